@@ -1,0 +1,5 @@
+"""Builds the native kernels: see trisect/ops/native."""
+
+from setuptools import setup
+
+setup()

@@ -1,0 +1,29 @@
+"""`Layout`: how the box of work (time × layers × vertices) is cut. A frozen value that is passed along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Temporal = Literal["auto", "redistribute", "carry", "halo"]
+Wire = Literal["float32", "bfloat16", "int8"]
+
+AXES = ("time", "layer", "vertex")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The degrees of the three cuts and how each is carried out. Ranks are numbered vertex fastest, time slowest."""
+
+    time: int = 1
+    layer: int = 1
+    vertex: int = 1
+    chunks: int = 1
+    blocks: int = 1
+    temporal: Temporal = "auto"
+    wire: Wire = "float32"
+
+    @property
+    def world(self) -> int:
+        """How many ranks the layout needs."""
+        return self.time * self.layer * self.vertex

@@ -1,0 +1,1 @@
+"""Layers and models as plain modules. Knows no ranks."""

@@ -1,0 +1,1 @@
+"""Vertex order, parts, chunks, halo lists, runs of snapshots and their quality. Knows no models."""

@@ -1,0 +1,1 @@
+"""Cost model, cluster descriptions, search over layouts. Knows no tensors."""

@@ -1,0 +1,1 @@
+"""A run directory → one HTML page. Knows nothing else."""

@@ -1,0 +1,1 @@
+"""Actions of an epoch as a value: builders, validation, simulation, drawing. Knows no tensors."""
