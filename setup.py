@@ -1,4 +1,4 @@
-"""Builds the native kernels: see trisect/ops/native."""
+"""Builds the native kernels: see trisect/native."""
 
 from setuptools import setup
 
