@@ -1,0 +1,45 @@
+# make train | test | check | slow: each makes .venv first and installs the project into it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: train test check pytest slow format clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The build tools are installed first and the build is not isolated, so that constraints.txt pins them too.
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python
+	$(PIP) setuptools wheel
+	$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard,report]'
+	touch $@
+
+$(VENV)/.installed-dev: $(STAMP)
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	touch $@
+
+train: $(STAMP)
+	$(BIN)/trisect train
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check src tests benchmarks setup.py
+	$(BIN)/ruff format --check src tests benchmarks setup.py
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml
+
+pytest: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+test: check pytest
+
+slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format src tests benchmarks setup.py
+	$(BIN)/ruff check --fix src tests benchmarks setup.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info src/trisect/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
