@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class TrisectError(Exception):
     """A failure with a message for the user. The command line prints it alone and leaves with `exit_code`."""
@@ -29,3 +32,19 @@ class RunError(TrisectError):
     """Training began and cannot go on (a rank died, the loss is not finite)."""
 
     exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like `word`, or None where nothing is close."""
+    names = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), list(names), n=1, cutoff=0.5)
+    return names[found[0]] if found else None
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+    """One sentence for an unknown name: what it is, the nearest known one, or all of them where none is near."""
+    names = list(known)
+    near = nearest(word, names)
+    if near is not None:
+        return f"unknown {kind} {word!r}; did you mean {near!r}?"
+    return f"unknown {kind} {word!r}; known: {', '.join(names)}."

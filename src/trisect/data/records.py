@@ -3,12 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+Array: TypeAlias = NDArray[Any]
+
+
+class TextNames:
+    """Vertex ids that are text, kept as UTF-8 bytes with offsets, so that millions of them can stay on disk.
+
+    `names[3]` is a `str`; `names[[3, 5]]`, `names[3:5]` and `np.asarray(names)` are arrays of text.
+    """
+
+    def __init__(self, offsets: Array, data: Array) -> None:
+        self.offsets = offsets  # int64 [names + 1]
+        self.data = data  # uint8 [bytes]
+
+    @classmethod
+    def of(cls, names: list[str]) -> TextNames:
+        """From a list of strings (for small numbers of them; readers of tables build the arrays directly)."""
+        encoded = [name.encode() for name in names]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(name) for name in encoded], out=offsets[1:])
+        return cls(offsets, np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, (int, np.integer)):
+            position = int(index) + (len(self) if index < 0 else 0)
+            if not 0 <= position < len(self):
+                raise IndexError(f"name {int(index)} of {len(self)}")
+            return bytes(self.data[self.offsets[position] : self.offsets[position + 1]]).decode()
+        positions = np.arange(len(self))[index]
+        starts, stops = self.offsets[positions], self.offsets[positions + 1]
+        text = [bytes(self.data[a:b]).decode() for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        return np.array(text, dtype=np.str_)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"TextNames({len(self)})"
+
+
+Names: TypeAlias = "Array | TextNames"
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,10 +58,13 @@ class StaticRecord:
     """One graph. An edge runs from src to dst; `undirected` says that each edge stands for both directions.
 
     Attributes:
+        src, dst: int32 or int64 [edges].
+        weight: float32 [edges], or None.
         x: float32 [vertices, features], or None.
         y: int64 [vertices] classes (-1: none), float32 [vertices, outputs] for regression, or None.
         splits: names `train`, `val`, `test` → bool [vertices] or [vertices, splits].
         names: the user's vertex ids (strings or integers), or None where they are 0..n-1.
+        meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names), ….
     """
 
     vertices: int
@@ -30,7 +75,7 @@ class StaticRecord:
     x: Array | None = None
     y: Array | None = None
     splits: dict[str, Array] = field(default_factory=dict)
-    names: Array | None = None
+    names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
 
@@ -39,10 +84,13 @@ class TimelineRecord:
     """Events, already dealt to steps: the events of step t are the positions offsets[t] .. offsets[t+1]-1.
 
     Attributes:
+        src, dst: int32 or int64 [events].
+        offsets: int64 [steps + 1].
         x: float32 [vertices, features] fixed, or [steps, vertices, features], or None (degrees are used).
         y: int64 [vertices] or [steps, vertices] classes; float32 [steps, vertices] for regression; or None.
-        edge_y: int64 [events] classes of edges, or None.
+        edge_y: integers (int8 where the events are many) [events], the classes of edges, or None.
         splits: as in StaticRecord where the task splits vertices.
+        time: the events' times in the unit of the source [events], where they are kept (other periods need them).
     """
 
     vertices: int
@@ -55,10 +103,14 @@ class TimelineRecord:
     y: Array | None = None
     edge_y: Array | None = None
     splits: dict[str, Array] = field(default_factory=dict)
-    names: Array | None = None
+    names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    time: Array | None = None
 
     @property
     def steps(self) -> int:
         """How many snapshots there are."""
         return len(self.offsets) - 1
+
+
+Record: TypeAlias = "StaticRecord | TimelineRecord"
