@@ -1,0 +1,179 @@
+"""The sections of a configuration and their fields, as frozen values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from trisect.layout import Layout, Temporal, Wire
+
+MODELS = (
+    "gcn",
+    "sage",
+    "gcnii",
+    "resgcn+",
+    "gat",
+    "gin",
+    "cd-gcn",
+    "wd-gcn",
+    "evolvegcn-o",
+    "evolvegcn-h",
+    "tm-gcn",
+)
+TASKS = ("node-classification", "link-prediction", "edge-classification", "node-regression")
+
+ModelName = Literal[
+    "gcn", "sage", "gcnii", "resgcn+", "gat", "gin", "cd-gcn", "wd-gcn", "evolvegcn-o", "evolvegcn-h", "tm-gcn"
+]
+TaskName = Literal["node-classification", "link-prediction", "edge-classification", "node-regression"]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A frozen section that refuses keys it does not know and values of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class OpenSection(BaseModel):
+    """A frozen section with options of its own (a generator's, a model's, a task's), which their owner checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys beyond the named ones."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+def _period(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return value
+    raise ValueError(f"is {value!r}, but must be a number of seconds above 0 or a text like 1d")
+
+
+class SmoothingConfig(Section):
+    """How a snapshot gathers edges of the snapshots before it."""
+
+    kind: Literal["none", "edge-life", "m-transform"]
+    length: Positive = 1
+
+
+class DataConfig(OpenSection):
+    """Where the graph comes from: exactly one of `name`, `path` and `generate`; a generator takes further options."""
+
+    name: str | None = None
+    path: str | None = None
+    generate: str | None = None
+    directory: str | None = None
+    split: NotNegative = 0
+    period: Annotated[Any, AfterValidator(_period)] = None
+    smoothing: SmoothingConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        given = [key for key in ("name", "path", "generate") if getattr(self, key) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) if given else "none of them"
+            raise ValueError(f"needs exactly one of name, path and generate, and has {said}")
+        return self
+
+
+class ModelConfig(OpenSection):
+    """Which model, how deep and how wide; further options belong to the model."""
+
+    name: ModelName
+    layers: Positive = 2
+    hidden: Positive = 64
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class TaskConfig(OpenSection):
+    """What is learnt; further options belong to the task."""
+
+    name: TaskName
+
+
+class LayoutConfig(Section):
+    """The degrees of the three cuts and how each is carried out; `auto` leaves the choice to the planner."""
+
+    auto: bool = False
+    time: Positive = 1
+    layer: Positive = 1
+    vertex: Positive = 1
+    chunks: Positive = 1
+    blocks: Positive = 1
+    temporal: Temporal = "auto"
+    history: Literal["default", "gnnpipe", "exact"] = "default"
+    wire: Wire = "float32"
+
+    def to_layout(self) -> Layout:
+        """The value that is passed along."""
+        return Layout(
+            time=self.time,
+            layer=self.layer,
+            vertex=self.vertex,
+            chunks=self.chunks,
+            blocks=self.blocks,
+            temporal=self.temporal,
+            wire=self.wire,
+        )
+
+
+class TrainConfig(Section):
+    """How long, how fast, how often, and on what.
+
+    Attributes:
+        clip: the largest norm of all gradients together, or None.
+        patience: stop after so many evaluations without a better `monitor`, or None.
+        monitor: the validation metric that decides which epoch is the best, or None for the task's own.
+        keep: how many of the last checkpoints stay, besides the best one.
+        threads: threads of one process, or None for what torch takes.
+    """
+
+    epochs: Positive = 100
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(gt=0)] | None = None
+    seed: NotNegative = 0
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    device: str = "cpu"
+    threads: Positive | None = None
+    eval_every: Positive = 1
+    patience: Positive | None = None
+    monitor: str | None = None
+    checkpoint_every: Positive = 10
+    keep: Positive = 2
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _or_auto(value: Any) -> Any:
+    return {"auto": True} if value == "auto" else value
+
+
+class Config(Section):
+    """A whole run. `task` may be a bare name; `layout` may be `auto`."""
+
+    data: DataConfig
+    model: ModelConfig
+    task: Annotated[TaskConfig, BeforeValidator(_by_name)]
+    layout: Annotated[LayoutConfig, BeforeValidator(_or_auto)] = LayoutConfig()
+    train: TrainConfig = TrainConfig()
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting with its value, as plain data that `parse_config` reads back to an equal configuration."""
+        plain = self.model_dump(mode="python")
+        plain["data"] = {key: value for key, value in plain["data"].items() if value is not None}
+        if self.layout.auto:
+            plain["layout"] = "auto"
+        else:
+            del plain["layout"]["auto"]
+        return plain
