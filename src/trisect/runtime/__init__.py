@@ -1,1 +1,7 @@
-"""The executor of a schedule, exchanges over torch.distributed, the byte ledger. Knows no files."""
+"""Runs a rank's actions, counts what they move. The only package that may call torch.distributed. Knows no files."""
+
+from trisect.runtime.executor import Executor, Handler, Observer
+from trisect.runtime.ledger import Entry, Ledger
+from trisect.runtime.memory import peak_rss_bytes
+
+__all__ = ["Entry", "Executor", "Handler", "Ledger", "Observer", "peak_rss_bytes"]

@@ -1,1 +1,9 @@
-"""Actions of an epoch as a value: builders, validation, simulation, drawing. Knows no tensors."""
+"""What each rank does in an epoch, as a value: actions, builders, validation, simulation, drawing. Knows no tensors."""
+
+from trisect.schedule.action import Action, Kind, Phase
+from trisect.schedule.builders import evaluation, single
+from trisect.schedule.schedule import Schedule
+from trisect.schedule.simulate import Span, draw, simulate
+from trisect.schedule.validate import validate
+
+__all__ = ["Action", "Kind", "Phase", "Schedule", "Span", "draw", "evaluation", "simulate", "single", "validate"]
