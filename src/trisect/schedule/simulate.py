@@ -34,8 +34,8 @@ def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
     """The spans of each rank.
 
     A send (or an outgoing carry) does not block: it takes its turn on the link to that peer, and `cost` is the time
-    that the message needs there. A receive ends when its message has arrived. A collective starts when all its ranks are
-    there and ends for all together. Everything else takes `cost` on its own rank.
+    that the message needs there. A receive ends when its message has arrived. A collective starts when all its ranks
+    are there and ends for all together. Everything else takes `cost` on its own rank.
     """
     spans: list[list[Span]] = [[] for _ in schedule.ranks]
     clock = [0.0] * schedule.world
