@@ -1,7 +1,7 @@
 """The configuration of a run: what may be set, how it is read from YAML, and what is said about a mistake."""
 
 from trisect.config.load import apply_overrides, load_config, parse_config, parse_layout, read_yaml
-from trisect.config.nearest import unknown
+from trisect.config.nearest import unknown_setting
 from trisect.config.schema import (
     Config,
     DataConfig,
@@ -25,5 +25,5 @@ __all__ = [
     "parse_config",
     "parse_layout",
     "read_yaml",
-    "unknown",
+    "unknown_setting",
 ]

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trisect.config.nearest import unknown, unknown_value
+from trisect.config.nearest import unknown_setting, unknown_value
 from trisect.config.schema import Config, LayoutConfig
 from trisect.errors import ConfigError, LayoutError
 
@@ -147,7 +147,7 @@ def _describe(detail: ErrorDetails, model: type[BaseModel], prefix: tuple[str, .
     kind, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if kind == "extra_forbidden":
         owner = _section(model, place[:-1])
-        return unknown(".".join((*prefix, *place[:-1])), place[-1], owner.model_fields)
+        return unknown_setting(".".join((*prefix, *place[:-1])), place[-1], owner.model_fields)
     if kind == "missing":
         return f"{path} is missing; {_allowed(model, place)}."
     if kind == "value_error":

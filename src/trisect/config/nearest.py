@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from trisect.errors import nearest
 
-def unknown(path: str, name: str, known: Iterable[str]) -> str:
+
+def unknown_setting(path: str, name: str, known: Iterable[str]) -> str:
     """One sentence about the unknown `name` at the dotted `path` (empty at the top level).
 
-    >>> unknown("train", "epoch", ["epochs", "lr"])
+    >>> unknown_setting("train", "epoch", ["epochs", "lr"])
     'train.epoch is not a setting; did you mean train.epochs?'
     """
     names = sorted(known)
     prefix = f"{path}." if path else ""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"{prefix}{name} is not a setting; did you mean {prefix}{close[0]}?"
+    close = nearest(name, names)
+    if close is not None:
+        return f"{prefix}{name} is not a setting; did you mean {prefix}{close}?"
     return f"{prefix}{name} is not a setting; {path or 'a configuration'} knows {', '.join(names)}."
 
 
 def unknown_value(path: str, value: str, known: Iterable[str]) -> str:
     """One sentence about a `value` of the setting `path` that is none of the `known` ones."""
     names = sorted(known)
-    close = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
+    close = nearest(value, names)
+    hint = "." if close is None else f"; did you mean {close!r}?"
     return f"{path} is {value!r}, but must be one of {', '.join(names)}{hint}"
