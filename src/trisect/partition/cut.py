@@ -1,0 +1,49 @@
+"""Cut a graph into parts and chunks: parts first (they cost bytes), then chunks in each (they cost freshness)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trisect.errors import LayoutError
+from trisect.graph.adjacency import Adjacency
+from trisect.partition import metis
+from trisect.partition.partition import Partition
+
+
+def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) -> Partition:
+    """A partition of the vertices of a square adjacency. The same input gives the same partition on every host."""
+    if adjacency.rows < parts * chunks:
+        raise LayoutError(
+            f"layout.vertex × layout.chunks is {parts} × {chunks}, more than the graph's {adjacency.rows} vertices; "
+            "use fewer parts or chunks"
+        )
+    assignment = metis.cut(adjacency, parts, seed)
+    if chunks > 1:
+        fine = torch.empty_like(assignment)
+        for part in range(parts):
+            members = torch.nonzero(assignment == part).flatten()
+            fine[members] = _cut_members(adjacency, members, chunks, seed)
+        assignment = assignment * chunks + fine
+    return Partition.from_assignment(assignment, parts, chunks)
+
+
+def _cut_members(adjacency: Adjacency, members: Tensor, chunks: int, seed: int) -> Tensor:
+    if members.numel() == adjacency.rows:
+        return metis.cut(adjacency, chunks, seed)
+    return metis.cut(induced(adjacency, members), chunks, seed)
+
+
+def induced(adjacency: Adjacency, members: Tensor) -> Adjacency:
+    """The structure among `members` (ascending vertices) alone, renumbered 0..len-1, without values."""
+    number = torch.full((adjacency.columns,), -1, dtype=torch.int64)
+    number[members] = torch.arange(members.numel())
+    lengths = (adjacency.ends - adjacency.starts)[members].to(torch.int64)
+    offsets = torch.cumsum(lengths, 0) - lengths
+    row = torch.repeat_interleave(torch.arange(members.numel()), lengths)
+    entry = torch.arange(row.numel()) + (adjacency.starts[members] - offsets)[row]
+    column = number[adjacency.indices[entry].to(torch.int64) - adjacency.column_base]
+    keep = column >= 0
+    pointers = torch.zeros(members.numel() + 1, dtype=torch.int64)
+    pointers[1:] = torch.cumsum(torch.bincount(row[keep], minlength=members.numel()), 0)
+    return Adjacency.from_csr(pointers, column[keep], None, members.numel())

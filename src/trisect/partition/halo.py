@@ -1,0 +1,89 @@
+"""What one part reads from the others and sends to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.partition.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One part's share of a graph that stands in partition order.
+
+    The columns of `adjacency` are the part's own rows (0 .. rows-1) and then its halo: the rows of other parts that it
+    reads, ascending by position, therefore grouped by owner and, inside an owner, by chunk.
+
+    Attributes:
+        part: which part.
+        adjacency: [rows, rows + halo].
+        halo: int64 [halo], the positions of the halo rows.
+        receive: receive[q][c] = (first, one past the last) of the halo rows that chunk c of part q owns,
+            counted from the first halo row.
+        send: send[q][c] = the own rows (int64, ascending) of chunk c that part q reads.
+        chunk_rows: chunk c is the own rows chunk_rows[c] .. chunk_rows[c+1]-1.
+    """
+
+    part: int
+    adjacency: Adjacency
+    halo: Tensor
+    receive: tuple[tuple[tuple[int, int], ...], ...]
+    send: tuple[tuple[Tensor, ...], ...]
+    chunk_rows: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many vertices the part has."""
+        return self.adjacency.rows
+
+
+def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
+    """The share of one part. `adjacency` is square and its rows and columns stand in partition order."""
+    first, last = partition.part(part)
+    block = adjacency.rows_between(first, last)
+    lengths = (block.ends - block.starts).to(torch.int64)
+    pointers = torch.zeros(block.rows + 1, dtype=torch.int64)
+    pointers[1:] = torch.cumsum(lengths, 0)
+    entry = torch.arange(int(pointers[-1])) + torch.repeat_interleave(block.starts - pointers[:-1], lengths)
+    column = block.indices[entry].to(torch.int64) - block.column_base
+    own = (column >= first) & (column < last)
+    halo = torch.unique(column[~own])
+    local = torch.where(own, column - first, last - first + torch.searchsorted(halo, column))
+    # own columns come first now: sort the entries of each row again
+    order = torch.argsort(torch.repeat_interleave(torch.arange(block.rows), lengths) * (block.columns + 1) + local)
+    values = None if block.values is None else block.values[entry][order]
+    matrix = Adjacency.from_csr(pointers, local[order], values, block.rows + halo.numel())
+    bounds = torch.searchsorted(halo, torch.tensor(partition.starts))
+    receive = tuple(
+        tuple(
+            (int(bounds[q * partition.chunks + c]), int(bounds[q * partition.chunks + c + 1]))
+            for c in range(partition.chunks)
+        )
+        for q in range(partition.parts)
+    )
+    chunk_rows = tuple(s - first for s in partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1])
+    return Share(part, matrix, halo, receive, _send_lists(adjacency, partition, part), chunk_rows)
+
+
+def _send_lists(adjacency: Adjacency, partition: Partition, part: int) -> tuple[tuple[Tensor, ...], ...]:
+    """For each other part, by chunk, the own rows that it reads: a look at the columns of this part, row by row."""
+    first, last = partition.part(part)
+    block = adjacency.columns_between(first, last)
+    lengths = (block.ends - block.starts).to(torch.int64)
+    reader = torch.repeat_interleave(torch.arange(block.rows), lengths)
+    offsets = torch.cumsum(lengths, 0) - lengths
+    entry = torch.arange(reader.numel()) + torch.repeat_interleave(block.starts - offsets, lengths)
+    row = block.indices[entry].to(torch.int64) - block.column_base
+    pairs = torch.unique(partition.owner_of_positions(reader) * max(last - first, 1) + row)
+    peer, row = pairs // max(last - first, 1), pairs % max(last - first, 1)
+    starts = torch.tensor(partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1]) - first
+    result = []
+    for q in range(partition.parts):
+        rows = row[peer == q] if q != part else row[:0]
+        bounds = torch.searchsorted(rows, starts).tolist()
+        result.append(tuple(rows[bounds[c] : bounds[c + 1]] for c in range(partition.chunks)))
+    return tuple(result)

@@ -1,0 +1,115 @@
+"""`Partition`: vertices put in an order in which each part, and inside it each chunk, is one interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trisect.errors import LayoutError
+from trisect.graph.adjacency import Adjacency
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Where every vertex lives.
+
+    Attributes:
+        order: int64 [vertices]; order[position] is the vertex (in the numbering of the graph that was cut).
+        starts: parts · chunks + 1 positions; chunk c of part p is starts[p·chunks + c] .. starts[p·chunks + c + 1] - 1.
+        parts, chunks: how many parts, and chunks in each.
+    """
+
+    order: Tensor
+    starts: tuple[int, ...]
+    parts: int = 1
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.starts) != self.parts * self.chunks + 1:
+            raise LayoutError(
+                f"a partition of {self.parts} parts with {self.chunks} chunks needs "
+                f"{self.parts * self.chunks + 1} starts, not {len(self.starts)}"
+            )
+
+    @classmethod
+    def from_assignment(cls, assignment: Tensor, parts: int, chunks: int = 1) -> Partition:
+        """From the number part · chunks + chunk of each vertex; inside a chunk vertices keep their order."""
+        count = parts * chunks
+        sizes = torch.bincount(assignment.to(torch.int64), minlength=count)
+        order = torch.argsort(assignment.to(torch.int64), stable=True)
+        starts = [0, *torch.cumsum(sizes, 0).tolist()]
+        return cls(order, tuple(starts), parts, chunks)
+
+    @property
+    def vertices(self) -> int:
+        """How many vertices there are."""
+        return self.order.numel()
+
+    def part(self, part: int) -> tuple[int, int]:
+        """First and one past the last position of a part."""
+        return self.starts[part * self.chunks], self.starts[(part + 1) * self.chunks]
+
+    def chunk(self, part: int, chunk: int) -> tuple[int, int]:
+        """First and one past the last position of a chunk of a part."""
+        index = part * self.chunks + chunk
+        return self.starts[index], self.starts[index + 1]
+
+    def position_of(self) -> Tensor:
+        """The inverse of `order`: the position of each vertex, int64 [vertices]."""
+        inverse = torch.empty_like(self.order)
+        inverse[self.order] = torch.arange(self.vertices, device=self.order.device)
+        return inverse
+
+    def owner_of_positions(self, positions: Tensor) -> Tensor:
+        """The part that holds each position."""
+        bounds = torch.tensor([self.part(p)[1] for p in range(self.parts)], device=positions.device)
+        return torch.searchsorted(bounds, positions, right=True)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a cut is.
+
+    Attributes:
+        volume: Σ over parts of the distinct vertices of other parts that it reads (R in the formulas).
+        vertex_imbalance, edge_imbalance: largest part over the mean part (1.0 is even).
+        cut: share of the edges that join two parts.
+    """
+
+    volume: int
+    vertex_imbalance: float
+    edge_imbalance: float
+    cut: float
+
+
+def quality(adjacency: Adjacency, assignment: Tensor, parts: int) -> Quality:
+    """Measure an assignment of the vertices (rows) of a square adjacency to parts."""
+    lengths = (adjacency.ends - adjacency.starts).to(torch.int64)
+    target = torch.repeat_interleave(assignment.to(torch.int64), lengths)
+    source_vertex = _columns(adjacency, lengths)
+    source = assignment.to(torch.int64)[source_vertex]
+    crossing = target != source
+    reads = torch.unique(target[crossing] * adjacency.columns + source_vertex[crossing])
+    vertex_counts = torch.bincount(assignment.to(torch.int64), minlength=parts).double()
+    edge_counts = torch.bincount(target, minlength=parts).double()
+    return Quality(
+        volume=reads.numel(),
+        vertex_imbalance=_imbalance(vertex_counts),
+        edge_imbalance=_imbalance(edge_counts),
+        cut=float(crossing.double().mean()) if crossing.numel() else 0.0,
+    )
+
+
+def _imbalance(counts: Tensor) -> float:
+    mean = float(counts.mean())
+    return float(counts.max()) / mean if mean > 0 else 1.0
+
+
+def _columns(adjacency: Adjacency, lengths: Tensor) -> Tensor:
+    """The column of every entry, int64, row by row."""
+    offsets = torch.cumsum(lengths, 0) - lengths
+    row_of = torch.repeat_interleave(torch.arange(adjacency.rows, device=lengths.device), lengths)
+    entry = torch.arange(row_of.numel(), device=lengths.device) + (adjacency.starts - offsets)[row_of]
+    return adjacency.indices[entry].to(torch.int64) - adjacency.column_base
