@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.records import Array
 from trisect.graph.adjacency import Adjacency
 
 _TIMEOUT = 1800.0
@@ -59,7 +60,7 @@ def cut_by_order(adjacency: Adjacency, parts: int) -> Tensor:
     return assignment
 
 
-def symmetric_structure(adjacency: Adjacency) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def symmetric_structure(adjacency: Adjacency) -> tuple[Array, Array]:
     """CSR arrays of A + Aᵀ without loops and weights, as METIS wants it (int64)."""
     n = adjacency.rows
     lengths = (adjacency.ends - adjacency.starts).to(torch.int64)
@@ -77,12 +78,12 @@ def symmetric_structure(adjacency: Adjacency) -> tuple[np.ndarray, np.ndarray]: 
 
 def _run_child(
     folder: Path,
-    indptr: np.ndarray,  # type: ignore[type-arg]
-    indices: np.ndarray,  # type: ignore[type-arg]
-    weights: np.ndarray,  # type: ignore[type-arg]
+    indptr: Array,
+    indices: Array,
+    weights: Array,
     parts: int,
     seed: int,
-) -> np.ndarray:  # type: ignore[type-arg]
+) -> Array:
     for name, array in (("indptr", indptr), ("indices", indices), ("weights", weights)):
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     command = [sys.executable, str(_CHILD), str(folder), str(parts), str(seed)]
@@ -90,7 +91,7 @@ def _run_child(
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise ValueError(reason[0])
-    assignment = np.load(folder / "assignment.npy", allow_pickle=False).astype(np.int64)
+    assignment: Array = np.load(folder / "assignment.npy", allow_pickle=False).astype(np.int64)
     if assignment.shape != (len(indptr) - 1,) or assignment.min() < 0 or assignment.max() >= parts:
         raise ValueError("its answer is not an assignment of the vertices")
     return assignment
