@@ -1,1 +1,55 @@
-"""Layers and models as plain modules. Knows no ranks."""
+"""Layers and models as plain modules. Knows no ranks.
+
+A static model is a list of `Layer`s (`Model`), a dynamic one a list of `DynamicLayer`s (`DynamicModel`); both are
+built by name with `build`, or by hand from the layers here. `FromPyG` makes a layer of a PyG convolution.
+"""
+
+from trisect.nn.base import Context, Layer, Model, Normalisation, State, Temporal
+from trisect.nn.dynamic import DynamicLayer, DynamicModel, SpatialTemporal, first_aggregation
+from trisect.nn.evolving import Evolving
+from trisect.nn.frompyg import FromPyG
+from trisect.nn.gat import GATLayer
+from trisect.nn.gcn import GCNLayer
+from trisect.nn.gcnii import GCN2Layer
+from trisect.nn.gin import GINLayer
+from trisect.nn.local import DropoutLayer, LinearLayer
+from trisect.nn.mproduct import MProduct
+from trisect.nn.recipe import DynamicRecipe, Recipe
+from trisect.nn.registry import NAMES, Option, build, options, recipe
+from trisect.nn.resgcn import ReadoutLayer, ResGCNLayer
+from trisect.nn.sage import SAGELayer
+from trisect.nn.temporal import GRU, LSTM
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "NAMES",
+    "Context",
+    "DropoutLayer",
+    "DynamicLayer",
+    "DynamicModel",
+    "DynamicRecipe",
+    "Evolving",
+    "FromPyG",
+    "GATLayer",
+    "GCN2Layer",
+    "GCNLayer",
+    "GINLayer",
+    "Layer",
+    "LinearLayer",
+    "MProduct",
+    "Model",
+    "Normalisation",
+    "Option",
+    "ReadoutLayer",
+    "Recipe",
+    "ResGCNLayer",
+    "SAGELayer",
+    "SpatialTemporal",
+    "State",
+    "Temporal",
+    "build",
+    "first_aggregation",
+    "options",
+    "recipe",
+]

@@ -1,20 +1,23 @@
 """What a layer is here: a module that reads a block of the graph and never sees a rank.
 
-A static model is a list of `Layer`s; that list is what a cut by layer cuts. A dynamic model is a list of `DynamicLayer`s,
-each a spatial part inside a snapshot and a temporal part along time. State is an argument and a return value; nothing is
-kept on `self` between calls.
+A static model is a list of `Layer`s; that list is what a cut by layer cuts. A dynamic model is a list of
+`DynamicLayer`s, each a spatial part inside a snapshot and a temporal part along time. State is an argument and a
+return value; nothing is kept on `self` between calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
+from trisect.errors import ConfigError, RunError
 from trisect.graph.adjacency import Adjacency
+from trisect.nn.initial import generator_for
 from trisect.noise import Noise
 
 State = tuple[Tensor, ...]
@@ -24,20 +27,31 @@ State = tuple[Tensor, ...]
 class Context:
     """What a layer may read besides its input: where random numbers come from, and the declared shared inputs.
 
-    `noise` is None in evaluation. `shared` holds, for the rows that are computed, the tensors named in `Layer.reads`.
+    Attributes:
+        noise: of the rows that are computed; None in evaluation.
+        shared: for the rows that are computed, the tensors named in `Layer.reads`.
+        columns: noise of the block's columns; needed only where a block is not square and the layer draws random
+            numbers before it reads neighbours (`Layer.draws_before`).
     """
 
     noise: Noise | None = None
     shared: Mapping[str, Tensor] = field(default_factory=dict)
+    columns: Noise | None = None
 
 
 class Layer(nn.Module):
     """One step of a static model: x of the block's columns in, the block's rows out.
 
+    A spatial layer has two halves. `prepare` is the work on single rows whose result other rows read (X·W where W
+    narrows); `combine` reads it. `forward` is one after the other on a block; a cut may call them apart, so that no
+    row is prepared twice and the narrower of the two tensors crosses the wire.
+
     Attributes:
         spatial: whether the layer reads neighbours. A layer that does not is called with x of the rows alone.
         reads: names of shared inputs it needs (GCNII: `("h0",)`).
         writes: under which name later layers may read its output, or None.
+        draws_before: whether `prepare` draws random numbers.
+        preaggregates: whether `combine_aggregated` exists: all that the layer asks of its neighbours is Â·x.
     """
 
     in_channels: int
@@ -45,29 +59,103 @@ class Layer(nn.Module):
     spatial: bool = True
     reads: tuple[str, ...] = ()
     writes: str | None = None
+    draws_before: bool = False
+    preaggregates: bool = False
+
+    @property
+    def message_channels(self) -> int:
+        """How wide a row is that `prepare` gives."""
+        return self.in_channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the parameters anew, from the generator or from torch's own."""
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """x [any rows, in_channels] → what other rows read of these rows, [same rows, message_channels]."""
+        return x
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """message [columns, message_channels] and the rows' own x [rows, in_channels] → [rows, out_channels]."""
+        raise NotImplementedError
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """As `forward`, from Â·x [rows, in_channels] that is already known, and the rows' own x."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """x [columns, in_channels] → [rows, out_channels]; the rows' own features are x[self_start:self_start+rows]."""
-        raise NotImplementedError
+        before = context
+        if self.draws_before and context.noise is not None:
+            if context.columns is not None:
+                before = Context(context.columns, context.shared)
+            elif adjacency.rows != adjacency.columns:
+                raise RunError(
+                    f"{self} draws random numbers for the {adjacency.columns} columns of a block of {adjacency.rows} "
+                    "rows; give their noise as Context(columns=…)."
+                )
+        return self.combine(self.prepare(x, before), own_rows(x, adjacency), adjacency, context)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}{self._repr_options()})"
+
+    def _repr_options(self) -> str:
+        return ""
+
+
+def own_rows(x: Tensor, adjacency: Adjacency) -> Tensor:
+    """Of x [columns, …] the rows of the block itself."""
+    return x[adjacency.self_start : adjacency.self_start + adjacency.rows]
 
 
 Normalisation = Literal["symmetric", "row", "none"]
 
 
 class Model(nn.Module):
-    """A static model: layers in order, and the form of the adjacency that they want."""
+    """A static model: layers in order, and the form of the adjacency that they want.
 
-    normalisation: Normalisation = "symmetric"
-    self_loops: bool = True
+    Args:
+        layers: each layer's in_channels is the out_channels of the one before.
+        normalisation, self_loops: how the graph is to be prepared (`trisect.graph.build.normalise`).
+    """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], *, normalisation: Normalisation = "symmetric", self_loops: bool = True
+    ) -> None:
         super().__init__()
+        check_chain(layers)
         self.layers = nn.ModuleList(layers)
+        self.normalisation: Normalisation = normalisation
+        self.self_loops = self_loops
+
+    @property
+    def stack(self) -> list[Layer]:
+        """The layers, as a typed list."""
+        return cast("list[Layer]", list(self.layers))
+
+    @property
+    def in_channels(self) -> int:
+        """Width of the input."""
+        return self.stack[0].in_channels
+
+    @property
+    def out_channels(self) -> int:
+        """Width of the output (logits: the last layer has no activation)."""
+        return self.stack[-1].out_channels
+
+    def reset_parameters(self, seed: int) -> None:
+        """Draw all parameters anew: layer i from (seed, i), whatever is built beside it."""
+        for number, layer in enumerate(self.stack):
+            layer.reset_parameters(generator_for(seed, number))
 
     def forward(self, x: Tensor, adjacency: Adjacency, noise: Noise | None = None) -> Tensor:
-        """The whole model on the whole graph: the single-process reference of every layout."""
+        """The whole model on the whole graph: the single-process reference of every layout.
+
+        Args:
+            x: [vertices, in_channels].
+            noise: where random numbers come from; None (evaluation) draws none, whatever `self.training` says.
+        """
         shared: dict[str, Tensor] = {}
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.stack):
             context = Context(None if noise is None else noise.at(layer=number), shared)
             x = layer(x, adjacency, context)
             if layer.writes is not None:
@@ -75,14 +163,54 @@ class Model(nn.Module):
         return x
 
 
+def check_chain(layers: Sequence[Layer]) -> None:
+    """Refuse a list of layers whose widths or shared inputs do not fit together."""
+    if not layers:
+        raise ConfigError("a model needs at least one layer; layers is empty.")
+    check_widths(layers)
+    written: set[str] = set()
+    for number, layer in enumerate(layers):
+        missing = [name for name in layer.reads if name not in written]
+        if missing:
+            raise ConfigError(
+                f"layer {number}, {layer}, reads the shared input {missing[0]!r}, which no layer before it writes; "
+                "set `writes` on an earlier layer."
+            )
+        if layer.writes is not None:
+            written.add(layer.writes)
+
+
+class HasWidths(Protocol):
+    """Anything with an input and an output width."""
+
+    in_channels: int
+    out_channels: int
+
+
+def check_widths(layers: Sequence[HasWidths]) -> None:
+    """Refuse a list of layers where one reads another width than the one before gives."""
+    for number, (before, layer) in enumerate(pairwise(layers), 1):
+        if layer.in_channels != before.out_channels:
+            raise ConfigError(
+                f"layer {number}, {layer}, reads {layer.in_channels} channels, but layer {number - 1} gives "
+                f"{before.out_channels}; make them equal."
+            )
+
+
 class Temporal(nn.Module):
     """A recurrent part along time; vertices are independent in it.
 
     Attributes:
-        state_kind: `"vertex"`: the state has a row a vertex (LSTM: h, c); `"window"`: it is the last w-1 frames.
+        state_kind: `"vertex"`: each tensor of the state is [rows, …] (LSTM: h, c); `"window"`: it is the last w-1
+            frames, [w-1, rows, …].
     """
 
+    in_channels: int
+    out_channels: int
     state_kind: Literal["vertex", "window"] = "vertex"
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the parameters anew, from the generator or from torch's own."""
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first step."""
@@ -91,3 +219,6 @@ class Temporal(nn.Module):
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """frames: one or two tensors [steps, rows, features] read side by side → ([steps, rows, out], new state)."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

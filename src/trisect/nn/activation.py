@@ -1,0 +1,39 @@
+"""Activations by name. Those with random slopes draw them from the noise of the place, so that no cut changes them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trisect.noise import Noise, random_bits
+
+Activation = Literal["none", "relu", "elu", "gelu", "tanh", "leaky", "rrelu"]
+
+RRELU_LOWER, RRELU_UPPER = 1.0 / 8.0, 1.0 / 3.0
+RRELU_MEAN = (RRELU_LOWER + RRELU_UPPER) / 2.0
+
+
+def activate(x: Tensor, activation: Activation, noise: Noise | None = None) -> Tensor:
+    """x [rows, features] through the named function.
+
+    `leaky` has the mean slope of RReLU (11/48) below zero; `rrelu` draws a slope from 1/8 .. 1/3 for each element in
+    training and is `leaky` in evaluation.
+    """
+    if activation == "relu":
+        return torch.relu(x)
+    if activation == "none":
+        return x
+    if activation == "elu":
+        return functional.elu(x)
+    if activation == "gelu":
+        return functional.gelu(x)
+    if activation == "tanh":
+        return torch.tanh(x)
+    if activation == "rrelu" and noise is not None:
+        bits = random_bits(noise.key("rrelu"), noise.vertex_ids(x.shape[0], x.device), x.shape[1])
+        slope = RRELU_LOWER + (RRELU_UPPER - RRELU_LOWER) * (bits.to(torch.float64) / 2.0**32)
+        return torch.where(x >= 0, x, x * slope.to(x.dtype))
+    return functional.leaky_relu(x, RRELU_MEAN)

@@ -1,0 +1,84 @@
+"""What all spatial layers share: bias, norm, activation, dropout and residual after the aggregation, in this order."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.nn.activation import Activation, activate
+from trisect.nn.base import Context, Layer
+from trisect.nn.initial import fill_
+
+Norm = Literal["none", "layer"]
+
+
+class Convolution(Layer):
+    """A spatial layer out = dropout(activation(norm(conv(x) + bias))) [+ x].
+
+    Dropout stands at the end, on the rows that are computed: its mask then needs the ids of those rows alone, the
+        aggregation
+    and all that follows fuse into one pass, and the boundary between two layers carries one tensor. (The price: the
+    input of the first layer is dropped by a layer of its own, `DropoutLayer`.)
+
+    Args:
+        in_channels, out_channels: widths.
+        activation: a name; `none` for a last layer.
+        dropout: probability.
+        norm: `none` or `layer`. (Statistics over vertices, as in a batch norm, would differ between cuts.)
+        residual: add the input, where both widths are equal.
+        bias: whether the layer has one.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        activation: Activation = "none",
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.activation: Activation = activation
+        self.dropout = dropout
+        self.residual = residual and in_channels == out_channels
+        self.norm = nn.LayerNorm(out_channels) if norm == "layer" else None
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
+
+    @property
+    def transform_first(self) -> bool:
+        """Whether Â(XW) is cheaper than (ÂX)W; for equal widths it also stores one tensor less for backward."""
+        return self.out_channels <= self.in_channels
+
+    @property
+    def message_channels(self) -> int:
+        """The narrower of the two widths."""
+        return self.out_channels if self.transform_first else self.in_channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Bias zero, norm the identity; layers draw their weights on top."""
+        fill_(self.bias, 0.0)
+        if self.norm is not None:
+            self.norm.reset_parameters()
+
+    def finish(self, y: Tensor, x: Tensor, context: Context) -> Tensor:
+        """All that follows conv(x) = y [rows, out_channels]; x [rows, in_channels] are the rows' own inputs."""
+        if self.bias is not None:
+            y = y + self.bias
+        if self.norm is not None:
+            y = self.norm(y)
+        y = activate(y, self.activation, context.noise)
+        y = ops.dropout(y, self.dropout, context.noise)
+        return y + x if self.residual else y
+
+    def _repr_options(self) -> str:
+        return "" if self.activation == "none" else f", activation={self.activation}"

@@ -1,0 +1,122 @@
+"""`FromPyG`: a convolution of PyTorch Geometric as a layer, under every cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.errors import ConfigError
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.activation import Activation, activate
+from trisect.nn.base import Context, Layer, own_rows
+from trisect.nn.edges import edge_list, edge_weights
+
+
+class FromPyG(Layer):
+    """out = dropout(activation(conv((x, x_own), edge_index))).
+
+    A block has other columns than rows, so that the convolution must take bipartite input and give each row the same
+    result whatever other rows are computed with it. That is tried out on a graph of three vertices at construction.
+
+    Args:
+        conv: the convolution, called as conv((x [columns, in], x_own [rows, in]), edge_index).
+        activation, dropout: what follows it.
+        in_channels, out_channels: widths; read from `conv` where it has them.
+        edge_weight: the name of the argument that takes the adjacency's values (`"edge_weight"`), or None: not given.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels].
+    """
+
+    def __init__(
+        self,
+        conv: nn.Module,
+        activation: Activation = "none",
+        dropout: float = 0.0,
+        *,
+        in_channels: int | None = None,
+        out_channels: int | None = None,
+        edge_weight: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.conv = conv
+        self.activation: Activation = activation
+        self.dropout = dropout
+        self.edge_weight = edge_weight
+        self.in_channels = _width(conv, "in_channels", in_channels)
+        tried = self._try_out()
+        if out_channels is not None and out_channels != tried:
+            raise ConfigError(f"out_channels is {out_channels}, but {conv} gives {tried} channels; leave it out.")
+        self.out_channels = tried
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """The convolution's own, which draws from torch's global generator: seeded for the call, restored after it."""
+        reset = getattr(self.conv, "reset_parameters", None)
+        if reset is None:
+            raise ConfigError(
+                f"{self.conv} has no reset_parameters(), so that its start cannot be seeded; give it one."
+            )
+        if generator is None:
+            reset()
+            return
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            reset()
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """The convolution on the block's edges, then activation and dropout."""
+        weights: dict[str, Any] = {}
+        if self.edge_weight is not None:
+            values = edge_weights(adjacency)
+            if values is None:
+                values = message.new_ones(edge_list(adjacency).shape[1])
+            weights[self.edge_weight] = values.to(message.dtype)
+        y = self.conv((message, x), edge_list(adjacency), **weights)
+        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
+
+    @torch.no_grad()
+    def _try_out(self) -> int:
+        """Run three vertices whole and the last two of them as a block; equal results, or the convolution is
+        refused.
+        """
+        like = next(self.conv.parameters(), torch.empty(0))
+        x = torch.linspace(-1.0, 1.0, 3 * self.in_channels).view(3, self.in_channels).to(like)
+        indptr = torch.tensor([0, 2, 4, 6], device=like.device)
+        indices = torch.tensor([0, 1, 1, 2, 0, 2], device=like.device)
+        whole = Adjacency.from_csr(indptr, indices, torch.linspace(0.5, 1.0, 6).to(like), 3)
+        block = whole.rows_between(1, 3)
+        buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
+        try:
+            with torch.random.fork_rng():
+                all_rows = self.combine(x, x, whole, Context())
+                two_rows = self.combine(x, own_rows(x, block), block, Context())
+        except Exception as error:
+            raise ConfigError(
+                f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs "
+                f"({type(error).__name__}: {error}); use one that does, such as SAGEConv, or a layer of trisect.nn."
+            ) from error
+        for name, value in self.conv.named_buffers():
+            value.copy_(buffers[name])
+        if all_rows.shape[:1] != (3,) or not torch.allclose(all_rows[1:], two_rows, rtol=1e-3, atol=1e-4):
+            raise ConfigError(
+                f"{self.conv} gives a row another result when other rows are computed with it, so that a cut would "
+                "change it; switch off its own self-loops (add_self_loops=False), dropout and batch norm."
+            )
+        return int(all_rows.shape[1])
+
+    def __repr__(self) -> str:
+        return f"FromPyG({self.conv})"
+
+
+def _width(conv: nn.Module, name: str, given: int | None) -> int:
+    """The given width, or the convolution's own."""
+    own = getattr(conv, name, None)
+    if isinstance(own, tuple):
+        own = own[0] if own and own[0] == own[-1] else None
+    width = own if given is None else given
+    if not isinstance(width, int) or width <= 0:
+        raise ConfigError(f"{conv} does not say its {name} ({own!r}); give it, as FromPyG(conv, {name}=…).")
+    return width

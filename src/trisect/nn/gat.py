@@ -1,0 +1,86 @@
+"""Graph attention, Veličković et al., "Graph Attention Networks" (1710.10903)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trisect.graph.adjacency import Adjacency
+from trisect.nn._plain import attend
+from trisect.nn.base import Context, own_rows
+from trisect.nn.convolution import Convolution
+from trisect.nn.initial import glorot_
+
+
+class GATLayer(Convolution):
+    """out_i = Σ_j softmax_j(leaky_relu(a_src·h_j + a_dst·h_i))·h_j + b with h = W·x, in each head.
+
+    The adjacency's weights are not used; give it with self-loops. Attention coefficients are not dropped out
+    (features are).
+
+    Args:
+        in_channels: width of x.
+        channels: width of one head.
+        heads: how many.
+        concat: heads side by side (out_channels = heads·channels), or their mean (out_channels = channels).
+        negative_slope: of the leaky relu.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight [heads·channels, in_channels], att_src and att_dst
+    [heads, channels].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, heads * channels if concat else channels, **options)
+        self.channels = channels
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = negative_slope
+        self.weight = nn.Parameter(torch.empty(heads * channels, in_channels))
+        self.att_src = nn.Parameter(torch.empty(heads, channels))
+        self.att_dst = nn.Parameter(torch.empty(heads, channels))
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """The scores need W·x."""
+        return True
+
+    @property
+    def message_channels(self) -> int:
+        """All heads, even where they are averaged afterwards."""
+        return self.heads * self.channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Glorot weight and attention vectors, zero bias."""
+        super().reset_parameters(generator)
+        glorot_(self.weight, generator)
+        glorot_(self.att_src, generator)
+        glorot_(self.att_dst, generator)
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """W·x, [rows, heads·channels]."""
+        return functional.linear(x, self.weight)
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Scores, softmax over what a row reads, weighted sum."""
+        h = message.view(-1, self.heads, self.channels)
+        source_score = torch.einsum("nhc,hc->nh", h, self.att_src)
+        target_score = torch.einsum("nhc,hc->nh", own_rows(h, adjacency), self.att_dst)
+        y = attend(h, source_score, target_score, adjacency, self.negative_slope)
+        return self.finish(y.flatten(1) if self.concat else y.mean(1), x, context)
+
+    def __repr__(self) -> str:
+        return f"GATLayer({self.in_channels}, {self.channels}, heads={self.heads}, concat={self.concat})"

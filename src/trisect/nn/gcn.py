@@ -1,0 +1,57 @@
+"""The graph convolution of Kipf & Welling, "Semi-Supervised Classification with Graph Convolutional Networks"
+(1609.02907).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.convolution import Convolution
+from trisect.nn.initial import glorot_
+
+
+class GCNLayer(Convolution):
+    """out = Â·x·Wᵀ + b, then norm, activation, dropout, residual.
+
+    The adjacency is taken as it is: normalise it once, outside (symmetric, with self-loops).
+
+    Args:
+        in_channels, out_channels: widths.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight [out_channels, in_channels].
+    """
+
+    preaggregates = True
+
+    def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Glorot weight, zero bias."""
+        super().reset_parameters(generator)
+        glorot_(self.weight, generator)
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """x·Wᵀ where that is not wider than x."""
+        return functional.linear(x, self.weight) if self.transform_first else x
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours, and W if it is still to come."""
+        y = ops.aggregate(message, adjacency)
+        if not self.transform_first:
+            y = functional.linear(y, self.weight)
+        return self.finish(y, x, context)
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """From Â·x."""
+        return self.finish(functional.linear(aggregated, self.weight), x, context)

@@ -1,0 +1,65 @@
+"""GCNII, Chen et al., "Simple and Deep Graph Convolutional Networks" (2007.02133)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.convolution import Convolution
+from trisect.nn.initial import fan_in_
+
+
+class GCN2Layer(Convolution):
+    """out = S·((1-θ)·I + θ·Wᵀ) with S = (1-α)·Â·x + α·h0 and θ = ln(λ/l + 1), then norm, activation, dropout, residual.
+
+    h0, the output of the model's first linear layer, is a shared input: it is read as `context.shared["h0"]`.
+
+    Args:
+        channels: width, in and out.
+        alpha: share of h0.
+        lam, layer: λ and l (from 1), which give θ.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, channels], h0 [rows, channels] → [rows, channels]; weight [channels, channels].
+    """
+
+    reads = ("h0",)
+    preaggregates = True
+
+    def __init__(self, channels: int, *, alpha: float = 0.1, lam: float = 0.5, layer: int = 1, **options: Any) -> None:
+        super().__init__(channels, channels, bias=False, **options)
+        self.alpha = alpha
+        self.theta = math.log(lam / layer + 1.0)
+        self.weight = nn.Parameter(torch.empty(channels, channels))
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """h0 is added between the aggregation and W."""
+        return False
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Uniform ±1/sqrt(channels), as in the authors' code."""
+        super().reset_parameters(generator)
+        fan_in_(self.weight, self.out_channels, generator)
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours, then as from the sum."""
+        return self.combine_aggregated(ops.aggregate(message, adjacency), x, context)
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """From Â·x."""
+        support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
+        # the identity goes into the small matrix, so that there is one product and no second pass over the rows
+        identity = torch.eye(self.out_channels, dtype=x.dtype, device=x.device)
+        mixed = torch.lerp(identity, self.weight.t().to(x.dtype), self.theta)
+        return self.finish(support @ mixed, x, context)
+
+    def __repr__(self) -> str:
+        return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"

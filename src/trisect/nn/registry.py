@@ -1,0 +1,117 @@
+"""Models by name: `build`, and what options each has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from trisect.errors import ConfigError, unknown
+from trisect.nn import dynamic_models, static_models
+from trisect.nn.base import Model
+from trisect.nn.dynamic import DynamicModel
+from trisect.nn.recipe import DynamicRecipe, Recipe
+
+STATIC: Mapping[str, Callable[..., Recipe]] = {
+    "gcn": static_models.gcn,
+    "sage": static_models.sage,
+    "gcnii": static_models.gcnii,
+    "resgcn+": static_models.resgcn,
+    "gat": static_models.gat,
+    "gin": static_models.gin,
+}
+DYNAMIC: Mapping[str, Callable[..., DynamicRecipe]] = {
+    "cd-gcn": dynamic_models.cd_gcn,
+    "wd-gcn": dynamic_models.wd_gcn,
+    "evolvegcn-o": dynamic_models.evolvegcn_o,
+    "evolvegcn-h": dynamic_models.evolvegcn_h,
+    "tm-gcn": dynamic_models.tm_gcn,
+    "recurrent": dynamic_models.recurrent,
+}
+NAMES = (*STATIC, *DYNAMIC)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a model: its name, its default, its type, and what is allowed where that is a list."""
+
+    name: str
+    default: Any
+    kind: type
+    allowed: tuple[str, ...] = ()
+
+
+def options(name: str) -> dict[str, Option]:
+    """The options of a model, by name."""
+    maker = _maker(name)
+    hints = get_type_hints(maker)
+    result = {}
+    for parameter in inspect.signature(maker).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            hint = hints[parameter.name]
+            allowed = get_args(hint) if get_origin(hint) is Literal else ()
+            result[parameter.name] = Option(parameter.name, parameter.default, str if allowed else hint, allowed)
+    return result
+
+
+def recipe(name: str, in_channels: int, out_channels: int, **given: Any) -> Recipe | DynamicRecipe:
+    """The named model as a list of layers yet to be built."""
+    known = options(name)
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(unknown(f"option of model {name}", key, known))
+        _check(name, known[key], value)
+    _check_width("in_channels", in_channels)
+    _check_width("out_channels", out_channels)
+    return _maker(name)(in_channels, out_channels, **given)
+
+
+def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **given: Any) -> Model | DynamicModel:
+    """The named model with its parameters drawn from the seed.
+
+    Layer i's parameters are a function of (seed, i): a stage that builds layer i alone, by `recipe(…).layer(i,
+    seed)`, gets the same values.
+
+    Args:
+        name: one of `NAMES`.
+        in_channels, out_channels: widths of the features and of the output.
+        seed: of the parameters.
+        **given: of `options(name)`; an unknown one is refused with the nearest known.
+    """
+    return recipe(name, in_channels, out_channels, **given).model(seed)
+
+
+def _maker(name: str) -> Callable[..., Recipe] | Callable[..., DynamicRecipe]:
+    if name in STATIC:
+        return STATIC[name]
+    if name in DYNAMIC:
+        return DYNAMIC[name]
+    raise ConfigError(unknown("model", str(name), NAMES))
+
+
+def _check(model: str, option: Option, value: Any) -> None:
+    """Refuse a value of the wrong type or out of range."""
+    where = f"option {option.name} of model {model}"
+    if option.allowed:
+        if value not in option.allowed:
+            raise ConfigError(f"{where} is {value!r}; allowed: {', '.join(option.allowed)}.")
+    elif option.kind is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where} is {value!r}; give true or false.")
+    elif option.kind is int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{where} is {value!r}; give a whole number from 1.")
+    elif option.kind is float:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
+            raise ConfigError(f"{where} is {value!r}; give a number.")
+        if option.name in _SHARES and not 0.0 <= value < 1.0:
+            raise ConfigError(f"{where} is {value!r}; give a number from 0 up to, but not including, 1.")
+
+
+_SHARES = ("dropout", "input_dropout", "alpha")
+
+
+def _check_width(name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; give a whole number from 1.")

@@ -1,0 +1,83 @@
+"""ResGCN+, Li et al., "DeeperGCN: All You Need to Train Deeper GCNs" (2006.07739), with a graph convolution inside."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context, Layer, own_rows
+from trisect.nn.initial import fan_in_, fill_
+
+
+class ResGCNLayer(Layer):
+    """out = x + W_root·z + W·(Â·z) + b with z = dropout(relu(LayerNorm(x))).
+
+    z is what other rows read, so that norm, activation and dropout belong to `prepare`.
+
+    Args:
+        channels: width, in and out.
+        dropout: probability.
+
+    Shapes: x [columns, channels] → [rows, channels]; weight, weight_root [channels, channels].
+    """
+
+    draws_before = True
+
+    def __init__(self, channels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.in_channels = self.out_channels = channels
+        self.dropout = dropout
+        self.norm = nn.LayerNorm(channels)
+        self.weight = nn.Parameter(torch.empty(channels, channels))
+        self.weight_root = nn.Parameter(torch.empty(channels, channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Both weights uniform ±1/sqrt(channels), zero bias."""
+        self.norm.reset_parameters()
+        fan_in_(self.weight, self.in_channels, generator)
+        fan_in_(self.weight_root, self.in_channels, generator)
+        fill_(self.bias, 0.0)
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """z of any rows; `context.noise` is the noise of these rows."""
+        return ops.dropout(torch.relu(self.norm(x)), self.dropout, context.noise)
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Both products and the residual."""
+        y = functional.linear(ops.aggregate(message, adjacency), self.weight, self.bias)
+        return torch.addmm(y, own_rows(message, adjacency), self.weight_root.t()) + x
+
+
+class ReadoutLayer(Layer):
+    """out = W·dropout(relu(LayerNorm(x))) + b: how a stack of residual blocks is read out, each row for itself.
+
+    Shapes: x [rows, in_channels] → [rows, out_channels]; weight [out_channels, in_channels].
+    """
+
+    spatial = False
+
+    def __init__(self, in_channels: int, out_channels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.dropout = dropout
+        self.norm = nn.LayerNorm(in_channels)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        self.bias = nn.Parameter(torch.empty(out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Weight and bias uniform ±1/sqrt(in_channels), as torch.nn.Linear."""
+        self.norm.reset_parameters()
+        fan_in_(self.weight, self.in_channels, generator)
+        fan_in_(self.bias, self.in_channels, generator)
+
+    def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
+        """x [rows, in_channels] → [rows, out_channels]."""
+        z = ops.dropout(torch.relu(self.norm(x)), self.dropout, context.noise)
+        return functional.linear(z, self.weight, self.bias)

@@ -1,0 +1,78 @@
+"""GraphSAGE, Hamilton et al., "Inductive Representation Learning on Large Graphs" (1706.02216)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.convolution import Convolution
+from trisect.nn.initial import fan_in_
+
+
+class SAGELayer(Convolution):
+    """out = W·aggregate(x_j) + W_root·x_i + b, then norm, activation, dropout, residual.
+
+    Args:
+        in_channels, out_channels: widths.
+        reduce: `sum` over the adjacency as it is (row-normalised: the mean of the neighbours, the usual form), or
+            `max`.
+        root_weight: whether a vertex reads itself through a weight of its own.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight, weight_root [out_channels, in_channels].
+    """
+
+    weight_root: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        reduce: Literal["sum", "max"] = "sum",
+        root_weight: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.reduce = reduce
+        self.preaggregates = reduce == "sum"
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        root = nn.Parameter(torch.empty(out_channels, in_channels)) if root_weight else None
+        self.register_parameter("weight_root", root)
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """A maximum does not commute with W."""
+        return self.reduce == "sum" and self.out_channels <= self.in_channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Both weights uniform ±1/sqrt(in_channels), zero bias."""
+        super().reset_parameters(generator)
+        fan_in_(self.weight, self.in_channels, generator)
+        if self.weight_root is not None:
+            fan_in_(self.weight_root, self.in_channels, generator)
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """x·Wᵀ where that is not wider than x."""
+        return functional.linear(x, self.weight) if self.transform_first else x
+
+    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Reduce over neighbours, W if it is still to come, and the root."""
+        y = ops.aggregate(message, adjacency, self.reduce)
+        if not self.transform_first:
+            y = functional.linear(y, self.weight)
+        return self.finish(self._with_root(y, x), x, context)
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """From the mean over neighbours."""
+        return self.finish(self._with_root(functional.linear(aggregated, self.weight), x), x, context)
+
+    def _with_root(self, y: Tensor, x: Tensor) -> Tensor:
+        return y if self.weight_root is None else torch.addmm(y, x, self.weight_root.t())

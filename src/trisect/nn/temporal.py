@@ -1,0 +1,79 @@
+"""Recurrent parts along time: LSTM and GRU for each vertex, with weights shared by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trisect.nn._plain import gru, lstm
+from trisect.nn.base import State, Temporal
+from trisect.nn.initial import fan_in_
+
+
+class LSTM(Temporal):
+    """An LSTM per vertex; the state is (h, c), each [rows, out_channels].
+
+    Shapes: frames [steps, rows, ·], together in_channels wide → [steps, rows, out_channels]. Weights in torch's
+        layout, gates
+    in the order i, f, g, o: weight_ih [4·out, in], weight_hh [4·out, out]; one bias [4·out] (torch.nn.LSTM adds up
+        two).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.weight_ih = nn.Parameter(torch.empty(4 * out_channels, in_channels))
+        self.weight_hh = nn.Parameter(torch.empty(4 * out_channels, out_channels))
+        self.bias = nn.Parameter(torch.empty(4 * out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Uniform ±1/sqrt(out_channels), as torch.nn.LSTM."""
+        for parameter in (self.weight_ih, self.weight_hh, self.bias):
+            fan_in_(parameter, self.out_channels, generator)
+
+    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
+        """Zeros."""
+        zero = torch.zeros(rows, self.out_channels, dtype=dtype, device=device)
+        return zero, zero.clone()
+
+    def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
+        """One step after the other, from (h, c) to (h, c)."""
+        outputs, h, c = lstm(frames, state[0], state[1], self.weight_ih, self.weight_hh, self.bias)
+        return outputs, (h, c)
+
+
+class GRU(Temporal):
+    """A GRU per vertex; the state is (h,), [rows, out_channels].
+
+    Shapes: frames [steps, rows, ·], together in_channels wide → [steps, rows, out_channels]. Weights and biases in
+        the layout
+    of torch.nn.GRU, gates in the order r, z, n.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.weight_ih = nn.Parameter(torch.empty(3 * out_channels, in_channels))
+        self.weight_hh = nn.Parameter(torch.empty(3 * out_channels, out_channels))
+        self.bias_ih = nn.Parameter(torch.empty(3 * out_channels))
+        self.bias_hh = nn.Parameter(torch.empty(3 * out_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Uniform ±1/sqrt(out_channels), as torch.nn.GRU."""
+        for parameter in (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh):
+            fan_in_(parameter, self.out_channels, generator)
+
+    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
+        """Zeros."""
+        return (torch.zeros(rows, self.out_channels, dtype=dtype, device=device),)
+
+    def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
+        """One step after the other, from (h,) to (h,)."""
+        outputs, h = gru(frames, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return outputs, (h,)
