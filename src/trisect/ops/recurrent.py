@@ -1,0 +1,328 @@
+"""LSTM and GRU of every vertex over all steps, in one pass over memory.
+
+torch's own recurrent kernels are made for wide hidden states and few sequences; here there are very many short-state
+sequences, one a vertex. The native kernel runs its vectors across vertices and keeps a strip of them in the first cache
+for all steps; backward computes the gates again instead of storing them. Weights have torch.nn.LSTM's and
+torch.nn.GRU's layout, and the results agree with theirs to rounding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from trisect.errors import ConfigError
+from trisect.native import library
+
+_LSTM, _GRU = 0, 1
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+
+
+def lstm(
+    frames: Tensor | Sequence[Tensor],
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One LSTM layer over all steps, its weights shared by all vertices.
+
+    Args:
+        frames: one or two tensors [steps, rows, features], read side by side as if concatenated.
+        h, c: the state before the first step, each [rows, hidden].
+        weight_ih: [4 * hidden, sum of features], gates in the order i, f, g, o.
+        weight_hh: [4 * hidden, hidden].
+        bias: [4 * hidden], the sum of torch.nn.LSTM's two.
+
+    Returns:
+        the outputs [steps, rows, hidden], and the state (h, c) after the last step.
+    """
+    inputs = _checked(frames, (h, c), weight_ih, weight_hh, 4)
+    if not _native(inputs, h):
+        return lstm_torch(inputs, h, c, weight_ih, weight_hh, bias)
+    hidden = h.shape[1]
+    weights = torch.cat((weight_ih, weight_hh), 1).view(4, hidden, -1).permute(1, 2, 0)
+    biases = h.new_zeros(hidden, 4) if bias is None else bias.view(4, hidden).t()
+    second = inputs[1] if len(inputs) == 2 else None
+    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases)
+    return out, h_last, c_last
+
+
+def gru(
+    frames: Tensor | Sequence[Tensor],
+    h: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One GRU layer over all steps, its weights shared by all vertices.
+
+    Args:
+        frames: one or two tensors [steps, rows, features], read side by side as if concatenated.
+        h: the state before the first step, [rows, hidden].
+        weight_ih: [3 * hidden, sum of features], gates in the order r, z, n.
+        weight_hh: [3 * hidden, hidden].
+        bias_ih, bias_hh: each [3 * hidden]; they differ for n, where r multiplies the hidden side alone.
+
+    Returns:
+        the outputs [steps, rows, hidden], and the state h after the last step.
+    """
+    inputs = _checked(frames, (h,), weight_ih, weight_hh, 3)
+    if not _native(inputs, h):
+        return gru_torch(inputs, h, weight_ih, weight_hh, bias_ih, bias_hh)
+    hidden = h.shape[1]
+    # the kernel's fourth gate: n has one sum over the inputs and one over the hidden state
+    of_input, of_hidden = weight_ih.view(3, hidden, -1), weight_hh.view(3, hidden, hidden)
+    of_input = torch.cat((of_input, torch.zeros_like(of_input[:1])))
+    of_hidden = torch.stack((of_hidden[0], of_hidden[1], torch.zeros_like(of_hidden[0]), of_hidden[2]))
+    weights = torch.cat((of_input, of_hidden), 2).permute(1, 2, 0)
+    zero = h.new_zeros(3, hidden)
+    first = zero if bias_ih is None else bias_ih.view(3, hidden)
+    second = zero if bias_hh is None else bias_hh.view(3, hidden)
+    biases = torch.stack((first[0] + second[0], first[1] + second[1], first[2], second[2]), 1)
+    out, h_last, _ = _Recurrent.apply(
+        _GRU, inputs[0], inputs[1] if len(inputs) == 2 else None, h, None, weights, biases
+    )
+    return out, h_last
+
+
+def lstm_torch(
+    frames: Sequence[Tensor], h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`lstm` in plain torch operations: the oracle, and the path for other devices and types."""
+    given = torch.nn.functional.linear(torch.cat(tuple(frames), 2), weight_ih, bias)
+    out = []
+    for step in range(given.shape[0]):
+        i, f, g, o = (given[step] + h @ weight_hh.t()).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        out.append(h)
+    return torch.stack(out) if out else given.new_zeros(0, *h.shape), h, c
+
+
+def gru_torch(
+    frames: Sequence[Tensor],
+    h: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`gru` in plain torch operations: the oracle, and the path for other devices and types."""
+    given = torch.nn.functional.linear(torch.cat(tuple(frames), 2), weight_ih, bias_ih)
+    out = []
+    for step in range(given.shape[0]):
+        r_input, z_input, n_input = given[step].chunk(3, 1)
+        r_hidden, z_hidden, n_hidden = torch.nn.functional.linear(h, weight_hh, bias_hh).chunk(3, 1)
+        r, z = (r_input + r_hidden).sigmoid(), (z_input + z_hidden).sigmoid()
+        n = (n_input + r * n_hidden).tanh()
+        h = n + z * (h - n)
+        out.append(h)
+    return torch.stack(out) if out else given.new_zeros(0, *h.shape), h
+
+
+def _checked(
+    frames: Tensor | Sequence[Tensor], state: Sequence[Tensor], weight_ih: Tensor, weight_hh: Tensor, gates: int
+) -> tuple[Tensor, ...]:
+    """The frames as a tuple, after the shapes were found to fit; the kernel reads raw memory."""
+    inputs = (frames,) if isinstance(frames, Tensor) else tuple(frames)
+    if len(inputs) not in (1, 2) or any(frame.dim() != 3 for frame in inputs):
+        shapes = [tuple(frame.shape) for frame in inputs]
+        raise ConfigError(f"frames have shapes {shapes}; give one or two tensors [steps, rows, features].")
+    steps, rows = inputs[0].shape[:2]
+    hidden = state[0].shape[-1]
+    if inputs[-1].shape[:2] != (steps, rows):
+        raise ConfigError(f"frames cover {tuple(inputs[-1].shape[:2])} and {(steps, rows)} steps and rows; make them equal.")
+    for tensor in state:
+        if tuple(tensor.shape) != (rows, hidden):
+            raise ConfigError(f"the state has shape {tuple(tensor.shape)}; {(rows, hidden)} is needed.")
+    features = sum(frame.shape[2] for frame in inputs)
+    for name, weight, columns in (("weight_ih", weight_ih, features), ("weight_hh", weight_hh, hidden)):
+        if tuple(weight.shape) != (gates * hidden, columns):
+            raise ConfigError(f"{name} has shape {tuple(weight.shape)}; {(gates * hidden, columns)} is needed.")
+    return inputs
+
+
+def _native(frames: Sequence[Tensor], h: Tensor) -> bool:
+    return (
+        all(tensor.device.type == "cpu" and tensor.dtype == h.dtype for tensor in (*frames, h))
+        and h.dtype in _SUFFIX
+        and min(h.shape[1], frames[0].shape[0]) > 0
+        and library.available()
+    )
+
+
+class _Frame(ctypes.Structure):
+    """FRAME of recurrent.c."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("step_stride", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, tensor: Tensor | None) -> _Frame:
+        if tensor is None:
+            return cls(None, 0, 0, 0)
+        return cls(tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.shape[2])
+
+
+class _Problem(ctypes.Structure):
+    """`problem` of recurrent_body.h."""
+
+    _fields_ = (
+        ("steps", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("hidden", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("frames", _Frame * 2),
+        ("h0", ctypes.c_void_p),
+        ("c0", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class _Gradients(ctypes.Structure):
+    """`gradients` of recurrent_body.h."""
+
+    _fields_ = (
+        ("out", ctypes.c_void_p),
+        ("cells", ctypes.c_void_p),
+        ("d_out", ctypes.c_void_p),
+        ("d_out_step", ctypes.c_int64),
+        ("d_out_row", ctypes.c_int64),
+        ("d_h_last", ctypes.c_void_p),
+        ("d_c_last", ctypes.c_void_p),
+        ("d_frames", _Frame * 2),
+        ("d_h0", ctypes.c_void_p),
+        ("d_c0", ctypes.c_void_p),
+    )
+
+
+_P, _I = library.POINTER, library.INT
+_FORWARD = {
+    kind: library.Kernel(f"trisect_recurrent_forward_{kind}", _I, _P, _P, _P, _P, _P, _I, returns=_I)
+    for kind in _SUFFIX.values()
+}
+_BACKWARD = {
+    kind: library.Kernel(f"trisect_recurrent_backward_{kind}", _I, _P, _P, _P, _I, returns=_I)
+    for kind in _SUFFIX.values()
+}
+_STRIP = {kind: library.Kernel(f"trisect_recurrent_strip_{kind}", returns=_I) for kind in _SUFFIX.values()}
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor itself where its last dim is contiguous, as the kernel needs it."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _problem(frames: Sequence[Tensor | None], h: Tensor, c: Tensor | None, weights: Tensor, bias: Tensor) -> _Problem:
+    first = frames[0]
+    steps = 0 if first is None else first.shape[0]
+    return _Problem(
+        steps,
+        h.shape[0],
+        h.shape[1],
+        weights.shape[1],
+        (_Frame * 2)(*(_Frame.of(frame) for frame in frames)),
+        h.data_ptr(),
+        _address(c),
+        weights.data_ptr(),
+        bias.data_ptr(),
+    )
+
+
+def _done(failed: int) -> None:
+    if failed:
+        raise MemoryError("the recurrent kernel found no memory for its scratch buffers")
+
+
+class _Recurrent(torch.autograd.Function):
+    """The native kernel; weights [hidden, inputs, 4] and bias [hidden, 4] as recurrent_body.h describes them."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, cell: int, first: Tensor, second: Tensor | None, h: Tensor, c: Tensor | None, weights: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        first = _dense(first)
+        second = None if second is None else _dense(second)
+        h, weights, bias = h.contiguous(), weights.contiguous(), bias.contiguous()
+        c = None if c is None else c.contiguous()
+        kind = _SUFFIX[h.dtype]
+        steps, rows, hidden = first.shape[0], *h.shape
+        out = torch.empty(steps, rows, hidden, dtype=h.dtype)
+        h_last = torch.empty_like(h)
+        c_last = None if c is None else torch.empty_like(c)
+        cells = None
+        if c is not None and any(ctx.needs_input_grad):
+            strip = _STRIP[kind]()
+            cells = torch.empty(-(-rows // strip), steps, hidden, strip, dtype=h.dtype)
+        problem = _problem((first, second), h, c, weights, bias)
+        _done(
+            _FORWARD[kind](
+                cell,
+                ctypes.addressof(problem),
+                out.data_ptr(),
+                h_last.data_ptr(),
+                _address(c_last),
+                _address(cells),
+                library.threads(),
+            )
+        )
+        ctx.cell = cell
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(first, second, h, c, weights, bias, out, cells)
+        return out, h_last, c_last
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # noqa: D102
+        ctx: Any, d_out: Tensor | None, d_h_last: Tensor | None, d_c_last: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        first, second, h, c, weights, bias, out, cells = ctx.saved_tensors
+        kind = _SUFFIX[h.dtype]
+        d_out = None if d_out is None else _dense(d_out)
+        d_h_last = None if d_h_last is None else d_h_last.contiguous()
+        d_c_last = None if d_c_last is None else d_c_last.contiguous()
+        d_frames = [
+            torch.empty(frame.shape, dtype=frame.dtype) if needed and frame is not None else None
+            for frame, needed in zip((first, second), ctx.needs_input_grad[1:3], strict=True)
+        ]
+        d_h = torch.empty_like(h)
+        d_c = None if c is None else torch.empty_like(c)
+        inputs = weights.shape[1]
+        lanes = _STRIP[kind]() // 3
+        d_weights = torch.empty(h.shape[1], 4, (inputs + lanes) // lanes * lanes, dtype=h.dtype)
+        problem = _problem((first, second), h, c, weights, bias)
+        gradients = _Gradients(
+            out.data_ptr(),
+            _address(cells),
+            _address(d_out),
+            0 if d_out is None else d_out.stride(0),
+            0 if d_out is None else d_out.stride(1),
+            _address(d_h_last),
+            _address(d_c_last),
+            (_Frame * 2)(*(_Frame.of(frame) for frame in d_frames)),
+            d_h.data_ptr(),
+            _address(d_c),
+        )
+        _done(
+            _BACKWARD[kind](
+                ctx.cell, ctypes.addressof(problem), ctypes.addressof(gradients), d_weights.data_ptr(), library.threads()
+            )
+        )
+        return None, *d_frames, d_h, d_c, d_weights[:, :, :inputs].transpose(1, 2), d_weights[:, :, inputs]
