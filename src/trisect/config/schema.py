@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from trisect.layout import Layout, Temporal, Wire
 
-MODELS = (
+ModelName = Literal[
     "gcn",
     "sage",
     "gcnii",
@@ -20,11 +20,7 @@ MODELS = (
     "evolvegcn-o",
     "evolvegcn-h",
     "tm-gcn",
-)
-TASKS = ("node-classification", "link-prediction", "edge-classification", "node-regression")
-
-ModelName = Literal[
-    "gcn", "sage", "gcnii", "resgcn+", "gat", "gin", "cd-gcn", "wd-gcn", "evolvegcn-o", "evolvegcn-h", "tm-gcn"
+    "recurrent",
 ]
 TaskName = Literal["node-classification", "link-prediction", "edge-classification", "node-regression"]
 Positive = Annotated[int, Field(ge=1)]
@@ -56,6 +52,16 @@ def _period(value: Any) -> Any:
     raise ValueError(f"is {value!r}, but must be a number of seconds above 0 or a text like 1d")
 
 
+def _weight_decay(value: Any) -> Any:
+    numbers = value.values() if isinstance(value, dict) and value.keys() <= {"conv", "dense"} else [value]
+    for number in numbers:
+        if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < float("inf"):
+            raise ValueError(
+                f"is {value!r}, but must be a number from 0, or a mapping of conv and dense to such numbers"
+            )
+    return value
+
+
 class SmoothingConfig(Section):
     """How a snapshot gathers edges of the snapshots before it."""
 
@@ -84,12 +90,12 @@ class DataConfig(OpenSection):
 
 
 class ModelConfig(OpenSection):
-    """Which model, how deep and how wide; further options belong to the model."""
+    """Which model, how deep and how wide; further options belong to the model. None: the model's own default."""
 
     name: ModelName
-    layers: Positive = 2
-    hidden: Positive = 64
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    layers: Positive | None = None
+    hidden: Positive | None = None
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 class TaskConfig(OpenSection):
@@ -128,6 +134,7 @@ class TrainConfig(Section):
     """How long, how fast, how often, and on what.
 
     Attributes:
+        weight_decay: one number, or one for spatial layers (`conv`) and one for all others (`dense`).
         clip: the largest norm of all gradients together, or None.
         patience: stop after so many evaluations without a better `monitor`, or None.
         monitor: the validation metric that decides which epoch is the best, or None for the task's own.
@@ -138,7 +145,7 @@ class TrainConfig(Section):
     epochs: Positive = 100
     lr: Annotated[float, Field(gt=0)] = 0.01
     optimiser: Literal["adam", "adamw", "sgd"] = "adam"
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[Any, AfterValidator(_weight_decay)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = None
     seed: NotNegative = 0
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
@@ -171,7 +178,8 @@ class Config(Section):
     def resolved(self) -> dict[str, Any]:
         """Every setting with its value, as plain data that `parse_config` reads back to an equal configuration."""
         plain = self.model_dump(mode="python")
-        plain["data"] = {key: value for key, value in plain["data"].items() if value is not None}
+        for section in ("data", "model"):
+            plain[section] = {key: value for key, value in plain[section].items() if value is not None}
         if self.layout.auto:
             plain["layout"] = "auto"
         else:

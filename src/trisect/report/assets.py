@@ -11,7 +11,7 @@ body { margin:0; background:var(--paper); color:var(--ink);
 main { max-width:1200px; margin:0 auto; padding:28px 24px 60px }
 h1 { font-size:24px; margin:0; font-weight:650 } h2 { font-size:16px; margin:34px 0 12px; font-weight:650 }
 .sub { color:var(--soft); margin:4px 0 22px } .note { color:var(--soft); margin:6px 0 }
-.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(150px,1fr)); gap:12px }
+.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(125px,1fr)); gap:12px }
 .tile, figure, .card { background:var(--card); border:1px solid var(--rule); border-radius:8px }
 .tile { padding:12px 14px }
 .tile b { display:block; font-size:21px; font-weight:600; font-variant-numeric:tabular-nums }
@@ -39,6 +39,7 @@ th { text-align:left; font-weight:400; color:var(--soft) }
 th, td { padding:4px 8px 4px 0; vertical-align:top } tr+tr th, tr+tr td { border-top:1px solid var(--grid) }
 .number { text-align:right; font-variant-numeric:tabular-nums; white-space:nowrap }
 .bars th { width:1%; white-space:nowrap }
+.bar { width:100% }
 .bar i { display:block; height:12px; margin-top:5px; background:var(--a); border-radius:2px }
 pre { margin:0; font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace; overflow:auto }
 #tip { position:absolute; pointer-events:none; background:var(--ink); color:var(--paper);

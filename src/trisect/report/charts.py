@@ -133,7 +133,7 @@ def bars(items: Sequence[tuple[str, float, str]]) -> str:
     return f'<table class="bars">{rows}</table>'
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+def nice_ticks(low: float, high: float, count: int = 6) -> list[float]:
     """About `count` round values that enclose low..high."""
     if high <= low:
         pad = abs(low) * 0.1 or 1.0
@@ -180,8 +180,8 @@ def _grid(ticks: Sequence[float], py: Callable[[float], float], unit: str) -> st
 
 
 def _epoch_axis(low: float, high: float, px: Callable[[float], float]) -> str:
-    ticks = sorted({round(t) for t in nice_ticks(low, high, 6) if low <= t <= high and t == round(t)})
+    ticks = sorted({round(t) for t in nice_ticks(low, high, 6) if max(low, 1) <= t <= high and t == round(t)})
     marks = "".join(
         f'<text class="tick" x="{px(t):.1f}" y="{HEIGHT - 12}" text-anchor="middle">{number(t)}</text>' for t in ticks
     )
-    return marks + f'<text class="tick" x="{WIDTH - _RIGHT}" y="{HEIGHT - 1}" text-anchor="end">epoch</text>'
+    return marks + f'<text class="tick" x="{_LEFT - 6}" y="{HEIGHT - 12}" text-anchor="end">epoch</text>'

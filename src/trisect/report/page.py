@@ -91,7 +91,7 @@ def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
         tiles.append((seconds(summary["seconds_per_epoch"]["median"]), "an epoch (median)"))
     peaks = summary.get("memory", {}).get("peak_rss_bytes") or []
     if peaks:
-        tiles.append((size(max(peaks)), "peak memory of a rank"))
+        tiles.append((size(max(peaks)), "peak memory"))
     if "communication" in summary:
         tiles.append((size(summary["communication"]["bytes_per_epoch"]), "sent an epoch"))
     return (

@@ -1,0 +1,6 @@
+"""`python -m trisect`."""
+
+from trisect.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,65 @@
+"""`trisect bench NAME`: a measurement out of `trisect.bench`, shown and, where asked for, written as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trisect.errors import ConfigError, TrisectError, unknown
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which measurement; without it, all names are listed.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="An argument of the measurement, KEY=VALUE.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Measure side by side, peers included where installed."""
+    names = available()
+    if name is None:
+        for each, line in names.items():
+            typer.echo(f"{each:<12} {line}")
+        return
+    if name not in names:
+        raise ConfigError(unknown("measurement", name, names))
+    if json_ is not None and json_.is_dir():
+        raise TrisectError(f"--json is {json_}, which is a directory; give a file.")
+    module = importlib.import_module(f"trisect.bench.{name}")
+    result = module.run(**_arguments(set_ or []))
+    module.show(result)
+    if json_ is not None:
+        json_.parent.mkdir(parents=True, exist_ok=True)
+        json_.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        typer.echo(f"Figures: {json_}")
+
+
+def available() -> dict[str, str]:
+    """The measurements that there are, each with the first line of its docstring."""
+    import ast
+    from importlib.resources import files
+
+    import trisect.bench
+
+    found = {}
+    for module in pkgutil.iter_modules(trisect.bench.__path__):
+        if not module.name.startswith("_"):
+            # read, not imported: a measurement may import torch and its peers
+            source = files(trisect.bench).joinpath(f"{module.name}.py").read_text(encoding="utf-8")
+            found[module.name] = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
+    return dict(sorted(found.items()))
+
+
+def _arguments(texts: list[str]) -> dict[str, Any]:
+    from trisect.config import read_yaml
+
+    result = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set is {text!r}, but must look like threads=2.")
+        result[key.strip().replace("-", "_")] = read_yaml(value, f"The value of --set {key}")
+    return result

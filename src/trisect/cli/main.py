@@ -1,0 +1,83 @@
+"""The command `trisect`: what it knows, and how it ends.
+
+0 is success, 1 a run that could not go on, 2 something the user can mend (one sentence, no traceback), 130 Ctrl-C.
+Commands import what they need when they run, so that `--help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trisect import __version__
+from trisect.cli import bench, check, data, predict, report, train
+from trisect.errors import TrisectError
+
+app = typer.Typer(
+    name="trisect",
+    help="Train graph neural networks that no longer fit one device: cut by vertex, by layer, by time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("train")(train.train)
+app.command("check")(check.check)
+app.command("predict")(predict.predict)
+app.command("report")(report.report)
+app.add_typer(data.app, name="data")
+app.command("bench")(bench.bench)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trisect {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options of `trisect` itself."""
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run_command(arguments))
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code. Unexpected exceptions pass, with their traceback."""
+    try:
+        result = app(args=arguments, prog_name="trisect", standalone_mode=False)
+    except TrisectError as error:
+        return _end(str(error), error.exit_code)
+    except KeyboardInterrupt as stop:
+        return _end(str(stop) or "Stopped.", 130)
+    except typer.Abort:
+        return _end("Stopped.", 130)
+    except typer.Exit as leave:
+        return int(leave.exit_code)
+    except BrokenPipeError:  # the reader of our output (head, less) has gone
+        sys.stderr.close()
+        return 141
+    except Exception as error:
+        # typer's own usage errors; their class differs between its releases
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        text = message()
+        if text:  # empty where help was shown instead
+            return _end(text, 2)
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _end(sentence: str, code: int) -> int:
+    print(f"trisect: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,121 @@
+"""How far a run is: a live bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+_LINES = 10
+_LONGEST_SILENCE = 15.0  # seconds
+
+
+class Progress:
+    """Shows epochs as they end.
+
+    Args:
+        epochs: how many the whole run has.
+        live: a bar that is redrawn; by default where the output is a terminal.
+    """
+
+    def __init__(self, epochs: int, live: bool | None = None) -> None:
+        self.epochs = epochs
+        self._console = Console(soft_wrap=True, highlight=False, markup=False)
+        self._live = self._console.is_terminal if live is None else live
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task("epoch", total=epochs, figures="")
+        self._figures: dict[str, float] = {}
+        self._last_line = -math.inf
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A sentence above the bar, or a line."""
+        if self._live:
+            self._console.print(text)
+        else:
+            print(text, flush=True)
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """One more epoch has ended."""
+        number = int(record["epoch"])
+        # splits are measured now and then; until the next time, their last figures stay in sight
+        self._figures.update(figures(record))
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in self._figures.items())
+        if self._live:
+            self._bar.update(self._task, completed=number, figures=shown)
+            return
+        every = max(1, self.epochs // _LINES)
+        if (
+            number == 1
+            or number % every == 0
+            or number == self.epochs
+            or time.time() - self._last_line > _LONGEST_SILENCE
+        ):
+            self._last_line = time.time()
+            print(f"epoch {number}/{self.epochs}  {shown}  {_seconds(record.get('seconds'))}".rstrip(), flush=True)
+
+    def metrics(self, summary: Mapping[str, Any]) -> None:
+        """The figures at the end, a column a split."""
+        splits = {name: dict(_numbers(found)) for name, found in summary["metrics"].items() if found}
+        names = list(dict.fromkeys(name for found in splits.values() for name in found))
+        median = summary["seconds_per_epoch"]["median"]
+        tail = "" if summary.get("best_epoch") is None else f", best epoch {summary['best_epoch']}"
+        print(f"{len(summary['loss'])} epochs, {_seconds(median)} each{tail}", flush=True)
+        if sys.stdout.isatty():
+            table = Table("", *splits)
+            for name in names:
+                table.add_row(name, *(_cell(found.get(name)) for found in splits.values()))
+            self._console.print(table)
+        else:
+            for split, found in splits.items():
+                print(f"{split}: " + "  ".join(f"{name} {_cell(value)}" for name, value in found.items()), flush=True)
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers worth a place in a line: the loss, and the first measure of val."""
+    result = {"loss": float(record["loss"])}
+    for name, value in _numbers(record.get("val") or {}):
+        if name != "loss":
+            result[f"val {name}"] = value
+            break
+    return result
+
+
+def _numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in found.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield name, float(value)
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"

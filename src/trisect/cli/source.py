@@ -1,0 +1,45 @@
+"""Which configuration a command means, which run it continues, and how a sentence reaches the user."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import typer
+
+from trisect.errors import CheckpointError, ConfigError, unknown
+
+BUILT_IN = "deep"
+
+
+def examples() -> dict[str, Path]:
+    """The configurations inside the package, by name."""
+    folder = Path(str(files("trisect") / "examples"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_config(given: str | None) -> tuple[str, Path]:
+    """The name and the file of a configuration: a path, the name of an example, or the built-in one."""
+    known = examples()
+    if given is None:
+        return BUILT_IN, known[BUILT_IN]
+    path = Path(given)
+    if given in known and not path.exists():
+        return given, known[given]
+    if not path.exists() and not path.suffix and path.name == given:
+        raise ConfigError(f"{given} is no file; {unknown('example', given, known)}")
+    return path.stem, path
+
+
+def newest_run(name: str) -> Path:
+    """The run of this name that was started last, under runs/."""
+    # names end in the time of the start, so that the last in order is the newest
+    found = sorted(path.parent for path in Path("runs").glob(f"{name}-*-*/config.yaml"))
+    if not found:
+        raise CheckpointError(f"There is no run of {name} under runs/ to resume; say which with --out.")
+    return found[-1]
+
+
+def sentence(text: str) -> None:
+    """One line for the user, as it is (no markup, no wrapping)."""
+    typer.echo(text)
