@@ -1,1 +1,1 @@
-"""Files, tables, named data sets, generators and PyG objects → plain arrays (`records`). Knows no ranks and no models."""
+"""Files, tables, named sets, generators and PyG objects → plain arrays (`records`). Knows no ranks and no models."""

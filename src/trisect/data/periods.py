@@ -1,0 +1,81 @@
+"""Periods: the length of a step of a timeline, and dealing events to steps."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import numpy as np
+
+from trisect.data.records import Array
+from trisect.errors import DataError
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+Period = int | float | str
+
+SECONDS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+PER_SECOND: dict[str, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+_MOST_STEPS = 10_000_000
+
+
+def parse_period(period: Period, unit: str = "s") -> int | float:
+    """The period in the time column's unit: `"12h"`, `"1d"`, `"30min"`, `"1w"`, or a number that is in it already.
+
+    >>> parse_period("12h"), parse_period("1d", "ms"), parse_period(1200)
+    (43200, 86400000, 1200)
+    """
+    if isinstance(period, bool):
+        raise DataError(f"period is {period}; give a number or a text such as '1d', '12h', '30min', '1w'.")
+    if isinstance(period, str):
+        text = period.strip().lower()
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([a-z]*)", text)
+        if match is None or (match[2] and match[2] not in SECONDS):
+            raise DataError(f"period is {period!r}; give a number or a text such as '1d', '12h', '30min', '1w'.")
+        number = float(match[1]) if "." in match[1] else int(match[1])
+        value = number * SECONDS[match[2]] * PER_SECOND[unit] if match[2] else number
+    else:
+        value = period
+    if not value > 0 or value == float("inf"):
+        raise DataError(f"period is {period!r}; it must be greater than 0.")
+    return int(value) if value == int(value) else value
+
+
+def steps_of(time: Array, period: Period, unit: str = "s") -> Array:
+    """The step of each event: floor((time - first time) / period), or the rank of its time for `"distinct"`.
+
+    Args:
+        time: numbers [events], in any order.
+        period: see `parse_period`; `"distinct"` makes each distinct time a step.
+
+    Returns:
+        int64 [events], counted from 0.
+    """
+    if len(time) == 0:
+        return np.zeros(0, np.int64)
+    if period == "distinct":
+        rank: Array = np.unique(time, return_inverse=True)[1]
+        return rank.astype(np.int64, copy=False)
+    length = parse_period(period, unit)
+    start = time.min()
+    if time.dtype.kind in "iu" and isinstance(length, int):
+        span = int(time.max()) - int(start)
+        steps = (time.astype(np.int64) - int(start)) // length
+        count = span // length + 1
+    else:
+        steps = np.floor((time - np.float64(start)) / length).astype(np.int64)
+        count = int(steps.max()) + 1
+    if count > _MOST_STEPS:
+        raise DataError(
+            f"period {period!r} cuts the times {start} .. {time.max()} into {count:,} steps; give a longer period "
+            "(a bare number is in the unit of the time column)."
+        )
+    return steps
+
+
+def offsets_of(steps: Array, count: int | None = None) -> Array:
+    """int64 [count + 1]: where each step begins among events sorted by step."""
+    counts = np.bincount(steps, minlength=count or 0)
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets

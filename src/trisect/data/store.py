@@ -1,0 +1,170 @@
+"""Graph directories: a JSON manifest beside .npy arrays that are memory-mapped on reading (docs/formats.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
+from trisect.errors import DataError
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "trisect-graph", 1
+_PLAIN = ("src", "dst", "offsets", "weight", "x", "y", "edge_y", "time")
+
+
+def check_free(out: Path) -> None:
+    """Refuse an output directory that already holds something."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"the output directory {out} exists and is not empty; choose another or remove it.")
+    if not out.parent.is_dir():
+        raise DataError(f"the folder {out.parent} does not exist; make it or choose another output directory.")
+
+
+def write_directory(record: Record, out: Path | str) -> Path:
+    """Write the record as a graph directory, beside its place first, and rename it."""
+    target = Path(out)
+    target = target if target.is_absolute() else Path.cwd() / target
+    check_free(target)
+    arrays = {name: getattr(record, name) for name in _PLAIN if getattr(record, name, None) is not None}
+    arrays.update({f"split.{name}": mask for name, mask in record.splits.items()})
+    arrays.update(_names_arrays(record.names))
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        described = {name: _save(work / f"{name}.npy", array) for name, array in arrays.items()}
+        timeline = isinstance(record, TimelineRecord)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": "timeline" if timeline else "static",
+            "vertices": record.vertices,
+            "edges": len(record.src),
+            "steps": record.steps if isinstance(record, TimelineRecord) else 1,
+            "undirected": record.undirected,
+            "arrays": described,
+            "meta": record.meta,
+        }
+        with open(work / MANIFEST, "w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1, default=_plain)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(work, 0o777 & ~_umask())
+        if target.exists():
+            target.rmdir()
+        work.rename(target)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return target
+
+
+def read_directory(path: Path | str, verify: bool = False) -> Record:
+    """The record of a graph directory, its arrays memory-mapped; `verify` compares every array's SHA-256."""
+    directory = Path(path)
+    manifest = read_manifest(directory)
+    arrays: dict[str, Array] = {}
+    for name, entry in manifest["arrays"].items():
+        arrays[name] = _load(directory / f"{name}.npy", entry, verify)
+    missing = [name for name in ("src", "dst") if name not in arrays]
+    if missing:
+        raise DataError(f"{directory / MANIFEST} lists no array {missing[0]!r}; ingest the data again.")
+    common: dict[str, Any] = {
+        "vertices": int(manifest["vertices"]),
+        "undirected": bool(manifest["undirected"]),
+        "splits": {name[6:]: mask for name, mask in arrays.items() if name.startswith("split.")},
+        "names": _names_of(arrays),
+        "meta": {**manifest.get("meta", {}), "source": str(directory)},
+        **{name: arrays.get(name) for name in ("src", "dst", "weight", "x", "y")},
+    }
+    if manifest["kind"] == "static":
+        return StaticRecord(**common)
+    if "offsets" not in arrays:
+        raise DataError(f"{directory / MANIFEST} lists no array 'offsets'; ingest the data again.")
+    return TimelineRecord(**common, **{name: arrays.get(name) for name in ("offsets", "edge_y", "time")})
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The checked manifest of a graph directory."""
+    path = directory / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{directory} is no graph directory (it has no {MANIFEST}); make one with ingest.") from error
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}); ingest the data again.") from error
+    if not isinstance(manifest, Mapping) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path} does not describe a graph directory; its format must be {FORMAT!r}.")
+    if manifest.get("version") != VERSION:
+        raise DataError(f"{path} has version {manifest.get('version')!r}; this program reads version {VERSION}.")
+    needed = {"kind": str, "vertices": int, "undirected": bool, "arrays": dict}
+    for name, kind in needed.items():
+        if not isinstance(manifest.get(name), kind):
+            raise DataError(f"{path}: {name} is {manifest.get(name)!r}; it must be of type {kind.__name__}.")
+    return dict(manifest)
+
+
+def _save(path: Path, array: Array) -> dict[str, Any]:
+    np.save(path, array, allow_pickle=False)
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": path.stat().st_size, "sha256": _hash(path)}
+
+
+def _load(path: Path, entry: Mapping[str, Any], verify: bool) -> Array:
+    if not path.is_file():
+        raise DataError(f"the graph directory lacks {path}; ingest the data again.")
+    if path.stat().st_size != entry.get("bytes") or (verify and _hash(path) != entry.get("sha256")):
+        raise DataError(f"{path} is damaged (it differs from what the manifest says); ingest the data again.")
+    try:
+        array: Array = np.load(path, mmap_mode="r" if 0 not in entry["shape"] else None, allow_pickle=False)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}); ingest the data again.") from error
+    if array.dtype.str != entry["dtype"] or list(array.shape) != list(entry["shape"]):
+        raise DataError(f"{path} is damaged (its type or shape is not the manifest's); ingest the data again.")
+    return array
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _names_arrays(names: Names | None) -> dict[str, Array]:
+    if names is None:
+        return {}
+    if not isinstance(names, TextNames) and names.dtype.kind not in "iu":
+        names = TextNames.of([str(name) for name in names])
+    if isinstance(names, TextNames):
+        return {"names.offsets": names.offsets, "names.utf8": names.data}
+    return {"names": names}
+
+
+def _names_of(arrays: Mapping[str, Array]) -> Names | None:
+    if "names.offsets" in arrays:
+        return TextNames(arrays["names.offsets"], arrays["names.utf8"])
+    return arrays.get("names")
+
+
+def _plain(value: Any) -> Any:
+    return (
+        value.item()
+        if isinstance(value, np.generic)
+        else value.tolist()
+        if isinstance(value, np.ndarray)
+        else str(value)
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
