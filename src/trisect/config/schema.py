@@ -70,13 +70,18 @@ class SmoothingConfig(Section):
 
 
 class DataConfig(OpenSection):
-    """Where the graph comes from: exactly one of `name`, `path` and `generate`; a generator takes further options."""
+    """Where the graph comes from: exactly one of `name`, `path` and `generate`. Further options belong to the source.
+
+    Attributes:
+        directory: where named data sets lie, unless the command line or TRISECT_DATA says so.
+        period: how long a step of a timeline is.
+        smoothing: how a snapshot gathers edges of the snapshots before it.
+    """
 
     name: str | None = None
     path: str | None = None
     generate: str | None = None
     directory: str | None = None
-    split: NotNegative = 0
     period: Annotated[Any, AfterValidator(_period)] = None
     smoothing: SmoothingConfig | None = None
 
