@@ -1,0 +1,110 @@
+"""Checks of arrays that users hand in; each failure is a DataError that names the array, the position and the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trisect.errors import DataError
+from trisect.native.library import INT, INT64, POINTER, Kernel, available
+
+_FIRST_OUTSIDE = Kernel("trisect_first_outside", POINTER, INT, INT64, INT64, returns=INT64)
+
+LIMIT = 2**31
+
+
+def as_tensor(name: str, array: Any) -> Tensor:
+    """A tensor over the same memory where that is possible."""
+    if isinstance(array, Tensor):
+        return array.detach()
+    try:
+        found = np.asarray(array)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{name} is not an array of numbers ({error}).") from error
+    if found.dtype.kind == "u" and found.dtype.itemsize > 1:
+        if found.size and int(found.max()) >= 2**63:
+            raise DataError(f"{name} holds {found.max()}, which no vertex can have; ids must be below 2^31.")
+        found = found.astype(np.int64)
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"{name} holds {found.dtype} values; give numbers.")
+    if not found.dtype.isnative:
+        found = found.astype(found.dtype.newbyteorder("="))
+    if not found.flags.writeable or any(stride < 0 for stride in found.strides):
+        # torch warns on read-only memory, although nothing here writes to it; memory maps are opened copy-on-write
+        found = found.copy()
+    return torch.from_numpy(found)
+
+
+def index_array(name: str, array: Any) -> Tensor:
+    """One dimension of int32 or int64, checked to be integers."""
+    found = as_tensor(name, array)
+    if found.dim() != 1:
+        raise DataError(f"{name} has the shape {list(found.shape)}; give one dimension.")
+    if found.numel() == 0 and not isinstance(array, (Tensor, np.ndarray)):
+        return found.to(torch.int64)
+    if found.dtype == torch.bool or found.dtype.is_floating_point or found.dtype.is_complex:
+        raise DataError(f"{name} holds {str(found.dtype).removeprefix('torch.')} values; vertex ids must be integers.")
+    return found.contiguous() if found.dtype in (torch.int32, torch.int64) else found.to(torch.int32)
+
+
+def check_index(name: str, array: Tensor, bound: int) -> None:
+    """Every index lies in 0..bound-1."""
+    if available() and array.device.type == "cpu":
+        position = _FIRST_OUTSIDE(array.data_ptr(), int(array.dtype == torch.int64), array.numel(), bound)
+    else:
+        outside = (array < 0) | (array >= bound)
+        position = int(outside.nonzero()[0]) if bool(outside.any()) else -1
+    if position < 0:
+        return
+    value = int(array[position])
+    if value < 0:
+        raise DataError(f"{name}[{position}] is {value}; vertex ids must not be negative.")
+    raise DataError(
+        f"{name}[{position}] is {value}, but there are {bound} vertices (0..{bound - 1}); raise the number of vertices "
+        "or number the vertices from 0 without gaps."
+    )
+
+
+def check_finite(name: str, array: Tensor) -> None:
+    """No NaN and no infinity."""
+    finite = torch.isfinite(array)
+    if bool(finite.all()):
+        return
+    place = (~finite).nonzero()[0].tolist()
+    raise DataError(f"{name}{place} is {float(array[tuple(place)])}; every number must be finite.")
+
+
+def weight_array(name: str, array: Any, length: int, dtype: torch.dtype) -> Tensor:
+    """One finite weight an edge, as `dtype`."""
+    found = as_tensor(name, array)
+    if found.dim() == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.dim() != 1 or found.numel() != length:
+        raise DataError(f"{name} has the shape {list(found.shape)} for {length} edges; give one weight an edge.")
+    if found.is_complex():
+        raise DataError(f"{name} holds complex values; weights must be real.")
+    found = found.to(dtype).contiguous()
+    check_finite(name, found)
+    return found
+
+
+def vertex_count(vertices: int | None, *ends: Tensor) -> int:
+    """The given number of vertices, or the largest id plus one."""
+    if vertices is None:
+        largest = max((int(end.max()) for end in ends if end.numel()), default=-1)
+        vertices = largest + 1
+        if largest < 0 and all(end.numel() == 0 for end in ends):
+            raise DataError("The graph is empty: it has no edges; give the number of vertices.")
+        vertices = max(vertices, 1)
+    if isinstance(vertices, bool) or not isinstance(vertices, (int, np.integer)):
+        raise DataError(f"vertices is {vertices!r}; give an integer.")
+    if vertices < 1:
+        raise DataError(f"vertices is {vertices}; a graph needs at least one vertex.")
+    if vertices >= LIMIT:
+        raise DataError(
+            f"The graph has {vertices} vertices; indices are 32-bit, so that at most {LIMIT - 1} are possible."
+        )
+    return int(vertices)
