@@ -1,1 +1,30 @@
 """Files, tables, named sets, generators and PyG objects → plain arrays (`records`). Knows no ranks and no models."""
+
+from trisect.data.generate import GENERATORS, generate
+from trisect.data.ingest import ingest, read_table
+from trisect.data.load import check, load, options
+from trisect.data.named import NAMED, data_directory, load_named
+from trisect.data.pyg import static_from_pyg, timeline_from_pyg
+from trisect.data.records import Record, StaticRecord, TextNames, TimelineRecord
+from trisect.data.store import read_directory, write_directory
+
+__all__ = [
+    "GENERATORS",
+    "NAMED",
+    "Record",
+    "StaticRecord",
+    "TextNames",
+    "TimelineRecord",
+    "check",
+    "data_directory",
+    "generate",
+    "ingest",
+    "load",
+    "load_named",
+    "options",
+    "read_directory",
+    "read_table",
+    "static_from_pyg",
+    "timeline_from_pyg",
+    "write_directory",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -72,6 +73,8 @@ def read_directory(path: Path | str, verify: bool = False) -> Record:
     manifest = read_manifest(directory)
     arrays: dict[str, Array] = {}
     for name, entry in manifest["arrays"].items():
+        if re.fullmatch(r"[A-Za-z0-9_.]+", name) is None:  # a name is part of a path
+            raise DataError(f"{directory / MANIFEST} lists an array {name!r}; names are letters, digits, '_' and '.'.")
         arrays[name] = _load(directory / f"{name}.npy", entry, verify)
     missing = [name for name in ("src", "dst") if name not in arrays]
     if missing:
@@ -88,7 +91,8 @@ def read_directory(path: Path | str, verify: bool = False) -> Record:
         return StaticRecord(**common)
     if "offsets" not in arrays:
         raise DataError(f"{directory / MANIFEST} lists no array 'offsets'; ingest the data again.")
-    return TimelineRecord(**common, **{name: arrays.get(name) for name in ("offsets", "edge_y", "time")})
+    common.update({name: arrays.get(name) for name in ("offsets", "edge_y", "time")})
+    return TimelineRecord(**common)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""`load`: the data section of a configuration (`{name: …}`, `{path: …}` or `{generate: …}`, options) → a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trisect.data.derive import activity_features, random_task, symmetric
+from trisect.data.generate import GENERATORS, generate
+from trisect.data.ingest import Table, read_table
+from trisect.data.named import OPTION_NAMES, load_named, read_options
+from trisect.data.npz import read_npz
+from trisect.data.periods import offsets_of, steps_of
+from trisect.data.records import Record, StaticRecord, TimelineRecord
+from trisect.data.splits import random_splits
+from trisect.data.store import MANIFEST, read_directory
+from trisect.errors import ConfigError, DataError, unknown
+
+FORMS = ("name", "path", "generate")
+LATER = ("smoothing",)
+"""Keys of the data section that other packages act on; `load` lets them pass."""
+
+_DIRECTORY = ("period", "symmetrise", "features", "classes", "seed")
+_TABLE = tuple(item.name for item in fields(Table))
+
+
+def form_of(data: Mapping[str, Any]) -> str:
+    """Which of the three forms a data section has."""
+    given = [form for form in FORMS if data.get(form) is not None]
+    if len(given) != 1:
+        what = f"{' and '.join(given)} together" if given else "none of them"
+        raise ConfigError(f"data has {what}; give one of name, path and generate.")
+    if not isinstance(data[given[0]], (str, Path)):
+        raise ConfigError(f"data.{given[0]} is {data[given[0]]!r}; it must be a text.")
+    return given[0]
+
+
+def options(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys that this data section may have, its form's own among them."""
+    form = form_of(data)
+    if form == "name":
+        return (form, *OPTION_NAMES, *LATER)
+    if form == "generate":
+        name = str(data[form])
+        if name not in GENERATORS:
+            raise ConfigError(unknown("generator", name, GENERATORS))
+        own = GENERATORS[name].arguments
+        return (form, *own, *(key for key in ("symmetrise",) if key not in own), *LATER)
+    path = Path(data[form])
+    if path.suffix.lower() == ".npz":
+        return (form, *OPTION_NAMES, *LATER)
+    return (form, *(_DIRECTORY if path.is_dir() else (*_TABLE, "seed")), *LATER)
+
+
+def check(data: Mapping[str, Any]) -> None:
+    """Refuse unknown keys (with the nearest known one) and wrong types of arguments; reads no data."""
+    known = options(data)
+    for key in data:
+        if key not in known:
+            raise ConfigError(unknown("key of data:", str(key), known))
+    form = form_of(data)
+    given = {key: value for key, value in data.items() if key not in (form, *LATER)}
+    if form == "generate":
+        GENERATORS[str(data[form])].check({key: value for key, value in given.items() if key != "symmetrise"})
+    elif set(given) <= set(OPTION_NAMES):
+        read_options(given)
+
+
+def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
+    """The record of a data section.
+
+    Args:
+        data: `{name: cora, split: 3}`, `{path: DIR, npz, or table}`, `{generate: community, vertices: 5000}`.
+        data_dir: where named data sets lie (else the variable TRISECT_DATA).
+    """
+    check(data)
+    form = form_of(data)
+    given = {key: value for key, value in data.items() if key not in (form, *LATER)}
+    if form == "name":
+        return load_named(str(data[form]), data_dir, **given)
+    if form == "generate":
+        both_ways = bool(given.pop("symmetrise", False))
+        record = generate(str(data[form]), **given)
+        return _both_ways(record) if both_ways else record
+    return _load_path(Path(data[form]).expanduser(), given)
+
+
+def _load_path(path: Path, given: dict[str, Any]) -> Record:
+    if not path.exists():
+        raise DataError(f"data.path {path} does not exist.")
+    if path.suffix.lower() == ".npz":
+        return read_npz(path, read_options(given))
+    if path.is_dir():
+        if not (path / MANIFEST).is_file():
+            raise DataError(f"data.path {path} is no graph directory (it has no {MANIFEST}); make one with ingest.")
+        return _adapt(read_directory(path), given)
+    seed = int(given.pop("seed", 0))
+    return read_table(path, Table(**{key: _column(key, value) for key, value in given.items()}), seed=seed)
+
+
+def _column(key: str, value: Any) -> Any:
+    """Columns may be given by number in YAML: `src: 0`."""
+    return str(value) if key in ("src", "dst", "time", "weight", "edge_label") and value is not None else value
+
+
+def _both_ways(record: Record) -> Record:
+    return symmetric(record) if isinstance(record, StaticRecord) else replace(record, undirected=True)
+
+
+def _adapt(record: Record, given: Mapping[str, Any]) -> Record:
+    """A graph directory with another period, both directions, or made-up features."""
+    chosen = read_options(given)
+    if chosen.period is not None:
+        record = _another_period(record, chosen.period)
+    if chosen.symmetrise:
+        record = _both_ways(record)
+    if isinstance(record, StaticRecord):
+        if isinstance(chosen.features, str):
+            raise DataError(f"data.features is {chosen.features!r}; for a static graph give a width.")
+        if chosen.features is not None or chosen.classes is not None:
+            record = random_task(record, chosen.features, chosen.classes, chosen.seed)
+    elif chosen.features == "activity":
+        record = replace(record, x=activity_features(record))
+    elif chosen.features is not None:
+        rng = np.random.default_rng([chosen.seed, 0xFEA7])
+        record = replace(record, x=rng.standard_normal((record.vertices, int(chosen.features)), dtype=np.float32))
+    classes = record.y is not None and record.y.ndim == 1 and record.y.dtype.kind == "i"
+    if classes and record.y is not None and not record.splits:
+        record = replace(record, splits=random_splits(record.y, chosen.seed))
+    return record
+
+
+def _another_period(record: Record, period: Any) -> Record:
+    if not isinstance(record, TimelineRecord) or record.time is None:
+        raise DataError(f"data.period is {period!r} but the graph directory keeps no times; leave it out.")
+    if (record.y is not None and record.y.ndim == 2) or (record.x is not None and record.x.ndim == 3):
+        raise DataError(f"data.period is {period!r} but the graph has values for each step; leave it out.")
+    unit = str(record.meta.get("time_unit", "s"))
+    offsets = offsets_of(steps_of(record.time, period, unit))
+    return replace(record, offsets=offsets, meta={**record.meta, "period": period})
