@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trisect.nn._plain import gru, lstm
 from trisect.nn.base import State, Temporal
 from trisect.nn.initial import fan_in_
+from trisect.ops.recurrent import gru, lstm
 
 
 class LSTM(Temporal):
