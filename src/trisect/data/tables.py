@@ -104,7 +104,8 @@ class CleanText:
     """A file for pyarrow that reports progress and, for edge-list text, drops comments and joins runs of spaces."""
 
     def __init__(self, path: Path, shape: Shape, progress: Progress | None) -> None:
-        self._file = open(path, "rb")  # beneath the unpacking, so that progress counts the file's own bytes
+        # beneath the unpacking, so that progress counts the bytes of the file itself
+        self._file = open(path, "rb")  # noqa: SIM115
         self._raw: IO[bytes] | gzip.GzipFile = (
             gzip.GzipFile(fileobj=self._file) if path.suffix.lower() == ".gz" else self._file
         )

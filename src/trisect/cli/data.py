@@ -1,0 +1,199 @@
+"""`trisect data`: named data sets, graphs in files, ingestion and generators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from trisect.data import describe
+from trisect.data.generate import GENERATORS, generate
+from trisect.data.ingest import ingest as ingest_table
+from trisect.data.load import load
+from trisect.data.named import DATA_VARIABLE, NAMED, data_directory
+from trisect.data.records import Record, TimelineRecord
+from trisect.data.store import MANIFEST, check_free, read_directory, write_directory
+from trisect.errors import ConfigError, DataError
+
+app = typer.Typer(help="Named data sets, ingestion of tables, generators.", no_args_is_help=True)
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help=f"Where named data sets lie (else {DATA_VARIABLE}).")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The graph directory to write; must not exist or be empty.")]
+
+
+@app.command("list")
+def list_sets(data_dir: DataDir = None) -> None:
+    """Named data sets, which of them the data directory holds, and the generators."""
+    console = Console()
+    directory = data_directory(data_dir)
+    present = {path.stem for path in directory.glob("*.npz")} if directory is not None and directory.is_dir() else set()
+    where = f"in {directory}" if directory is not None else f"(no data directory: give --data-dir or {DATA_VARIABLE})"
+    sets = Table(title=f"Data sets {where}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("name", "found", "kind", "task", "description"):
+        sets.add_column(heading, overflow="fold")
+    for item in NAMED.values():
+        kind = "timeline" if item.timeline else "static"
+        sets.add_row(item.name, "yes" if item.name in present else "no", kind, item.task, item.description)
+    for name in sorted(present - set(NAMED)):
+        sets.add_row(name, "yes", "", "", "")
+    console.print(sets)
+    made = Table(title="\nGenerators", title_justify="left", box=None, pad_edge=False)
+    for heading in ("name", "kind", "description", "arguments"):
+        made.add_column(heading, overflow="fold")
+    for generator in GENERATORS.values():
+        arguments = ", ".join(f"{name}={argument.default}" for name, argument in generator.arguments.items())
+        made.add_row(generator.name, "timeline" if generator.timeline else "static", generator.description, arguments)
+    console.print(made)
+
+
+@app.command()
+def info(
+    source: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A named set, a graph directory, an npz or a table.")
+    ],
+    data_dir: DataDir = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A reading option, such as period=1d.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every array with its SHA-256.")] = False,
+) -> None:
+    """Counts, degrees, steps, classes and memory of a graph."""
+    options = parse_settings(settings or [])
+    path = Path(source).expanduser()
+    named = source in NAMED or not path.exists()
+    if verify:
+        if named or not (path / MANIFEST).is_file():
+            raise DataError(f"--verify needs a graph directory; {source} is none.")
+        read_directory(path, verify=True)
+    record = load({"name" if named else "path": source, **options}, data_dir)
+    show(record, source)
+
+
+def show(record: Record, title: str) -> None:
+    """Print what a record holds."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    timeline = isinstance(record, TimelineRecord)
+    kind = "undirected" if record.undirected else "directed"
+    table.add_row("kind", f"{'timeline' if timeline else 'static graph'}, {kind}")
+    table.add_row("vertices", f"{record.vertices:,}")
+    table.add_row("events" if timeline else "edges", f"{len(record.src):,}")
+    degree = describe.degrees(record)
+    spread = f"mean {degree.mean:.2f}, median {degree.median:g}, highest {degree.top:,}"
+    table.add_row("degree", f"{spread}, isolated vertices {degree.isolated:,}")
+    if isinstance(record, TimelineRecord):
+        counts = describe.events_per_step(record)
+        period = f", period {record.meta['period']}" if "period" in record.meta else ""
+        table.add_row("steps", f"{record.steps:,}{period}")
+        if record.steps:
+            between = f"{int(counts.min()):,} .. {int(counts.max()):,}, mean {counts.mean():,.1f}"
+            table.add_row("events per step", f"{between}\n{describe.sparkline(counts)}")
+        if record.edge_y is not None:
+            table.add_row("edge classes", _sizes(record.edge_y, record.meta.get("edge_classes")))
+    if record.x is not None:
+        table.add_row("features", " x ".join(f"{n:,}" for n in record.x.shape))
+    if record.y is not None:
+        if record.y.dtype.kind in "iu":
+            table.add_row("classes", _sizes(record.y, record.meta.get("classes")))
+        else:
+            table.add_row("targets", " x ".join(f"{n:,}" for n in record.y.shape))
+    if record.splits:
+        splits = (f"{name} {int(mask.sum()):,}" for name, mask in record.splits.items())
+        table.add_row("splits", ", ".join(splits))
+    if record.names is not None and len(record.names):
+        table.add_row("ids", f"{record.names[0]} .. {record.names[len(record.names) - 1]}")
+    table.add_row("weights", "yes" if record.weight is not None else "no")
+    table.add_row("memory", f"{describe.memory(record) / 2**20:,.1f} MiB")
+    Console().print(table)
+
+
+def _sizes(y: Any, names: list[str] | None) -> str:
+    sizes = describe.class_sizes(y)
+    known = [key for key in sizes if key != "none"]
+    labelled = {key: names[int(key)] if names and int(key) < len(names) else key for key in known}
+    most = sorted(known, key=lambda key: -sizes[key])[:8]
+    listed = ", ".join(f"{labelled[key]}: {sizes[key]:,}" for key in most)
+    rest = f", and {len(known) - len(most)} more" if len(known) > len(most) else ""
+    none = f"; none: {sizes['none']:,}" if "none" in sizes else ""
+    return f"{len(known)} ({listed}{rest}{none})"
+
+
+@app.command()
+def ingest(
+    table: Annotated[Path, typer.Argument(help="CSV, TSV, edge-list text (each also .gz) or Parquet.")],
+    out: Out,
+    src: Annotated[str | None, typer.Option(help="Column of sources; by default the first.")] = None,
+    dst: Annotated[str | None, typer.Option(help="Column of targets; by default the second.")] = None,
+    time: Annotated[str | None, typer.Option(help="Column of times: numbers or ISO moments.")] = None,
+    period: Annotated[str | None, typer.Option(help="Length of a step: 1d, 12h, 30min, 1w, or a number.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of weights.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Vertex labels: a table of id and label, or .npy.")] = None,
+    edge_label: Annotated[str | None, typer.Option("--edge-label", help="Column of edge classes.")] = None,
+    undirected: Annotated[bool, typer.Option("--undirected", help="Each row stands for both directions.")] = False,
+    time_unit: Annotated[str, typer.Option("--time-unit", help="Unit of times that are numbers: s, ms, us, ns.")] = "s",
+) -> None:
+    """A table of edges, with or without times, into a graph directory."""
+    with progress_bar(f"reading {table.name}") as progress:
+        target = ingest_table(
+            table,
+            src,
+            dst,
+            time,
+            period,
+            weight,
+            labels,
+            out=out,
+            edge_label=edge_label,
+            undirected=undirected,
+            time_unit=time_unit,
+            progress=progress,
+        )
+    show(read_directory(target), str(out))
+
+
+@contextlib.contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
+    """A bar on the terminal's error stream, which takes shares of 1; None where there is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(text, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+@app.command()
+def synthesize(
+    name: Annotated[str, typer.Argument(help="A generator; see `trisect data list`.")],
+    out: Out,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="An argument, such as vertices=5000.")] = None,
+) -> None:
+    """A generated graph or timeline into a graph directory."""
+    check_free(out.absolute())
+    arguments = parse_settings(settings or [])
+    record = generate(name, **arguments)
+    record.meta["arguments"] = arguments
+    show(read_directory(write_directory(record, out)), str(out))
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """`["vertices=5000", "symmetrise=true"]` → a mapping, values read as YAML reads them."""
+    import yaml
+
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set is {setting!r}; write it as key=value.")
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set is {setting!r}; its value cannot be read.") from error
+    return parsed

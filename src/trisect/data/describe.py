@@ -1,0 +1,71 @@
+"""What a record holds, in numbers: for `trisect data info`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trisect.data.records import Array, Record, TextNames, TimelineRecord
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Statistics of the degrees (events in and out of a vertex, over all steps)."""
+
+    mean: float
+    median: float
+    top: int
+    isolated: int
+
+
+def degrees(record: Record) -> Degrees:
+    """Degree statistics; an edge counts once at each end."""
+    count = np.bincount(record.src, minlength=record.vertices) + np.bincount(record.dst, minlength=record.vertices)
+    if not len(count):
+        return Degrees(0.0, 0.0, 0, 0)
+    return Degrees(float(count.mean()), float(np.median(count)), int(count.max()), int((count == 0).sum()))
+
+
+def arrays_of(record: Record) -> dict[str, Array]:
+    """Every array of the record by name."""
+    names = ("src", "dst", "offsets", "weight", "x", "y", "edge_y", "time")
+    found = {name: array for name in names if (array := getattr(record, name, None)) is not None}
+    found.update({f"split {name}": mask for name, mask in record.splits.items()})
+    if isinstance(record.names, TextNames):
+        found["names"] = record.names.data
+    elif record.names is not None:
+        found["names"] = record.names
+    return found
+
+
+def memory(record: Record) -> int:
+    """Bytes of all arrays."""
+    return sum(array.nbytes for array in arrays_of(record).values())
+
+
+def sparkline(counts: Array, width: int = 60) -> str:
+    """Counts as a row of bars, neighbours averaged where there are more than `width`.
+
+    >>> sparkline(np.array([0, 1, 2, 7]))
+    '▁▂▃█'
+    """
+    if len(counts) > width:
+        counts = np.array([part.mean() for part in np.array_split(counts, width)])
+    top = float(counts.max(initial=0.0))
+    if top == 0:
+        return BARS[0] * len(counts)
+    return "".join(BARS[int(level)] for level in np.floor(counts / top * (len(BARS) - 1) + 1e-9))
+
+
+def events_per_step(record: TimelineRecord) -> Array:
+    """int64 [steps]."""
+    return np.diff(record.offsets)
+
+
+def class_sizes(y: Array) -> dict[str, int]:
+    """How many entries each class has; -1 is `none`."""
+    classes, counts = np.unique(y, return_counts=True)
+    return {"none" if int(k) == -1 else str(int(k)): int(n) for k, n in zip(classes, counts, strict=True)}
