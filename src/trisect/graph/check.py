@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,12 @@ def as_tensor(name: str, array: Any) -> Tensor:
         raise DataError(f"{name} holds {found.dtype} values; give numbers.")
     if not found.dtype.isnative:
         found = found.astype(found.dtype.newbyteorder("="))
-    if not found.flags.writeable or any(stride < 0 for stride in found.strides):
-        # torch warns on read-only memory, although nothing here writes to it; memory maps are opened copy-on-write
+    if any(stride < 0 for stride in found.strides):
         found = found.copy()
-    return torch.from_numpy(found)
+    with warnings.catch_warnings():
+        # torch warns on read-only memory (a memory map), which nothing here writes to
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(found)
 
 
 def index_array(name: str, array: Any) -> Tensor:
@@ -108,3 +112,82 @@ def vertex_count(vertices: int | None, *ends: Tensor) -> int:
             f"The graph has {vertices} vertices; indices are 32-bit, so that at most {LIMIT - 1} are possible."
         )
     return int(vertices)
+
+
+def order_array(order: Any, vertices: int) -> Tensor:
+    """int64 [vertices]: a permutation."""
+    found = index_array("order", order).long()
+    if found.numel() != vertices:
+        raise DataError(f"order has {found.numel()} entries for {vertices} vertices; give each vertex once.")
+    check_index("order", found, vertices)
+    counts = torch.bincount(found, minlength=vertices)
+    if bool((counts != 1).any()):
+        vertex = int((counts > 1).nonzero()[0])
+        raise DataError(f"order names vertex {vertex} {int(counts[vertex])} times; give each vertex once.")
+    return found
+
+
+def positions_of(order: Tensor) -> Tensor:
+    """The inverse permutation: at which position each vertex stands."""
+    result = torch.empty_like(order)
+    result[order] = torch.arange(order.numel(), dtype=order.dtype, device=order.device)
+    return result
+
+
+def feature_array(name: str, array: Any, shape: tuple[int, ...]) -> Tensor:
+    """float32 of `shape` + [features], finite; a copy where the memory is read-only."""
+    found = _numbers(name, array)
+    if found.shape[:-1] != shape:
+        wanted = ", ".join(str(size) for size in shape)
+        raise DataError(f"{name} has the shape {list(found.shape)}; it must be [{wanted}, features].")
+    found = found.to(torch.float32)
+    check_finite(name, found)
+    return found.contiguous()
+
+
+def label_array(name: str, array: Any, *, widen: bool = True) -> Tensor:
+    """int64 classes (-1: none; without `widen` in their own type) or float32 targets (NaN: none)."""
+    found = _numbers(name, array)
+    if found.is_floating_point():
+        found = found.to(torch.float32)
+        if bool(torch.isinf(found).any()):
+            raise DataError(f"{name} holds an infinite target; use NaN where there is none.")
+        return found
+    found = found.long() if widen or found.dtype == torch.bool else found
+    if found.numel() and int(found.min()) < -1:
+        raise DataError(f"{name} holds the class {int(found.min())}; classes count from 0, and -1 means none.")
+    return found
+
+
+def split_masks(splits: Mapping[str, Any], vertices: int, split: int, labelled: Tensor | None) -> dict[str, Tensor]:
+    """Masks bool [vertices] by name. Of several splits the one numbered `split`; vertices without a label drop out."""
+    result: dict[str, Tensor] = {}
+    for name, array in splits.items():
+        mask = _numbers(f"{name} mask", array)
+        if mask.dtype != torch.bool:
+            if bool(((mask != 0) & (mask != 1)).any()):
+                raise DataError(f"The {name} mask holds {mask.dtype} values other than 0 and 1; give booleans.")
+            mask = mask.bool()
+        if mask.dim() not in (1, 2) or mask.shape[0] != vertices:
+            raise DataError(
+                f"The {name} mask has the shape {list(mask.shape)}; it must be [{vertices}] or [{vertices}, splits]."
+            )
+        if mask.dim() == 2:
+            if not 0 <= split < mask.shape[1]:
+                raise DataError(f"split is {split}, but the {name} mask has {mask.shape[1]} splits, counted from 0.")
+            mask = mask[:, split].contiguous()
+        if labelled is not None:
+            mask = mask & labelled
+        if not bool(mask.any()):
+            raise DataError(f"The {name} mask selects no vertex with a label; give each split at least one.")
+        result[name] = mask
+    return result
+
+
+def _numbers(name: str, array: Any) -> Tensor:
+    found = as_tensor(name, array)
+    if found.is_complex():
+        raise DataError(f"{name} holds complex values; give real numbers.")
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        found = found.clone()
+    return found

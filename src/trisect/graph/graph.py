@@ -1,0 +1,178 @@
+"""`Graph`: one static graph with features, labels and splits, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trisect.data.pyg import static_from_pyg
+from trisect.data.records import Names, StaticRecord
+from trisect.errors import DataError
+from trisect.graph.adjacency import Adjacency
+from trisect.graph.assemble import Edges, assemble
+from trisect.graph.build import Normalisation, adjacency_from_edges, normalise
+from trisect.graph.check import feature_array, label_array, order_array, positions_of, split_masks
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One graph.
+
+    Attributes:
+        adjacency: the raw matrix [vertices, vertices], not normalised.
+        x: float32 [vertices, features], or None.
+        y: int64 [vertices] classes (-1: none), float32 [vertices] or [vertices, outputs] (NaN: none), or None.
+        splits: `train`, `val`, `test` → bool [vertices].
+        names: the user's vertex ids, in the user's order, or None where they are 0..n-1.
+        order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
+    """
+
+    adjacency: Adjacency
+    x: Tensor | None = None
+    y: Tensor | None = None
+    splits: dict[str, Tensor] = field(default_factory=dict)
+    names: Names | None = None
+    order: Tensor | None = None
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: Any,
+        dst: Any,
+        weight: Any = None,
+        *,
+        vertices: int | None = None,
+        undirected: bool = False,
+        x: Any = None,
+        y: Any = None,
+        splits: Mapping[str, Any] | None = None,
+        split: int = 0,
+        names: Names | None = None,
+    ) -> Graph:
+        """From edges src → dst and arrays of numpy or torch, all checked.
+
+        Args:
+            vertices: by default the number of rows of x or y, or the largest id plus one.
+            undirected: each edge stands for both directions.
+            splits: `train`, `val`, `test` → bool [vertices] or [vertices, splits].
+            split: which of several splits.
+        """
+        for array in (x, y):
+            if vertices is None and array is not None:
+                vertices = len(array)
+        adjacency = adjacency_from_edges(src, dst, weight, vertices, undirected=undirected)
+        count = adjacency.rows
+        features = None if x is None else feature_array("x", x, (count,))
+        labels = None if y is None else label_array("y", y)
+        if labels is not None and (labels.dim() not in (1, 2) or labels.shape[0] != count):
+            raise DataError(f"y has the shape {list(labels.shape)} for {count} vertices; give one label a vertex.")
+        masks = split_masks(splits or {}, count, split, _labelled(labels))
+        if names is not None and len(names) != count:
+            raise DataError(f"names has {len(names)} entries for {count} vertices; give one name a vertex.")
+        return cls(adjacency, features, labels, masks, names)
+
+    @classmethod
+    def from_record(cls, record: StaticRecord, split: int = 0) -> Graph:
+        """From what a reader or a generator hands on; `split` picks one of several splits."""
+        return cls.from_edges(
+            record.src,
+            record.dst,
+            record.weight,
+            vertices=record.vertices,
+            undirected=record.undirected,
+            x=record.x,
+            y=record.y,
+            splits=record.splits,
+            split=split,
+            names=record.names,
+        )
+
+    @classmethod
+    def from_pyg(cls, data: Any, split: int = 0) -> Graph:
+        """From a PyG `Data` (x, edge_index, edge_weight, y, train_mask, …)."""
+        return cls.from_record(static_from_pyg(data), split)
+
+    @property
+    def vertices(self) -> int:
+        """How many vertices there are."""
+        return self.adjacency.rows
+
+    @property
+    def edges(self) -> int:
+        """How many directed edges there are, duplicates counted once."""
+        return self.adjacency.entries
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays live."""
+        return self.adjacency.device
+
+    def features(self) -> Tensor:
+        """x; without it log(1 + in-degree) and log(1 + out-degree), float32 [vertices, 2]."""
+        if self.x is not None:
+            return self.x
+        turned = self.adjacency.transpose()
+        degrees = [self.adjacency.ends - self.adjacency.starts, turned.ends - turned.starts]
+        return torch.log1p(torch.stack(degrees, 1).float())
+
+    def normalised(self, kind: Normalisation, *, self_loops: bool, dtype: torch.dtype = torch.float32) -> Adjacency:
+        """The matrix that a model reads (see `graph.build.normalise`)."""
+        raw = self.adjacency.to(dtype)
+        if raw.values is None and dtype != torch.float32 and kind != "none":
+            raw = raw.with_values(torch.ones(raw.indices.numel(), dtype=dtype, device=raw.device))
+        return normalise(raw, kind, self_loops)
+
+    def reordered(self, order: Tensor) -> Graph:
+        """The same graph with its vertices in another order: position i holds the vertex that is now at order[i]."""
+        order = order_array(order, self.vertices).to(self.device)
+        return replace(
+            self,
+            adjacency=permuted(self.adjacency, order),
+            x=None if self.x is None else self.x[order],
+            y=None if self.y is None else self.y[order],
+            splits={name: mask[order] for name, mask in self.splits.items()},
+            order=order if self.order is None else self.order[order],
+        )
+
+    reorder = reordered
+
+    def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
+        """Rows in this graph's order → rows in the user's order."""
+        return rows if self.order is None else rows.index_select(dim, positions_of(self.order))
+
+    def to(self, device: torch.device | str) -> Graph:
+        """The same graph on another device."""
+        if torch.device(device) == self.device:
+            return self
+        return replace(
+            self,
+            adjacency=self.adjacency.to(device),
+            x=None if self.x is None else self.x.to(device),
+            y=None if self.y is None else self.y.to(device),
+            splits={name: mask.to(device) for name, mask in self.splits.items()},
+            order=None if self.order is None else self.order.to(device),
+        )
+
+    def __repr__(self) -> str:
+        width = None if self.x is None else self.x.shape[1]
+        return f"Graph({self.vertices} vertices, {self.edges} edges, features={width}, splits={sorted(self.splits)})"
+
+
+def permuted(adjacency: Adjacency, order: Tensor) -> Adjacency:
+    """Rows and columns of a square matrix in another order (int64 [rows], checked by the caller)."""
+    place = positions_of(order).to(torch.int32)
+    matrix = adjacency.compact()
+    target = torch.repeat_interleave(place, matrix.ends - matrix.starts)
+    edges = Edges(place[matrix.indices], target, matrix.values)
+    return Adjacency.from_csr(*assemble(edges, matrix.rows, matrix.columns, matrix.dtype), matrix.columns)
+
+
+def _labelled(y: Tensor | None) -> Tensor | None:
+    if y is None:
+        return None
+    known = ~y.isnan() if y.is_floating_point() else y >= 0
+    return known if known.dim() == 1 else known.any(1)
