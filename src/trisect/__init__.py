@@ -1,3 +1,41 @@
 """Trisect: train graph neural networks that no longer fit one device, cut by vertex, by layer, by time."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from trisect import nn
+    from trisect.errors import TrisectError
+    from trisect.graph.graph import Graph
+    from trisect.graph.timeline import Timeline
+    from trisect.layout import Layout
+    from trisect.train.fit import Run, fit
+
+__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "nn"]
+
+# torch takes seconds to import, and `trisect --help` needs none of it: names are found when they are asked for
+_WHERE = {
+    "Graph": "trisect.graph.graph",
+    "Layout": "trisect.layout",
+    "Run": "trisect.train.fit",
+    "Timeline": "trisect.graph.timeline",
+    "TrisectError": "trisect.errors",
+    "fit": "trisect.train.fit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "nn":
+        return importlib.import_module("trisect.nn")
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'trisect' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,52 @@
+"""What is kept between epochs as far as memory allows, and how much that is."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.dynamic import DynamicModel, Snapshots, first_aggregation
+
+
+def part_of(snapshots: Snapshots, steps: range) -> Snapshots:
+    """Consecutive steps as snapshots of their own, counted from 0; what the whole keeps serves them too."""
+    return snapshots if len(steps) == len(snapshots) else _Part(snapshots, steps)
+
+
+class _Part:
+    def __init__(self, source: Snapshots, steps: range) -> None:
+        self._source, self._steps = source, steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, step: int) -> Adjacency:
+        return self._source[self._steps[step]]
+
+
+def keep_first_aggregation(model: DynamicModel, xs: Tensor, snapshots: Snapshots, budget: int) -> Tensor | None:
+    """Â_t·x_t of every step, where the first layer can use it and it fits the budget; otherwise None."""
+    if not model.stack[0].preaggregates:
+        return None
+    size = len(snapshots) * xs.shape[-2] * xs.shape[-1] * xs.element_size()
+    return first_aggregation(xs, snapshots) if size <= budget else None
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device; a guess of 4 GiB where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 4 << 30

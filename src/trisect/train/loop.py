@@ -1,0 +1,361 @@
+"""The epoch loop: full batch, exact evaluation, early stopping, a state that resumes to the bit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trisect.errors import CheckpointError, ConfigError, RunError
+from trisect.runtime import Executor, Ledger, peak_rss_bytes
+from trisect.schedule import Action, Kind, evaluation, single, validate
+from trisect.train.optimiser import LearningRate, Optimiser, OptimiserName, WeightDecay
+from trisect.train.programs import Program
+from trisect.train.setup import ModelMaker, Setup
+from trisect.train.tasks.base import SPLITS, Split, Statistics
+
+Precision = Literal["float32", "float64", "bfloat16"]
+_LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How long, how fast, how often; the section `train` of a configuration.
+
+    Attributes:
+        weight_decay: one number, or a number a group: `conv` (parameters of spatial layers) and `dense` (all others).
+        lr_schedule: `none`, `cosine` (to zero over `epochs`), `plateau` (halved after 10 evaluations without a best).
+        clip: the largest norm of all gradients together, or None.
+        eval_every: an evaluation after every so many epochs (and of the best parameters at the end).
+        patience: stop after so many evaluations without a better `monitor`, or None.
+        monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
+        checkpoint_every: a checkpoint after every so many epochs, and after the last; None: only after the last.
+        order: whether vertices are reordered inside for locality: `auto` where it pays, or `none`.
+    """
+
+    epochs: int = 100
+    lr: float = 0.01
+    optimiser: OptimiserName = "adam"
+    weight_decay: WeightDecay = 0.0
+    lr_schedule: Literal["none", "cosine", "plateau"] = "none"
+    clip: float | None = None
+    seed: int = 0
+    precision: Precision = "float32"
+    device: str = "cpu"
+    eval_every: int = 1
+    patience: int | None = None
+    monitor: str | None = None
+    checkpoint_every: int | None = None
+    order: Literal["auto", "none"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "eval_every", "patience", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"train.{name} is {value!r}; it must be a whole number of at least 1.")
+        if not self.lr > 0:
+            raise ConfigError(f"train.lr is {self.lr!r}; it must be above 0.")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of features and parameters."""
+        found = getattr(torch, self.precision, None)
+        if self.precision not in ("float32", "float64", "bfloat16") or not isinstance(found, torch.dtype):
+            raise ConfigError(f"train.precision is {self.precision!r}; use float32, float64 or bfloat16.")
+        return found
+
+
+class Recorder(Protocol):
+    """Whoever keeps what a run tells."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """A finished epoch: `epoch` (1, 2, …), `loss`, `lr`, `seconds`, and where evaluated `train`, `val`, `test`."""
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """An action that ran."""
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """The whole state after meta["epoch"] epochs; `best` where that epoch is the best so far."""
+
+
+class NoRecorder:
+    """Keeps nothing."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Ignore."""
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Ignore."""
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """Ignore."""
+
+
+@dataclass(eq=False)
+class Result:
+    """A finished run.
+
+    Attributes:
+        loss: the training loss of each epoch, those before a resume included.
+        metrics: `train`, `val`, `test` → measures, with the parameters of the best epoch.
+        best_epoch: its number; `best_value`: what was monitored.
+        seconds: of each epoch in this process, evaluation apart; `evaluation_seconds`: all evaluations together.
+        communication, transfer, memory: as summary.json has them.
+        modules: `model` and `decoder`, with the parameters of the best epoch.
+    """
+
+    loss: list[float]
+    metrics: dict[str, dict[str, Any]]
+    epochs: int
+    best_epoch: int
+    best_value: float | None
+    monitor: str
+    seconds: list[float]
+    evaluation_seconds: float
+    communication: dict[str, Any]
+    transfer: dict[str, int]
+    memory: dict[str, Any]
+    modules: nn.ModuleDict
+    program: Program = field(repr=False)
+    stopped_early: bool = False
+
+    @property
+    def seconds_per_epoch(self) -> dict[str, float]:
+        """best and median; NaN where this process ran none."""
+        if not self.seconds:
+            return {"best": math.nan, "median": math.nan}
+        ordered = sorted(self.seconds)
+        middle = len(ordered) // 2
+        median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        return {"best": ordered[0], "median": median}
+
+
+def train(
+    model: nn.Module | ModelMaker,
+    data: Any,
+    task: Any,
+    options: TrainOptions | None = None,
+    *,
+    recorder: Recorder | None = None,
+    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+) -> Result:
+    """Train a model on a graph or a timeline.
+
+    Args:
+        model: a `Model`, a `DynamicModel`, or a function of (in_channels, out_channels or None) that makes one.
+        data: a `Graph` or a `Timeline`.
+        task: a `Task`, its name, or {name: …, options}.
+        recorder: told of epochs, actions and checkpoints.
+        resume: the tensors and meta of a checkpoint; the run goes on after its epoch.
+    """
+    options = TrainOptions() if options is None else options
+    setup = Setup.of(model, data, task, options)
+    trainer = Trainer(setup, options, NoRecorder() if recorder is None else recorder)
+    if resume is not None:
+        trainer.load(*resume)
+    return trainer.run()
+
+
+class Trainer:
+    """The loop and its state: parameters, optimiser, epoch, best so far. State lives here and nowhere else."""
+
+    def __init__(self, setup: Setup, options: TrainOptions, recorder: Recorder) -> None:
+        self.setup, self.options, self.recorder = setup, options, recorder
+        self.program = setup.program
+        self.modules = setup.modules
+        self.optimiser = Optimiser(
+            options.optimiser,
+            dict(self.modules.named_parameters()),
+            setup.conv_parameters,
+            lr=options.lr,
+            weight_decay=options.weight_decay,
+        )
+        self.lr = LearningRate(options.lr, options.lr_schedule, options.epochs)
+        self.monitor = options.monitor or setup.task.monitor
+        self.ledger = Ledger()
+        self.done = 0
+        self.loss: list[float] = []
+        self.best_value: float | None = None
+        self.best_epoch = 0
+        self.best: dict[str, Tensor] = {}
+        self.stale = 0
+        self._current = math.nan
+        self._schedule = single()
+        validate(self._schedule)
+        handlers = {**self.program.handlers(), Kind.FORWARD: self._forward, Kind.STEP: self._step}
+        self._executor = Executor(handlers, recorder)
+        self._evaluated: dict[Split, Statistics] = {}
+        self._wanted: tuple[Split, ...] = SPLITS
+        self._evaluator = Executor({Kind.FORWARD: self._evaluate_forward}, recorder)
+
+    def run(self) -> Result:
+        """Train until the last epoch, or until patience ends."""
+        options, seconds, evaluating = self.options, [], 0.0
+        transfer = {"full_bytes": 0, "sent_bytes": 0}
+        sent: dict[str, int] = self.ledger.by_axis()
+        while self.done < options.epochs and not self._out_of_patience():
+            epoch = self.done + 1
+            begin = time.perf_counter()
+            self.ledger.clear()
+            self.program.begin(epoch)
+            self._executor.run(self._schedule.ranks[0], epoch=epoch)
+            seconds.append(time.perf_counter() - begin)
+            self.done = epoch
+            self.loss.append(self._current)
+            sent = self.ledger.by_axis()
+            transfer = {"full_bytes": self.ledger.full_bytes, "sent_bytes": self.ledger.sent_bytes}
+            record: dict[str, Any] = {
+                "epoch": epoch,
+                "loss": self._current,
+                "lr": self.lr.at(epoch),
+                "seconds": seconds[-1],
+            }
+            improved = False
+            if epoch % options.eval_every == 0:
+                # and not after the last one, which for a run that is resumed later is none
+                begin = time.perf_counter()
+                measured = self.evaluate(self._splits_on_the_way(), epoch=epoch)
+                evaluating += time.perf_counter() - begin
+                record.update(measured)
+                improved = self._judge(measured, epoch)
+            self.recorder.epoch(record)
+            last = epoch == options.epochs or self._out_of_patience()
+            if last or (options.checkpoint_every is not None and epoch % options.checkpoint_every == 0):
+                self.recorder.checkpoint(self.state_tensors(), self.state_meta(), best=improved)
+        self._take_best()
+        begin = time.perf_counter()
+        metrics = self.evaluate(SPLITS, epoch=self.done)
+        evaluating += time.perf_counter() - begin
+        return Result(
+            loss=self.loss,
+            metrics=metrics,
+            epochs=self.done,
+            best_epoch=self.best_epoch or self.done,
+            best_value=self.best_value,
+            monitor=self.monitor,
+            seconds=seconds,
+            evaluation_seconds=evaluating,
+            communication={"bytes_per_epoch": sum(sent.values()), "by_axis": sent, "formula_bytes_per_epoch": 0},
+            transfer=transfer,
+            memory={"peak_rss_bytes": [peak_rss_bytes()]},
+            modules=self.modules,
+            program=self.program,
+            stopped_early=self.done < options.epochs,
+        )
+
+    def _forward(self, action: Action) -> None:
+        self.optimiser.zero_grad()
+        self.program.forward(action)
+        self._current = math.nan if self.program.loss is None else float(self.program.loss.detach())
+        if not math.isfinite(self._current):
+            raise RunError(
+                f"the loss of epoch {self.done + 1} is {self._current}; lower train.lr (now "
+                f"{self.lr.at(self.done + 1):g}), set train.clip, or check the features for huge values."
+            )
+
+    def _step(self, action: Action) -> None:
+        if self.options.clip is not None:
+            self.optimiser.clip(self.options.clip)
+        self.optimiser.step(self.lr.at(self.done + 1))
+
+    def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
+        """The measures of these splits with the parameters as they are; nothing is dropped."""
+        self._evaluated, self._wanted = {split: Statistics() for split in splits}, splits
+        self._evaluator.run(evaluation().ranks[0], epoch=epoch, evaluation=True)
+        return {split: self.setup.task.metrics(found) for split, found in self._evaluated.items()}
+
+    @torch.no_grad()
+    def _evaluate_forward(self, action: Action) -> None:
+        task = self.setup.task
+        steps = range(min(task.steps(s).start for s in self._wanted), max(task.steps(s).stop for s in self._wanted))
+        for first, frames in self.program.outputs(steps):
+            for split in self._wanted:
+                here = range(max(first, task.steps(split).start), min(first + len(frames), task.steps(split).stop))
+                if here:
+                    found = task.measure(self.program.decoder, frames, first, split)
+                    self._evaluated[split] = self._evaluated[split].merge(found)
+
+    def _splits_on_the_way(self) -> tuple[Split, ...]:
+        """All of them where measuring costs little; otherwise validation alone, or train where that is monitored."""
+        if self.setup.task.cheap:
+            return SPLITS
+        return ("train", "val") if self.monitor.startswith("train.") else ("val",)
+
+    def _judge(self, measured: Mapping[str, Mapping[str, Any]], epoch: int) -> bool:
+        """Whether this is the best epoch so far; without anything to compare, the newest is."""
+        split, _, name = self.monitor.partition(".")
+        values = measured.get(split, {})
+        if values and name not in values:
+            known = ", ".join(f"{split}.{key}" for key, value in values.items() if isinstance(value, float))
+            raise ConfigError(f"train.monitor is {self.monitor!r}; this task measures {known}.")
+        value = values.get(name)
+        if value is None or math.isnan(value):
+            improved = self.best_value is None
+            value = None
+        elif self.best_value is None:
+            improved = True
+        else:
+            improved = value < self.best_value if name in _LOWER_IS_BETTER else value > self.best_value
+        if improved:
+            self.best_value, self.best_epoch = value, epoch
+            self.best = {key: tensor.detach().clone() for key, tensor in self.modules.state_dict().items()}
+        self.stale = 0 if improved else self.stale + 1
+        self.lr.evaluated(improved)
+        return improved
+
+    def _out_of_patience(self) -> bool:
+        return self.options.patience is not None and self.stale >= self.options.patience
+
+    def _take_best(self) -> None:
+        if self.best:
+            self.modules.load_state_dict(self.best)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """`model.…`, `decoder.…` as they are, `best.…` of the best epoch, `optimiser.…`."""
+        tensors = {key: tensor.detach().clone() for key, tensor in self.modules.state_dict().items()}
+        tensors.update({f"best.{key}": tensor for key, tensor in self.best.items()})
+        tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state().items()})
+        return tensors
+
+    def state_meta(self) -> dict[str, Any]:
+        """All other state, as JSON has it. Random state is (seed, epoch): there is no other."""
+        return {
+            "epoch": self.done,
+            "seed": self.options.seed,
+            "precision": self.options.precision,
+            "monitor": self.monitor,
+            "best_epoch": self.best_epoch,
+            "best_value": self.best_value,
+            "stale": self.stale,
+            "lr": self.lr.state(),
+            "loss": list(self.loss),
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Go on from a state that `state_tensors` and `state_meta` gave."""
+        for key in ("seed", "precision"):
+            if meta[key] != getattr(self.options, key):
+                raise CheckpointError(
+                    f"train.{key} is {getattr(self.options, key)!r}, but the checkpoint was made with {meta[key]!r}."
+                )
+        own = {key: value for key, value in tensors.items() if key.split(".", 1)[0] in ("model", "decoder")}
+        try:
+            self.modules.load_state_dict(own)
+        except RuntimeError:
+            raise CheckpointError(
+                "the checkpoint's parameters do not fit the model; were its options changed?"
+            ) from None
+        self.best = {key.removeprefix("best."): v.clone() for key, v in tensors.items() if key.startswith("best.")}
+        self.optimiser.load(
+            {key.removeprefix("optimiser."): v for key, v in tensors.items() if key.startswith("optimiser.")}
+        )
+        self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
+        self.monitor = meta["monitor"] if self.options.monitor is None else self.options.monitor
+        self.best_epoch, self.best_value = int(meta["best_epoch"]), meta["best_value"]
+        self.stale = int(meta["stale"])
+        self.lr.load(meta["lr"])

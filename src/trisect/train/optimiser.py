@@ -1,0 +1,161 @@
+"""The optimiser: torch's own, with weight decay by group and a state of named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from trisect.errors import CheckpointError, ConfigError
+
+OptimiserName = Literal["adam", "adamw", "sgd"]
+WeightDecay = float | Mapping[str, float]
+GROUPS = ("conv", "dense")
+
+
+class Optimiser:
+    """Adam, AdamW or SGD over named parameters.
+
+    Args:
+        parameters: name → parameter; the names are those of the state.
+        conv: names of the parameters of spatial layers (the group `conv`; all others are `dense`).
+        weight_decay: one number, or a number a group, such as {"conv": 0.01, "dense": 5e-4}.
+    """
+
+    def __init__(
+        self,
+        name: OptimiserName,
+        parameters: Mapping[str, nn.Parameter],
+        conv: Iterable[str],
+        *,
+        lr: float,
+        weight_decay: WeightDecay = 0.0,
+    ) -> None:
+        self.parameters = dict(parameters)
+        # half-precision parameters have a float32 copy that takes the small steps
+        self._masters = {
+            key: (p.detach().float().requires_grad_() if p.dtype in (torch.bfloat16, torch.float16) else p)
+            for key, p in self.parameters.items()
+        }
+        decay = decay_by_group(weight_decay)
+        chosen = set(conv)
+        groups = [
+            {
+                "params": [self._masters[key] for key in self.parameters if (key in chosen) == (group == "conv")],
+                "weight_decay": decay[group],
+            }
+            for group in GROUPS
+        ]
+        groups = [group for group in groups if group["params"]]
+        self._torch: torch.optim.Optimizer | None = _make(name, groups, lr) if groups else None
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def clip(self, norm: float) -> None:
+        """Scale all gradients together so that their norm is at most `norm`."""
+        nn.utils.clip_grad_norm_(list(self.parameters.values()), norm)
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """One step with this learning rate."""
+        if self._torch is None:
+            return
+        for group in self._torch.param_groups:
+            group["lr"] = lr
+        for key, parameter in self.parameters.items():
+            if self._masters[key] is not parameter:
+                self._masters[key].grad = None if parameter.grad is None else parameter.grad.float()
+        self._torch.step()
+        for key, parameter in self.parameters.items():
+            if self._masters[key] is not parameter:
+                parameter.copy_(self._masters[key])
+
+    def state(self) -> dict[str, Tensor]:
+        """Named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` where parameters are half precision."""
+        found: dict[str, Tensor] = {}
+        for key, parameter in self.parameters.items():
+            master = self._masters[key]
+            if master is not parameter:
+                found[f"master.{key}"] = master.detach().clone()
+            if self._torch is not None:
+                for entry, value in self._torch.state.get(master, {}).items():
+                    if isinstance(value, Tensor):
+                        found[f"{entry}.{key}"] = value.detach().clone()
+        return found
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up a state that `state` gave."""
+        for name, value in state.items():
+            entry, key = name.split(".", 1)
+            if key not in self.parameters:
+                raise CheckpointError(
+                    f"the checkpoint has optimiser state {name!r}, and the model has no parameter {key!r}."
+                )
+            master = self._masters[key]
+            if entry == "master":
+                master.copy_(value)
+            elif self._torch is not None:
+                self._torch.state[master][entry] = value.detach().clone().to(master.device)
+
+
+def _make(name: OptimiserName, groups: list[dict[str, object]], lr: float) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True)
+    if name == "adam":
+        return torch.optim.Adam(groups, lr=lr, fused=True)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, fused=True)
+    raise ConfigError(f"train.optimiser is {name!r}; use adam, adamw or sgd.")
+
+
+def decay_by_group(weight_decay: WeightDecay) -> dict[str, float]:
+    """The decay of each group."""
+    if not isinstance(weight_decay, Mapping):
+        return dict.fromkeys(GROUPS, float(weight_decay))
+    unknown = set(weight_decay) - set(GROUPS)
+    if unknown:
+        raise ConfigError(f"train.weight_decay.{sorted(unknown)[0]} is not a group; the groups are conv and dense.")
+    return {group: float(weight_decay.get(group, 0.0)) for group in GROUPS}
+
+
+class LearningRate:
+    """The learning rate of each epoch: constant, along a cosine to zero, or halved when the monitored value stalls.
+
+    Args:
+        patience: for `plateau`, how many evaluations without improvement are waited for.
+    """
+
+    def __init__(
+        self, lr: float, schedule: Literal["none", "cosine", "plateau"], epochs: int, patience: int = 10
+    ) -> None:
+        self.lr, self.schedule, self.epochs, self.patience = lr, schedule, epochs, patience
+        self.scale = 1.0
+        self.stalled = 0
+
+    def at(self, epoch: int) -> float:
+        """For epoch 1, 2, …"""
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / self.epochs))
+        return self.lr * self.scale
+
+    def evaluated(self, improved: bool) -> None:
+        """Tell whether an evaluation was the best so far."""
+        self.stalled = 0 if improved else self.stalled + 1
+        if self.schedule == "plateau" and self.stalled > self.patience:
+            self.scale *= 0.5
+            self.stalled = 0
+
+    def state(self) -> dict[str, float]:
+        """What a resumed run needs."""
+        return {"scale": self.scale, "stalled": self.stalled}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Take up a state that `state` gave."""
+        self.scale, self.stalled = float(state["scale"]), int(state["stalled"])

@@ -1,0 +1,204 @@
+"""Which pairs will be linked in the next snapshot: embeddings of step t score pairs of step t + horizon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trisect.errors import ConfigError, DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.noise import Noise
+from trisect.train import metrics
+from trisect.train.tasks.base import SPLITS, BoundTask, Place, Split, Statistics, Task
+from trisect.train.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
+from trisect.train.tasks.pairs import Candidates, Pairs, every_pair, sample, sample_distinct
+from trisect.train.tasks.splits import Shares, split_steps
+
+_MEASURES = ("map", "mrr", "auc")
+
+
+@dataclass(frozen=True)
+class LinkPrediction(Task):
+    """Binary cross entropy over the pairs of the next snapshot and sampled pairs that are not in it.
+
+    Args:
+        decoder: `mlp` (on the concatenation), `dot` or `bilinear`.
+        hidden: width inside an `mlp` decoder.
+        horizon: how many steps ahead the pairs lie.
+        negatives: sampled pairs a positive in training, new in each epoch.
+        eval_negatives: the same in evaluation, fixed for the whole run; or `all` pairs that are not linked.
+        candidates: whether pairs are sampled from `all` vertices or from those `seen` up to step t.
+        positive_weight, negative_weight: of a pair in the loss.
+        average: over `pairs` (a step counts by the pairs that it scores, in the loss and in the measures) or `steps`.
+        mrr: over source `rows`, as EvolveGCN counts (all positives of a source are ranked together), or `pairs` (each
+            positive against the negatives of its source).
+        split: fractions of the steps, or whole counts, for train, val and test in this order.
+    """
+
+    name: ClassVar[str] = "link-prediction"
+    decoder: PairDecoderName = "mlp"
+    hidden: int = 64
+    horizon: int = 1
+    negatives: int = 1
+    eval_negatives: int | Literal["all"] = 100
+    candidates: Literal["all", "seen"] = "all"
+    positive_weight: float = 1.0
+    negative_weight: float = 1.0
+    average: Literal["pairs", "steps"] = "pairs"
+    mrr: Literal["rows", "pairs"] = "rows"
+    split: Shares = (0.7, 0.1, 0.2)
+
+    def bind(self, data: Graph | Timeline, place: Place) -> BoundLinkPrediction:
+        """Needs a timeline of more than `horizon` steps."""
+        if not isinstance(data, Timeline):
+            raise DataError("task link-prediction needs a timeline, and the data are one graph.")
+        for option in ("horizon", "negatives"):
+            if getattr(self, option) < 1:
+                raise ConfigError(f"task.{option} is {getattr(self, option)}; it must be at least 1.")
+        if isinstance(self.eval_negatives, int) and self.eval_negatives < 1:
+            raise ConfigError(f"task.eval_negatives is {self.eval_negatives}; it must be at least 1, or all.")
+        if data.steps <= self.horizon:
+            raise DataError(
+                f"task link-prediction with horizon {self.horizon} needs more than {self.horizon} steps, and the"
+                f" timeline has {data.steps}; use a shorter period."
+            )
+        return BoundLinkPrediction(self, data, place)
+
+
+class BoundLinkPrediction(BoundTask):
+    """Link prediction on one timeline."""
+
+    monitor = "val.map"
+    cheap = False
+
+    def __init__(self, task: LinkPrediction, timeline: Timeline, place: Place) -> None:
+        self.task, self.timeline, self.place = task, timeline, place
+        self.runs = split_steps(timeline.steps - task.horizon, task.split)
+        self._pairs = {step: self._read_pairs(step) for run in self.runs.values() for step in run}
+        everyone = torch.arange(timeline.vertices) if place.vertices is None else torch.argsort(place.vertices)
+        self._everyone = Candidates(timeline.vertices, everyone.to(timeline.device))
+        self._first_seen = first_seen(timeline) if task.candidates == "seen" else None
+        self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
+        counts = {name: sum(len(self._pairs[step]) for step in self.runs[name]) for name in SPLITS}
+        if counts["train"] == 0:
+            raise DataError("the training steps have no pair to predict; check task.split and the period.")
+        self._filled = sum(len(self._pairs[step]) > 0 for step in self.runs["train"])
+        self._constant = float(counts["train"] * (1 + task.negatives))
+
+    def _read_pairs(self, step: int) -> Pairs:
+        src, dst = self.timeline.events(step + self.task.horizon)
+        if self.timeline.undirected:
+            src, dst = torch.cat([src, dst]), torch.cat([dst, src])
+        return Pairs.of(src, dst, self.timeline.vertices)
+
+    def _candidates(self, step: int) -> Candidates:
+        if self._first_seen is None:
+            return self._everyone
+        rows = self._everyone.rows
+        return Candidates(self.timeline.vertices, rows[self._first_seen[rows] <= step])
+
+    def decoder(self, channels: int) -> PairDecoder:
+        """Scores pairs."""
+        return pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
+
+    def steps(self, split: Split) -> range:
+        """The steps whose embeddings score."""
+        return self.runs[split]
+
+    def _bce(self, positive: Tensor, negative: Tensor) -> Tensor:
+        return (
+            self.task.positive_weight * functional.softplus(-positive).sum()
+            + self.task.negative_weight * functional.softplus(negative).sum()
+        )
+
+    def loss(self, decoder: nn.Module | None, frames: Tensor, first_step: int, noise: Noise) -> Tensor:
+        """Weighted binary cross entropy, the mean over pairs or over steps."""
+        score = cast(PairDecoder, decoder)
+        total = frames.new_zeros(())
+        for position, frame in enumerate(frames):
+            step = first_step + position
+            if step not in self.runs["train"] or not len(self._pairs[step]):
+                continue
+            pairs = self._pairs[step]
+            count = len(pairs) * self.task.negatives
+            src, dst = sample(noise.at(step=step).key("negatives"), count, self._candidates(step), pairs)
+            logits = score(frame, torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst]))[:, 0]
+            part = self._bce(logits[: len(pairs)], logits[len(pairs) :])
+            if self.task.average == "steps":
+                part = part / (len(pairs) + count)
+            total = total + part
+        return total / (self._filled if self.task.average == "steps" else self._constant)
+
+    def _scored(self, score: PairDecoder, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """All pairs that are judged at a step: scores, labels, sources."""
+        pairs = self._pairs[step]
+        if self.task.eval_negatives == "all":
+            parts = [
+                (score(frame, src, dst)[:, 0], held.long(), src)
+                for src, dst, held in every_pair(self._candidates(step), pairs)
+            ]
+            scores, labels, sources = (torch.cat(column) for column in zip(*parts, strict=True))
+            return scores, labels, sources
+        if step not in self._negatives:
+            key = Noise(self.place.seed, epoch=0, step=step).key("evaluation negatives")
+            wanted = len(pairs) * self.task.eval_negatives
+            self._negatives[step] = sample_distinct(key, wanted, self._candidates(step), pairs)
+        src, dst = self._negatives[step]
+        sources = torch.cat([pairs.src, src])
+        labels = torch.zeros_like(sources)
+        labels[: len(pairs)] = 1
+        return score(frame, sources, torch.cat([pairs.dst, dst]))[:, 0], labels, sources
+
+    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Each measure of each step, at the step's place in a vector over the whole timeline."""
+        score = cast(PairDecoder, decoder)
+        sums = {
+            name: torch.zeros(self.timeline.steps, dtype=torch.float64)
+            for name in (*_MEASURES, "loss", "pairs", "filled")
+        }
+        rank = metrics.mean_reciprocal_rank if self.task.mrr == "rows" else metrics.pair_reciprocal_rank
+        for position, frame in enumerate(frames):
+            step = first_step + position
+            if step not in self.runs[split] or not len(self._pairs[step]):
+                continue
+            scores, labels, sources = self._scored(score, frame, step)
+            sums["map"][step] = metrics.average_precision(scores, labels)
+            sums["auc"][step] = metrics.roc_auc(scores, labels)
+            sums["mrr"][step] = rank(scores, labels, sources)
+            sums["loss"][step] = float(self._bce(scores[labels == 1].double(), scores[labels == 0].double()))
+            sums["pairs"][step] = scores.numel()
+            sums["filled"][step] = 1
+        return Statistics(sums)
+
+    def metrics(self, statistics: Statistics) -> dict[str, Any]:
+        """loss, map, mrr, auc: averaged over the steps that have pairs; and `per_step`, a list each."""
+        if not statistics.sums or not bool(statistics.sums["filled"].any()):
+            return {}
+        steps = torch.nonzero(statistics.sums["filled"])[:, 0]
+        pairs = statistics.sums["pairs"][steps]
+        weight = pairs if self.task.average == "pairs" else torch.ones_like(pairs)
+        loss = statistics.sums["loss"][steps] / pairs
+        found: dict[str, Any] = {"loss": float((loss * weight).sum() / weight.sum())}
+        for name in _MEASURES:
+            found[name] = float((statistics.sums[name][steps] * weight).sum() / weight.sum())
+        found["per_step"] = {name: statistics.sums[name][steps].tolist() for name in _MEASURES}
+        found["per_step"]["step"] = steps.tolist()
+        return found
+
+    def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
+        """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
+        return {"embedding": frames}
+
+
+def first_seen(timeline: Timeline) -> Tensor:
+    """The first step at which each row has an event; int64 [vertices], `steps` where it never has."""
+    found = torch.full((timeline.vertices,), timeline.steps, dtype=torch.int64, device=timeline.device)
+    for step in range(timeline.steps - 1, -1, -1):
+        for ends in timeline.events(step):
+            found[ends.long()] = step
+    return found

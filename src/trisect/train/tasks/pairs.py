@@ -1,0 +1,126 @@
+"""Pairs of vertices: those that exist in a step, and sampled ones that do not.
+
+What is sampled is a function of a key and the user's vertex ids, so that neither reordering nor cutting changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trisect.noise import mix64, random_bits, row_keys
+
+_TRIES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Distinct pairs of rows, ascending by src · vertices + dst. src, dst: int64 [pairs]."""
+
+    src: Tensor
+    dst: Tensor
+    codes: Tensor
+
+    @classmethod
+    def of(cls, src: Tensor, dst: Tensor, vertices: int) -> Pairs:
+        """The distinct ones among these."""
+        codes = torch.unique(src.long() * vertices + dst.long())
+        return cls.from_codes(codes, vertices)
+
+    @classmethod
+    def from_codes(cls, codes: Tensor, vertices: int) -> Pairs:
+        """From ascending distinct codes."""
+        return cls(torch.div(codes, vertices, rounding_mode="floor"), codes % vertices, codes)
+
+    def __len__(self) -> int:
+        return self.codes.numel()
+
+    def contains(self, codes: Tensor) -> Tensor:
+        """bool, for each code."""
+        if not len(self):
+            return torch.zeros_like(codes, dtype=torch.bool)
+        place = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
+        return self.codes[place] == codes
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The vertices that sampled pairs are made of.
+
+    Attributes:
+        vertices: how many the graph has.
+        rows: int64 [candidates], the row of each, in the order of the user's ids.
+    """
+
+    vertices: int
+    rows: Tensor
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.rows.numel()
+
+    def draw(self, key: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The pair number `index` of the stream `key`, for each index: rows (src, dst)."""
+        bits = random_bits(key, indices, 2)
+        chosen = self.rows[(bits * self.size) >> 32]
+        return chosen[:, 0], chosen[:, 1]
+
+
+def sample(key: int, count: int, among: Candidates, existing: Pairs) -> tuple[Tensor, Tensor]:
+    """`count` pairs that are neither loops nor existing, with repetition; for training, where a few mishaps do not
+    matter: after some tries on a nearly complete graph a pair stays as it is.
+    """
+    indices = torch.arange(count, device=among.rows.device)
+    src, dst = among.draw(key, indices)
+    for attempt in range(1, _TRIES):
+        bad = torch.nonzero((src == dst) | existing.contains(src * among.vertices + dst))[:, 0]
+        if bad.numel() == 0:
+            break
+        src[bad], dst[bad] = among.draw(mix64(key ^ attempt), bad)
+    return src, dst
+
+
+def sample_distinct(key: int, count: int, among: Candidates, existing: Pairs) -> tuple[Tensor, Tensor]:
+    """`count` different pairs that are neither loops nor existing (or all there are); for evaluation."""
+    vertices, size = among.vertices, among.size
+    inside = torch.zeros(vertices, dtype=torch.bool, device=among.rows.device)
+    inside[among.rows] = True
+    taken = int((inside[existing.src] & inside[existing.dst] & (existing.src != existing.dst)).sum())
+    available = size * (size - 1) - taken
+    count = min(count, available)
+    if 2 * count > available:
+        codes = torch.cat([(src * vertices + dst)[~held] for src, dst, held in every_pair(among, existing)])
+        # the random order of a pair must follow the user's ids, not the rows
+        place = torch.empty(vertices, dtype=torch.int64, device=codes.device)
+        place[among.rows] = torch.arange(size, device=codes.device)
+        ids = place[torch.div(codes, vertices, rounding_mode="floor")] * size + place[codes % vertices]
+        chosen = codes[torch.argsort(row_keys(key, ids), stable=True)[:count]]
+        return torch.div(chosen, vertices, rounding_mode="floor"), chosen % vertices
+    drawn = count + count // 4 + 64
+    while True:
+        src, dst = among.draw(key, torch.arange(drawn, device=among.rows.device))
+        codes = src * vertices + dst
+        codes = codes[(src != dst) & ~existing.contains(codes)]
+        order = torch.argsort(codes, stable=True)
+        first = torch.ones_like(codes, dtype=torch.bool)
+        first[1:] = codes[order][1:] != codes[order][:-1]
+        kept = torch.sort(order[first]).values[:count]
+        if kept.numel() == count:
+            return torch.div(codes[kept], vertices, rounding_mode="floor"), codes[kept] % vertices
+        drawn *= 2
+
+
+def every_pair(among: Candidates, existing: Pairs, budget: int = 1 << 22) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """All pairs of candidates except loops, some sources at a time: (src, dst, whether the pair exists)."""
+    block = max(1, budget // max(among.size, 1))
+    for start in range(0, among.size, block):
+        sources = among.rows[start : start + block]
+        src = sources.repeat_interleave(among.size)
+        dst = among.rows.repeat(sources.numel())
+        proper = src != dst
+        src, dst = src[proper], dst[proper]
+        yield src, dst, existing.contains(src * among.vertices + dst)

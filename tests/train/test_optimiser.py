@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trisect.errors import CheckpointError, ConfigError
+from trisect.train.optimiser import LearningRate, Optimiser, decay_by_group
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: nn.Parameter(torch.randn(size, generator=generator).to(dtype))
+        for name, size in (("model.layers.0.weight", (3, 4)), ("model.layers.1.bias", (5,)))
+    }
+
+
+def descend(optimiser: Optimiser, steps: int, lr: float = 0.1) -> None:
+    for _ in range(steps):
+        optimiser.zero_grad()
+        sum((p.float() - 1).square().sum() for p in optimiser.parameters.values()).backward()  # type: ignore[union-attr]
+        optimiser.step(lr)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_equals_torch_with_decay_by_group(name: str) -> None:
+    mine, theirs = parameters(), parameters()
+    optimiser = Optimiser(name, mine, ["model.layers.0.weight"], lr=0.1, weight_decay={"conv": 0.3, "dense": 0.02})  # type: ignore[arg-type]
+    groups = [
+        {"params": [theirs["model.layers.0.weight"]], "weight_decay": 0.3},
+        {"params": [theirs["model.layers.1.bias"]], "weight_decay": 0.02},
+    ]
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    extra = {"momentum": 0.9, "nesterov": True} if name == "sgd" else {}
+    reference = kinds[name](groups, lr=0.1, **extra)
+    descend(optimiser, 5)
+    for _ in range(5):
+        reference.zero_grad()
+        sum((p - 1).square().sum() for p in theirs.values()).backward()  # type: ignore[union-attr]
+        reference.step()
+    for key in mine:
+        assert torch.allclose(mine[key], theirs[key], atol=1e-6)
+    descend(optimiser, 1)
+    assert not torch.allclose(mine["model.layers.1.bias"], theirs["model.layers.1.bias"], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_state_goes_on_to_the_bit(name: str, dtype: torch.dtype) -> None:
+    straight = Optimiser(name, parameters(dtype), [], lr=0.1)  # type: ignore[arg-type]
+    descend(straight, 7)
+    first = Optimiser(name, parameters(dtype), [], lr=0.1)  # type: ignore[arg-type]
+    descend(first, 3)
+    second = Optimiser(name, {k: nn.Parameter(p.detach().clone()) for k, p in first.parameters.items()}, [], lr=0.1)  # type: ignore[arg-type]
+    second.load(first.state())
+    descend(second, 4)
+    for key, parameter in straight.parameters.items():
+        assert torch.equal(second.parameters[key], parameter)
+    left, right = straight.state(), second.state()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[key], right[key]) for key in left)
+
+
+def test_half_precision_takes_small_steps() -> None:
+    optimiser = Optimiser("sgd", {"w": nn.Parameter(torch.full((2,), 256.0, dtype=torch.bfloat16))}, [], lr=1.0)
+    for _ in range(10):
+        optimiser.zero_grad()
+        optimiser.parameters["w"].sum().backward()
+        optimiser.step(0.01)
+    # one step is far below the resolution of bfloat16 at 256
+    assert float(optimiser.state()["master.w"][0]) < 255.9
+
+
+def test_foreign_state_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="no parameter 'x'"):
+        Optimiser("adam", parameters(), [], lr=0.1).load({"exp_avg.x": torch.zeros(1)})
+
+
+def test_groups_are_checked() -> None:
+    assert decay_by_group(0.1) == {"conv": 0.1, "dense": 0.1}
+    assert decay_by_group({"conv": 1}) == {"conv": 1.0, "dense": 0.0}
+    with pytest.raises(ConfigError, match=r"train\.weight_decay\.conf"):
+        decay_by_group({"conf": 1.0})
+
+
+def test_a_model_without_parameters_is_fine() -> None:
+    optimiser = Optimiser("adam", {}, [], lr=0.1)
+    optimiser.step(0.1)
+    assert optimiser.state() == {}
+
+
+def test_learning_rates() -> None:
+    assert LearningRate(0.1, "none", 10).at(7) == 0.1
+    cosine = LearningRate(0.1, "cosine", 10)
+    assert cosine.at(1) == 0.1
+    assert cosine.at(6) == pytest.approx(0.05)
+    assert 0 < cosine.at(10) < 0.003
+    plateau = LearningRate(0.1, "plateau", 100, patience=2)
+    for improved in (True, False, False, False):
+        plateau.evaluated(improved)
+    assert plateau.at(5) == 0.05
+    again = LearningRate(0.1, "plateau", 100, patience=2)
+    again.load(plateau.state())
+    assert math.isclose(again.at(6), 0.05)
