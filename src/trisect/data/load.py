@@ -50,14 +50,14 @@ def options(data: Mapping[str, Any]) -> tuple[str, ...]:
             raise ConfigError(unknown("generator", name, GENERATORS))
         own = GENERATORS[name].arguments
         return (form, *own, *(key for key in ("symmetrise",) if key not in own), *LATER)
-    path = Path(data[form])
+    path = Path(data[form]).expanduser()
     if path.suffix.lower() == ".npz":
         return (form, *OPTION_NAMES, *LATER)
     return (form, *(_DIRECTORY if path.is_dir() else (*_TABLE, "seed")), *LATER)
 
 
 def check(data: Mapping[str, Any]) -> None:
-    """Refuse unknown keys (with the nearest known one) and wrong types of arguments; reads no data."""
+    """Refuse unknown keys (with the nearest known one), wrong types and a path that does not exist; reads no data."""
     known = options(data)
     for key in data:
         if key not in known:
@@ -66,8 +66,11 @@ def check(data: Mapping[str, Any]) -> None:
     given = {key: value for key, value in data.items() if key not in (form, *LATER)}
     if form == "generate":
         GENERATORS[str(data[form])].check({key: value for key, value in given.items() if key != "symmetrise"})
-    elif set(given) <= set(OPTION_NAMES):
-        read_options(given)
+    else:
+        if form == "path" and not Path(data[form]).expanduser().exists():
+            raise DataError(f"data.path {data[form]} does not exist.")
+        if set(given) <= set(OPTION_NAMES):
+            read_options(given)
 
 
 def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
@@ -90,8 +93,6 @@ def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
 
 
 def _load_path(path: Path, given: dict[str, Any]) -> Record:
-    if not path.exists():
-        raise DataError(f"data.path {path} does not exist.")
     if path.suffix.lower() == ".npz":
         return read_npz(path, read_options(given))
     if path.is_dir():

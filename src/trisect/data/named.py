@@ -102,6 +102,8 @@ def _check_types(options: Mapping[str, Any]) -> None:
     whole = {"split": 0, "classes": 2, "lags": 0, "seed": 0}
     for name, value in options.items():
         integer = isinstance(value, int) and not isinstance(value, bool)
+        if name == "split" and value == "all":
+            continue
         if name in whole and value is not None and not (integer and value >= whole[name]):
             raise ConfigError(f"data.{name} is {value!r}; it must be a whole number of at least {whole[name]}.")
         if name in ("symmetrise", "row_normalise") and value is not None and not isinstance(value, bool):

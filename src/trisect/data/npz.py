@@ -36,7 +36,7 @@ class Options:
 
     Attributes:
         period: the length of a step (events); `"distinct"` makes each distinct time a step.
-        split: which of several splits; None keeps all, [vertices, splits].
+        split: which of several splits; `all` (or None) keeps them all, [vertices, splits].
         row_normalise: divide each vertex's features by their sum; by default for planetoid sets.
         symmetrise: make a directed graph undirected.
         features: a width (random features), or `activity` (timelines: amounts and counts of each vertex and step).
@@ -47,7 +47,7 @@ class Options:
     """
 
     period: Period | None = None
-    split: int | None = 0
+    split: int | Literal["all"] | None = 0
     row_normalise: bool | None = None
     symmetrise: bool = False
     features: int | str | None = None
@@ -303,7 +303,8 @@ def _edge_classes(arrays: Mapping[str, Array], meta: dict[str, Any]) -> Array | 
     return None if found is None else found.astype(np.int64)
 
 
-def _splits(arrays: Mapping[str, Array], vertices: int, index: int | None) -> dict[str, Array]:
+def _splits(arrays: Mapping[str, Array], vertices: int, chosen: int | str | None) -> dict[str, Array]:
+    index = chosen if isinstance(chosen, int) else None
     splits: dict[str, Array] = {}
     for name in ("train", "val", "test"):
         if f"{name}_idx" in arrays:

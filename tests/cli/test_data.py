@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trisect.data import load
+from trisect.data.describe import sparkline
+
+Trisect = Callable[..., Any]
+
+
+def test_list(trisect: Trisect, tmp_path: Path) -> None:
+    np.savez(tmp_path / "cora.npz", edges=np.array([[0, 1]]))
+    np.savez(tmp_path / "mine.npz", edges=np.array([[0, 1]]))
+    done = trisect("data", "list", "--data-dir", tmp_path)
+    assert done.code == 0
+    lines = {line.split()[0]: line for line in done.out.splitlines() if line.strip()}
+    assert "yes" in lines["cora"]
+    assert "no" in lines["citeseer"].split()
+    assert "yes" in lines["mine"]
+    assert "laundering" in lines
+    assert trisect("data", "list").code == 0
+
+
+def test_ingest_info_and_verify(trisect: Trisect, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("a,b,ts,w\nx,y,2024-01-01,1\ny,z,2024-01-03,2\nx,z,2024-01-03,2\n")
+    (tmp_path / "l.csv").write_text("id,label\nx,good\ny,bad\n")
+    arguments = ["e.csv", "--src", "a", "--dst", "b", "--time", "ts", "--period", "1d", "--weight", "w"]
+    done = trisect("data", "ingest", *arguments, "--labels", "l.csv", "--undirected", "-o", "g")
+    assert done.code == 0, done.err
+    record = load({"path": tmp_path / "g"})
+    assert (record.vertices, len(record.src), record.undirected) == (3, 3, True)
+    done = trisect("data", "info", "g", "--verify")
+    assert done.code == 0
+    for words in ("timeline, undirected", "3, period 1d", "good: 1", "none: 1", "▄▁█", "x .. z"):
+        assert words in done.out, words
+    done = trisect("data", "info", "g", "--set", "period=1w")
+    assert "1, period 1w" in done.out
+
+
+def test_synthesize(trisect: Trisect, tmp_path: Path) -> None:
+    done = trisect("data", "synthesize", "community", "--set", "vertices=200", "--set", "classes=4", "-o", "g")
+    assert done.code == 0, done.err
+    record = load({"path": tmp_path / "g"})
+    assert record.vertices == 200
+    assert record.y is not None
+    assert record.y.max() == 3
+
+
+def test_bad_input_is_one_sentence(trisect: Trisect, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("keep")
+    cases: list[tuple[list[str], str]] = [
+        (["ingest", "none.csv", "-o", "g"], "does not exist"),
+        (["ingest", "e.csv", "--src", "A1", "-o", "g"], "src is 'A1'"),
+        (["ingest", "e.csv", "-o", "full"], "not empty"),
+        (["ingest", "e.csv", "--time", "b", "--period", "-1d", "-o", "g"], "greater than 0"),
+        (["synthesize", "comunity", "-o", "g"], "did you mean 'community'"),
+        (["synthesize", "community", "--set", "vertex=3", "-o", "g"], "did you mean 'vertices'"),
+        (["synthesize", "community", "--set", "vertices", "-o", "g"], "key=value"),
+        (["synthesize", "community", "-o", "full"], "not empty"),
+        (["info", "nothing"], "no data directory"),
+        (["info", "e.csv", "--verify"], "needs a graph directory"),
+    ]
+    for arguments, words in cases:
+        done = trisect("data", *arguments)
+        assert done.code == 2, arguments
+        message = " ".join(done.err.split())
+        assert words in message, (arguments, done.err)
+        assert "Traceback" not in done.err
+    assert (tmp_path / "full" / "mine").read_text() == "keep"
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["e.csv", "full"]
+
+
+def test_sparkline() -> None:
+    assert sparkline(np.array([0, 1, 2, 7])) == "▁▂▃█"
+    assert sparkline(np.zeros(3)) == "▁▁▁"
+    assert len(sparkline(np.arange(1000), width=40)) == 40
+
+
+def test_import_is_light() -> None:
+    code = "import sys, trisect.data; print([m for m in ('pyarrow', 'torch_geometric', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

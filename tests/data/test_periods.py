@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trisect.data.periods import offsets_of, parse_period, steps_of
+from trisect.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("1d", "s", 86400),
+        ("12h", "s", 43200),
+        ("30min", "ms", 1_800_000),
+        ("1w", "s", 604800),
+        ("7", "s", 7),
+        (1200, "s", 1200),
+        (0.5, "s", 0.5),
+        ("1.5h", "s", 5400),
+        ("1d", "us", 86_400_000_000),
+    ],
+)
+def test_parse(text: str | float, unit: str, value: float) -> None:
+    assert parse_period(text, unit) == value
+
+
+@pytest.mark.parametrize("bad", ["", "1 fortnight", "d", "-1d", 0, -3, float("nan"), float("inf"), True])
+def test_refused(bad: str | float) -> None:
+    with pytest.raises(DataError, match="period"):
+        parse_period(bad)
+
+
+def test_steps_count_from_the_first_event() -> None:
+    time = np.array([100, 109, 110, 135], dtype=np.int16)
+    assert steps_of(time, 10).tolist() == [0, 0, 1, 3]
+    assert steps_of(time.astype(np.float64), 10).tolist() == [0, 0, 1, 3]
+    assert steps_of(time, "distinct").tolist() == [0, 1, 2, 3]
+    assert offsets_of(steps_of(time, 10)).tolist() == [0, 2, 3, 3, 4], "an empty step stays a step"
+
+
+def test_large_times_are_exact() -> None:
+    nanoseconds = np.array([1_700_000_000_000_000_000, 1_700_000_000_000_000_009, 1_700_000_000_000_000_010])
+    assert steps_of(nanoseconds, 10).tolist() == [0, 0, 1]
+
+
+def test_absurd_period_is_refused() -> None:
+    with pytest.raises(DataError, match="longer period"):
+        steps_of(np.array([0, 10**12]), 1)
