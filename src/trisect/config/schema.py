@@ -67,6 +67,7 @@ class SmoothingConfig(Section):
 
     kind: Literal["none", "edge-life", "m-transform"]
     length: Positive = 1
+    matrix: Literal["mean", "harmonic", "ones"] = "mean"
 
 
 class DataConfig(OpenSection):
@@ -140,9 +141,11 @@ class TrainConfig(Section):
 
     Attributes:
         weight_decay: one number, or one for spatial layers (`conv`) and one for all others (`dense`).
+        lr_schedule: `cosine` falls to zero over the epochs, `plateau` halves after 10 evaluations without a best.
         clip: the largest norm of all gradients together, or None.
         patience: stop after so many evaluations without a better `monitor`, or None.
         monitor: the validation metric that decides which epoch is the best, or None for the task's own.
+        order: whether vertices are reordered inside for locality, where it pays; never seen from outside.
         keep: how many of the last checkpoints stay, besides the best one.
         threads: threads of one process, or None for what torch takes.
     """
@@ -151,11 +154,13 @@ class TrainConfig(Section):
     lr: Annotated[float, Field(gt=0)] = 0.01
     optimiser: Literal["adam", "adamw", "sgd"] = "adam"
     weight_decay: Annotated[Any, AfterValidator(_weight_decay)] = 0.0
+    lr_schedule: Literal["none", "cosine", "plateau"] = "none"
     clip: Annotated[float, Field(gt=0)] | None = None
     seed: NotNegative = 0
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
     device: str = "cpu"
     threads: Positive | None = None
+    order: Literal["auto", "none"] = "auto"
     eval_every: Positive = 1
     patience: Positive | None = None
     monitor: str | None = None

@@ -1,0 +1,67 @@
+"""The command itself: help, version, how errors and interruptions end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trisect import __version__
+from trisect.cli import report
+from trisect.errors import RunError
+
+
+def test_help_lists_the_commands(trisect):
+    for arguments in ([], ["--help"]):
+        shown = trisect(*arguments)
+        assert shown.code == 0
+        for command in ("train", "check", "predict", "report", "data", "bench"):
+            assert command in shown.out + shown.err
+
+
+def test_version(trisect):
+    assert trisect("--version").out.strip() == f"trisect {__version__}"
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train", "--epochs", "3"], ["check"], ["train", "a", "b"]])
+def test_usage_errors_are_one_line(trisect, arguments):
+    shown = trisect(*arguments)
+    assert shown.code == 2
+    assert shown.err.startswith("trisect: ")
+    assert shown.err.count("\n") == 1
+
+
+def test_python_m_trisect_starts_without_torch():
+    code = """
+import runpy, sys
+sys.argv = ["trisect", "--version"]
+try:
+    runpy.run_module("trisect", run_name="__main__")
+except SystemExit as end:
+    print(end.code)
+print("torch" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["trisect", __version__, "0", "False"]
+
+
+def raising(error: BaseException):
+    def write_report(*_: object) -> None:
+        raise error
+
+    return write_report
+
+
+def test_how_failures_end(trisect, small, monkeypatch):
+    assert report is not None
+    assert trisect("train", small, "--out", "run").code == 0
+    monkeypatch.setattr("trisect.report.write_report", raising(RunError("Rank 1 died.")))
+    shown = trisect("report", "run")
+    assert (shown.code, shown.err) == (1, "trisect: Rank 1 died.\n")
+    monkeypatch.setattr("trisect.report.write_report", raising(KeyboardInterrupt()))
+    shown = trisect("report", "run")
+    assert (shown.code, shown.err) == (130, "trisect: Stopped.\n")
+    monkeypatch.setattr("trisect.report.write_report", raising(ZeroDivisionError("ours")))
+    with pytest.raises(ZeroDivisionError):
+        trisect("report", "run")
