@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
 from trisect.partition.partition import Partition
+from trisect.partition.reach import reach_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,20 +45,8 @@ class Share:
 def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
     """The share of one part. `adjacency` is square and its rows and columns stand in partition order."""
     first, last = partition.part(part)
-    block = adjacency.rows_between(first, last)
-    lengths = (block.ends - block.starts).to(torch.int64)
-    pointers = torch.zeros(block.rows + 1, dtype=torch.int64)
-    pointers[1:] = torch.cumsum(lengths, 0)
-    entry = torch.arange(int(pointers[-1])) + torch.repeat_interleave(block.starts - pointers[:-1], lengths)
-    column = block.indices[entry].to(torch.int64) - block.column_base
-    own = (column >= first) & (column < last)
-    halo = torch.unique(column[~own])
-    local = torch.where(own, column - first, last - first + torch.searchsorted(halo, column))
-    # own columns come first now: sort the entries of each row again
-    order = torch.argsort(torch.repeat_interleave(torch.arange(block.rows), lengths) * (block.columns + 1) + local)
-    values = None if block.values is None else block.values[entry][order]
-    matrix = Adjacency.from_csr(pointers, local[order], values, block.rows + halo.numel())
-    bounds = torch.searchsorted(halo, torch.tensor(partition.starts))
+    reach = reach_of(adjacency, first, last)
+    bounds = torch.searchsorted(reach.others, torch.tensor(partition.starts))
     receive = tuple(
         tuple(
             (int(bounds[q * partition.chunks + c]), int(bounds[q * partition.chunks + c + 1]))
@@ -66,7 +55,8 @@ def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
         for q in range(partition.parts)
     )
     chunk_rows = tuple(s - first for s in partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1])
-    return Share(part, matrix, halo, receive, _send_lists(adjacency, partition, part), chunk_rows)
+    send = _send_lists(adjacency, partition, part)
+    return Share(part, reach.adjacency, reach.others, receive, send, chunk_rows)
 
 
 def _send_lists(adjacency: Adjacency, partition: Partition, part: int) -> tuple[tuple[Tensor, ...], ...]:

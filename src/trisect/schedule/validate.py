@@ -22,11 +22,11 @@ def validate(schedule: Schedule) -> None:
 
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
     """Forward once, backward once and after its forward, nothing left to do after the last step but transfers."""
-    forward: set[tuple[int, int, int | None]] = set()
-    backward: set[tuple[int, int, int | None]] = set()
+    forward: set[tuple[int | None, ...]] = set()
+    backward: set[tuple[int | None, ...]] = set()
     stepped: set[int] = set()
     for position, action in enumerate(actions):
-        place = (action.stage, action.chunk, action.block)
+        place = (action.stage, action.chunk, action.layer, action.block)
         wrong = None
         if action.kind is Kind.FORWARD:
             wrong = "is a second forward" if place in forward else None

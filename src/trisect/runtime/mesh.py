@@ -1,0 +1,96 @@
+"""`Mesh`: this rank's place among the others, and the process groups along each axis."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from trisect.errors import LayoutError
+from trisect.layout import AXES, Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """Where this rank stands.
+
+    Attributes:
+        layout: the degrees of the cuts.
+        rank: this rank; (time · layer + stage) · vertex + way.
+        device: where its tensors live.
+        device_mesh: torch's mesh with the axes `time`, `layer`, `vertex`; None for one rank.
+        replicas: the group of the ranks that hold the same layers, over which weight gradients are summed.
+    """
+
+    layout: Layout
+    rank: int
+    device: torch.device
+    device_mesh: DeviceMesh | None = None
+    replicas: dist.ProcessGroup | None = None
+
+    @property
+    def way(self) -> int:
+        """Which part of the vertices."""
+        return self.rank % self.layout.vertex
+
+    @property
+    def stage(self) -> int:
+        """Which run of layers."""
+        return self.rank // self.layout.vertex % self.layout.layer
+
+    @property
+    def moment(self) -> int:
+        """Which run of snapshots."""
+        return self.rank // (self.layout.vertex * self.layout.layer)
+
+    def rank_at(self, *, way: int | None = None, stage: int | None = None, moment: int | None = None) -> int:
+        """The rank at this place, or at another on one or more axes."""
+        way = self.way if way is None else way
+        stage = self.stage if stage is None else stage
+        moment = self.moment if moment is None else moment
+        return (moment * self.layout.layer + stage) * self.layout.vertex + way
+
+    def group(self, axis: str) -> dist.ProcessGroup | None:
+        """The group of this rank's line along an axis; None where the axis is not cut."""
+        if self.device_mesh is None or getattr(self.layout, axis) == 1:
+            return None
+        return self.device_mesh.get_group(axis)
+
+
+def connect(layout: Layout, device: torch.device, timeout: float = 600.0) -> Mesh:
+    """Join the other ranks (addresses from the environment, as torchrun and our own launcher set them)."""
+    if layout.world == 1:
+        return Mesh(layout, 0, device)
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+    if dist.get_world_size() != layout.world:
+        raise LayoutError(
+            f"the layout needs {layout.time} × {layout.layer} × {layout.vertex} = {layout.world} ranks, "
+            f"but {dist.get_world_size()} were started"
+        )
+    shape = (layout.time, layout.layer, layout.vertex)
+    device_mesh = init_device_mesh(device.type, shape, mesh_dim_names=AXES)
+    rank = dist.get_rank()
+    replicas = None
+    if layout.time * layout.vertex > 1:
+        # every rank takes part in making every group, in the same order
+        for stage in range(layout.layer):
+            members = [
+                (moment * layout.layer + stage) * layout.vertex + way
+                for moment in range(layout.time)
+                for way in range(layout.vertex)
+            ]
+            group = dist.new_group(members)
+            if rank in members:
+                replicas = group
+    return Mesh(layout, rank, device, device_mesh, replicas)
+
+
+def disconnect() -> None:
+    """Leave the other ranks."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,258 @@
+"""Cases for graphs cut by vertex and layer; each compares this rank with one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.graph.adjacency import Adjacency
+from trisect.layout import Layout
+from trisect.nn import build
+from trisect.nn.base import Context
+from trisect.noise import Noise
+from trisect.partition import cut_graph, share_of
+from trisect.runtime.exchange import Exchange
+from trisect.runtime.executor import Executor
+from trisect.runtime.ledger import Ledger
+from trisect.runtime.mesh import connect
+from trisect.runtime.static import StaticRank
+from trisect.schedule.action import Kind
+from trisect.schedule.pipeline import pipeline
+
+FEATURES, CLASSES = 5, 3
+
+
+def graph_of(name: str, n: int = 41) -> Tensor:
+    """A dense matrix; row i reads column j."""
+    generator = torch.Generator().manual_seed(3)
+    dense = torch.zeros(n, n, dtype=torch.float64)
+    if name == "community":
+        group = torch.arange(n) * 4 // n
+        near = group[:, None] == group[None, :]
+        dense = (torch.rand(n, n, generator=generator) < torch.where(near, 0.4, 0.04)).double()
+    elif name == "star":
+        dense[0, :] = 1
+        dense[:, 0] = 1
+    elif name == "path":
+        dense += torch.diag(torch.ones(n - 1, dtype=torch.float64), 1)
+        dense += torch.diag(torch.ones(n - 1, dtype=torch.float64), -1)
+    elif name == "isolated":
+        dense[: n // 2, : n // 2] = (torch.rand(n // 2, n // 2, generator=generator) < 0.2).double()
+    dense.fill_diagonal_(1)
+    degree = dense.sum(1)
+    return dense / (degree[:, None] * degree[None, :]).sqrt()
+
+
+def sparse(dense: Tensor) -> Adjacency:
+    row, column = torch.nonzero(dense, as_tuple=True)
+    pointers = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
+    pointers[1:] = torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0)
+    return Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
+
+
+def stage_bounds(layers: int, stages: int) -> list[int]:
+    return [layers * s // stages for s in range(stages + 1)]
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient * ctx.scale, None
+
+
+def simulate_stale(
+    layers: list[Any],
+    dense: Tensor,
+    x: Tensor,
+    chunks: list[Tensor],
+    order: list[int],
+    history: dict[int, Tensor],
+    noise: Noise,
+    scale: float,
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """The definition, literally: vertices of a chunk read fresh rows of chunks that came before it (and its own), and
+    history, a constant, of those that come after. The gradient of what another chunk read fresh is scaled.
+    """
+    n = x.shape[0]
+    shared: dict[str, Tensor] = {}
+    fresh_next: dict[int, Tensor] = {}
+    current = x
+    for number, layer in enumerate(layers):
+        at = noise.at(layer=number)
+        if not layer.spatial:
+            current = layer(current, sparse(dense), Context(at, shared))
+        else:
+            message = layer.prepare(current, Context(at, shared))
+            fresh_next[number] = message.detach().clone()
+            outputs: list[Tensor | None] = [None] * n
+            for position, chunk in enumerate(order):
+                rows = chunks[chunk]
+                read = history[number].clone()
+                for before in order[:position]:
+                    read[chunks[before]] = _ScaleGradient.apply(message[chunks[before]], scale)
+                read[rows] = message[rows]
+                elsewhere = torch.ones(n, dtype=torch.bool)
+                elsewhere[rows] = False
+                own_first = torch.cat([rows, torch.nonzero(elsewhere)[:, 0]])
+                block = sparse(dense[rows][:, own_first])
+                place = Noise(at.seed, at.epoch, at.layer, at.step, rows)
+                near = {name: value[rows] for name, value in shared.items()}
+                out = layer.combine(read[own_first], current[rows], block, Context(place, near))
+                for k, vertex in enumerate(rows.tolist()):
+                    outputs[vertex] = out[k]
+            current = torch.stack([o for o in outputs if o is not None])
+        if layer.writes is not None:
+            shared[layer.writes] = current
+    return current, fresh_next
+
+
+class Setting:
+    """A graph, a model and this rank's share of both."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        self.layout = Layout(**case["layout"])
+        self.mesh = connect(self.layout, torch.device("cpu"), 60)
+        self.dense = graph_of(case.get("graph", "community"))
+        n = self.dense.shape[0]
+        generator = torch.Generator().manual_seed(5)
+        self.x = torch.randn(n, FEATURES, generator=generator, dtype=torch.float64)
+        self.y = torch.randint(CLASSES, (n,), generator=generator)
+        self.train = torch.rand(n, generator=generator) < 0.5
+        self.model = build(case["model"], FEATURES, CLASSES, **case.get("options", {})).double()
+        self.model.reset_parameters(11)
+        self.layers: list[Any] = list(self.model.layers)
+        self.bounds = stage_bounds(len(self.layers), self.layout.layer)
+        self.partition = cut_graph(sparse(self.dense), self.layout.vertex, self.layout.chunks)
+        order = self.partition.order
+        self.share = share_of(sparse(self.dense[order][:, order]), self.partition, self.mesh.way)
+        self.own = order[slice(*self.partition.part(self.mesh.way))]
+        self.ledger = Ledger()
+        self.exchange = Exchange(self.mesh, self.ledger, self.layout.wire)
+
+    def loss(self, output: Tensor, vertices: Tensor) -> Tensor:
+        chosen = self.train[vertices]
+        picked = nn.functional.cross_entropy(output[chosen], self.y[vertices][chosen], reduction="sum")
+        return picked / self.train.sum()
+
+    def rank(self, scale: float = 1.0) -> StaticRank:
+        return StaticRank(
+            self.layers,
+            self.bounds,
+            self.share,
+            self.x[self.own],
+            self.own,
+            self.exchange,
+            lambda output, rows: self.loss(output, self.own[rows]),
+            scale=scale,
+            dtype=torch.float64,
+        )
+
+    def epoch(self, rank: StaticRank, noise: Noise | None, order: list[int] | None) -> Tensor:
+        """One epoch; without an order exact. Gradients are in the model's parameters. Gives the loss of all ranks."""
+        spatial = [
+            sum(layer.spatial for layer in self.layers[a:b])
+            for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)
+        ]
+        layout = replace(self.layout, chunks=1) if order is None else self.layout
+        actions = pipeline(layout, spatial, order).ranks[self.mesh.rank]
+        handlers = {**rank.handlers(), Kind.STEP: lambda action: None}
+        rank.begin(noise, actions, whole=order is None, train=True)
+        Executor(handlers).run(actions)
+        return self.exchange.sum_everywhere(rank.finish())
+
+    def worst(self, wanted: dict[str, Tensor]) -> float:
+        """The largest relative error of a gradient of this rank's layers."""
+        first, last = self.bounds[self.mesh.stage], self.bounds[self.mesh.stage + 1]
+        worst = 0.0
+        for name, p in self.model.named_parameters():
+            if first <= int(name.split(".")[1]) < last:
+                grad = torch.zeros_like(p) if p.grad is None else p.grad
+                scale = wanted[name].abs().max().clamp_min(1e-12)
+                worst = max(worst, float((grad - wanted[name]).abs().max() / scale))
+        return worst
+
+
+def taken_gradients(model: nn.Module) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def gradients(case: dict[str, Any]) -> dict[str, Any]:
+    """Every parameter's gradient and the loss, this rank against one process."""
+    setting = Setting(case)
+    noise = Noise(seed=9, epoch=2)
+    out = setting.model(setting.x, sparse(setting.dense), noise)
+    loss = setting.loss(out, torch.arange(len(out)))
+    loss.backward()
+    wanted = taken_gradients(setting.model)
+    if case.get("break") == "halo":
+        setting.share.send[(setting.mesh.way + 1) % setting.layout.vertex][0][:] = 0
+    total = setting.epoch(setting.rank(), noise, None)
+    return {
+        "gradient": setting.worst(wanted),
+        "loss": abs(float(total) - float(loss.detach())) / abs(float(loss.detach())),
+        "bytes": setting.ledger.by_axis(),
+    }
+
+
+def stale(case: dict[str, Any]) -> dict[str, Any]:
+    """Four epochs of the pipeline over chunks against the literal simulation of its definition."""
+    setting = Setting(case)
+    scale, period = case.get("scale", 1.0), case.get("period", 1)
+    parts = [
+        torch.cat(
+            [setting.partition.order[slice(*setting.partition.chunk(p, c))] for p in range(setting.layout.vertex)]
+        )
+        for c in range(setting.layout.chunks)
+    ]
+    rank = setting.rank(scale)
+    history: dict[int, Tensor] = {}
+    worst, worst_loss = 0.0, 0.0
+    for epoch in range(4):
+        noise = Noise(seed=9, epoch=epoch)
+        order = None
+        if epoch > 0:
+            generator = torch.Generator().manual_seed(epoch)
+            order = torch.randperm(setting.layout.chunks, generator=generator).tolist()
+        everyone = [torch.arange(len(setting.x))]
+        empty = {
+            k: torch.zeros(len(setting.x), layer.message_channels, dtype=torch.float64)
+            for k, layer in enumerate(setting.layers)
+            if layer.spatial
+        }
+        out, fresh = simulate_stale(
+            setting.layers,
+            setting.dense,
+            setting.x,
+            everyone if order is None else parts,
+            [0] if order is None else order,
+            empty if order is None else history,
+            noise,
+            scale,
+        )
+        if epoch % period == 0:
+            history = fresh
+        loss = setting.loss(out, torch.arange(len(out)))
+        loss.backward()
+        wanted = taken_gradients(setting.model)
+        if case.get("break") == "order" and order is not None:
+            order = order[::-1]
+        total = setting.epoch(rank, noise, order)
+        if period > 1 and epoch % period == 0:
+            rank.stage.keep()
+        worst = max(worst, setting.worst(wanted))
+        worst_loss = max(worst_loss, abs(float(total) - float(loss.detach())) / abs(float(loss.detach())))
+        setting.model.zero_grad()
+        with torch.no_grad():
+            for name, parameter in setting.model.named_parameters():
+                parameter -= 0.1 * wanted[name]
+    return {"gradient": worst, "loss": worst_loss, "bytes": setting.ledger.by_axis()}
