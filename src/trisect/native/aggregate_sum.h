@@ -1,0 +1,172 @@
+/* The body of trisect_sum for one storage type; included by aggregate.c with these macros set:
+ * STORE (element in memory), ACC (accumulator), NAME(f) (f with the type's suffix), LOAD(p) (one vector as VEC),
+ * TO_STORE(a), TO_ACC(s). VEC has LANES lanes of ACC.
+ *
+ * Four neighbours are taken at a time, so that an accumulator is loaded and stored once for four rows of x; up to
+ * SMALL vectors the accumulators stay in registers, beyond that in a buffer in the first-level cache. Rows of x that
+ * will be needed some entries later are prefetched.
+ */
+
+/* Vectors reach beyond the last feature. The rows at the end of x, after which there may be no memory, are read from a
+ * padded copy instead. */
+struct NAME(source) {
+    const STORE *x, *padded;
+    int64_t stride, padded_stride, safe;
+    const int32_t *indices;
+    const ACC *values, *column_scale;
+    int64_t column_base;
+};
+
+INLINE const STORE *NAME(row_at)(const struct NAME(source) *from, int64_t column) {
+    if (__builtin_expect(column > from->safe, 0)) return from->padded + (column - from->safe - 1) * from->padded_stride;
+    return from->x + column * from->stride;
+}
+
+INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t column, const int plain) {
+    if (plain) return from->values[k];
+    ACC weight = from->values ? from->values[k] : (ACC)1;
+    return from->column_scale ? weight * from->column_scale[column] : weight;
+}
+
+INLINE void NAME(prefetch)(const struct NAME(source) *from, int64_t k, int64_t limit, int64_t offset, int bytes) {
+    k = k < limit ? k : limit - 1;
+    const char *row = (const char *)(from->x + (from->indices[k] - from->column_base) * from->stride + offset);
+    for (int b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 3);
+}
+
+/* Adds the entries k = start .. end-1 to sum[0 .. vectors-1]; inlined with `vectors` a constant for narrow rows. */
+INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t end, int64_t limit, int64_t offset,
+                         int ahead, int bytes, const int plain, VEC *sum, const int vectors) {
+    int64_t k = start;
+    for (; k + 4 <= end; k += 4) {
+        int64_t c0 = from->indices[k] - from->column_base, c1 = from->indices[k + 1] - from->column_base;
+        int64_t c2 = from->indices[k + 2] - from->column_base, c3 = from->indices[k + 3] - from->column_base;
+        for (int n = 0; n < 4; n++) NAME(prefetch)(from, k + ahead + n, limit, offset, bytes);
+        const STORE *x0 = NAME(row_at)(from, c0) + offset, *x1 = NAME(row_at)(from, c1) + offset;
+        const STORE *x2 = NAME(row_at)(from, c2) + offset, *x3 = NAME(row_at)(from, c3) + offset;
+        ACC w0 = NAME(weight)(from, k, c0, plain), w1 = NAME(weight)(from, k + 1, c1, plain);
+        ACC w2 = NAME(weight)(from, k + 2, c2, plain), w3 = NAME(weight)(from, k + 3, c3, plain);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+            VEC t = sum[v];
+            t += w0 * LOAD(x0 + v * LANES);
+            t += w1 * LOAD(x1 + v * LANES);
+            t += w2 * LOAD(x2 + v * LANES);
+            t += w3 * LOAD(x3 + v * LANES);
+            sum[v] = t;
+        }
+    }
+    for (; k < end; k++) {
+        int64_t c = from->indices[k] - from->column_base;
+        NAME(prefetch)(from, k + ahead, limit, offset, bytes);
+        const STORE *x = NAME(row_at)(from, c) + offset;
+        ACC w = NAME(weight)(from, k, c, plain);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) sum[v] += w * LOAD(x + v * LANES);
+    }
+}
+
+/* The epilogue on `width` elements from feature `offset` of row i; sum is in the first-level cache. */
+static void NAME(finish)(const struct sum_arguments *a, int64_t i, int64_t offset, int64_t width, ACC *restrict sum) {
+    const ACC *row_scale = a->row_scale;
+    const ACC alpha = row_scale ? (ACC)a->alpha * row_scale[i] : (ACC)a->alpha, beta = (ACC)a->beta;
+    if (alpha != 1)
+        for (int64_t f = 0; f < width; f++) sum[f] *= alpha;
+    if (a->add) {
+        const STORE *add = (const STORE *)a->add + i * a->add_stride + offset;
+        for (int64_t f = 0; f < width; f++) sum[f] += beta * TO_ACC(add[f]);
+    }
+    if (a->bias) {
+        const ACC *bias = (const ACC *)a->bias + offset;
+        for (int64_t f = 0; f < width; f++) sum[f] += bias[f];
+    }
+    if (a->post & POST_RELU)
+        for (int64_t f = 0; f < width; f++) sum[f] = sum[f] < 0 ? 0 : sum[f];
+    if (a->post & POST_DROPOUT) {
+        const uint64_t key = noise_row_key(a->key, a->vertices ? a->vertices[i] : i);
+        const uint32_t low = (uint32_t)key, high = (uint32_t)(key >> 32), threshold = a->threshold;
+        const ACC scale = (ACC)a->scale;
+        for (int64_t f = 0; f < width; f++)
+            sum[f] = noise_bits(low, high, (uint32_t)(offset + f)) < threshold ? 0 : sum[f] * scale;
+    }
+}
+
+static __attribute__((noinline)) void NAME(put)(STORE *restrict out, const ACC *restrict sum, int64_t width) {
+    for (int64_t f = 0; f < width; f++) out[f] = TO_STORE(sum[f]);
+}
+
+/* Rows first .. last-1, features offset .. offset+width-1. */
+INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last,
+                       int64_t offset, int64_t width, int contiguous, const int plain, const int vectors) {
+    const int bytes = (int)(width * (int64_t)sizeof(STORE)), ahead = bytes > 128 ? 16 : 32;
+    const int epilogue = a->alpha != 1 || a->row_scale || a->add || a->bias || a->post;
+    const int64_t piece_end = a->ends[last - 1];
+    for (int64_t i = first; i < last; i++) {
+        const int64_t start = a->starts[i], end = a->ends[i];
+        if (!contiguous && i + 1 < last) {
+            const int64_t next = a->starts[i + 1], stop = a->ends[i + 1];
+            for (int64_t k = next; k < stop && k < next + ahead; k++) NAME(prefetch)(from, k, stop, offset, bytes);
+        }
+        VEC sum[vectors > SMALL ? WIDE : vectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) sum[v] = (VEC){0};
+        NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, plain, sum, vectors);
+        if (epilogue) NAME(finish)(a, i, offset, width, (ACC *)sum);
+        NAME(put)((STORE *)a->out + i * a->out_stride + offset, (const ACC *)sum, width);
+    }
+}
+
+/* float32 with edge values alone is the case that matters most, and has its own copy of the loops. */
+#define ROWS(n)                                                                            \
+    if (sizeof(STORE) == 4 && plain) NAME(rows)(a, from, first, last, offset, width, contiguous, 1, n); \
+    else NAME(rows)(a, from, first, last, offset, width, contiguous, 0, n);
+#define NARROW(n) \
+    case n:       \
+        ROWS(n)   \
+        break;
+
+static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
+    const int plain = from->values && !from->column_scale;
+    int contiguous = 1;
+    for (int64_t i = first; i + 1 < last; i++) contiguous &= a->ends[i] == a->starts[i + 1];
+    for (int64_t offset = 0; offset < a->features; offset += WIDE * LANES) {
+        const int64_t rest = a->features - offset, width = rest < WIDE * LANES ? rest : WIDE * LANES;
+        const int vectors = (int)((width + LANES - 1) / LANES);
+        switch (vectors) {
+            NARROW(1) NARROW(2) NARROW(3) NARROW(4) NARROW(5) NARROW(6) NARROW(7) NARROW(8)
+            default:
+                ROWS(vectors)
+        }
+    }
+}
+#undef NARROW
+#undef ROWS
+
+int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a);
+/* Returns 0, or 1 where there is no memory. */
+int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
+    if (a->rows < 1 || a->features < 1) return 0;
+    const int64_t padded = (a->features + LANES - 1) / LANES * LANES;
+    struct NAME(source) from = {a->x, NULL, a->x_stride, padded, a->columns - 1, a->indices,
+                                a->values, a->column_scale, a->column_base};
+    STORE *copy = NULL;
+    if (padded != a->features && a->columns > 0) {
+        const int64_t last_element = (a->columns - 1) * a->x_stride + a->features;
+        from.safe = last_element >= padded ? (last_element - padded) / a->x_stride : -1;
+        const int64_t copied = a->columns - 1 - from.safe;
+        copy = calloc((size_t)(copied * padded), sizeof(STORE));
+        if (!copy) return 1;
+        for (int64_t r = 0; r < copied; r++)
+            memcpy(copy + r * padded, from.x + (from.safe + 1 + r) * a->x_stride, (size_t)a->features * sizeof(STORE));
+        from.padded = copy;
+    }
+    const int64_t size = rows_per_piece(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
+    const int64_t pieces = (rows + size - 1) / size;
+#pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)
+    for (int64_t p = 0; p < pieces; p++) {
+        const int64_t first = p * size, last = first + size < rows ? first + size : rows;
+        NAME(piece)(a, &from, first, last);
+    }
+    free(copy);
+    return 0;
+}

@@ -1,0 +1,161 @@
+"""Large tensors from a pool of reused buffers.
+
+A fresh large allocation costs a page fault for each 4 KiB, often as much as the work that fills it. Buffers here are
+mapped once, ask for huge pages, and go back to the pool when the last tensor on them is gone; from the second epoch on
+nothing is mapped. The pool never holds more than was once in use at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALLEST = 1 << 20
+_PAGE = 1 << 21  # a huge page
+_SLACK = 1.25  # a free buffer may be this much larger than what is asked for
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """What the pool holds. `hits` and `misses` count tensors that found a free buffer, and those that did not."""
+
+    used_bytes: int
+    free_bytes: int
+    peak_bytes: int
+    hits: int
+    misses: int
+
+
+@dataclass(order=True)
+class _Buffer:
+    size: int
+    number: int
+    pages: np.ndarray = field(compare=False)
+
+
+class _Lease(np.ndarray):
+    """What a tensor's storage holds on to; when it dies the buffer is free again."""
+
+    buffer: _Buffer
+    home: deque[_Buffer]
+
+    def __del__(self) -> None:
+        home = getattr(self, "home", None)
+        if home is not None:
+            home.append(self.buffer)
+
+
+class Pool:
+    """Buffers of host memory, handed out as tensors and taken back when these are gone. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[_Buffer] = []  # by size
+        # A tensor may die anywhere, even within a locked section (garbage collection); appending needs no lock.
+        self._returned: deque[_Buffer] = deque()
+        self._numbers = count()
+        self._used = self._held = self._peak = self._hits = self._misses = 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor with arbitrary content on a buffer of the pool."""
+        strides, elements = [0] * len(shape), 1
+        for dim in range(len(shape) - 1, -1, -1):
+            strides[dim] = elements
+            elements *= shape[dim]
+        wanted = -(-elements * dtype.itemsize // _PAGE) * _PAGE
+        with self._lock:
+            self._take_back()
+            buffer = self._find(wanted) or self._map(wanted)
+            self._used += buffer.size
+            self._peak = max(self._peak, self._used)
+        lease = buffer.pages.view(_Lease)
+        lease.buffer, lease.home = buffer, self._returned
+        storage = torch.from_numpy(lease).untyped_storage()
+        # `set_` instead of views, so that the result is a tensor of its own for autograd and in-place operations
+        return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
+
+    def stats(self) -> PoolStats:
+        """The present state."""
+        with self._lock:
+            self._take_back()
+            return PoolStats(self._used, self._held - self._used, self._peak, self._hits, self._misses)
+
+    def trim(self) -> int:
+        """Give the free buffers back to the system; returns their bytes. What is in use is the new peak."""
+        with self._lock:
+            self._take_back()
+            freed = self._held - self._used
+            self._free.clear()
+            self._held = self._peak = self._used
+            return freed
+
+    def _take_back(self) -> None:
+        while self._returned:
+            buffer = self._returned.popleft()
+            self._used -= buffer.size
+            buffer.number = next(self._numbers)
+            insort(self._free, buffer)
+
+    def _find(self, wanted: int) -> _Buffer | None:
+        # the one of fitting size that was used last, which may still be in the cache
+        place = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
+        if place == len(self._free) or self._free[place].size > wanted * _SLACK:
+            return None
+        size = self._free[place].size
+        place = bisect_left(self._free, size + 1, lo=place, key=lambda buffer: buffer.size) - 1
+        self._hits += 1
+        return self._free.pop(place)
+
+    def _map(self, size: int) -> _Buffer:
+        self._misses += 1
+        limit = max(self._peak, self._used + size)
+        while self._free and self._held + size > limit:
+            oldest = min(range(len(self._free)), key=lambda place: self._free[place].number)
+            self._held -= self._free.pop(oldest).size
+        self._held += size
+        return _Buffer(size, next(self._numbers), _map_pages(size))
+
+
+def _map_pages(size: int) -> np.ndarray:
+    """`size` bytes of private memory that begin at a huge page's border."""
+    mapped = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    pages: np.ndarray = np.frombuffer(mapped, dtype=np.uint8)
+    shift = -pages.ctypes.data % _PAGE
+    return pages[shift : shift + size]
+
+
+_pool = Pool()
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
+    """A tensor with arbitrary content: from the pool where it is large and on the CPU, otherwise `torch.empty`."""
+    if device is None or torch.device(device).type == "cpu":
+        elements = 1
+        for size in shape:
+            elements *= size
+        if elements * dtype.itemsize >= SMALLEST:
+            return _pool.empty(shape, dtype)
+    return torch.empty(tuple(shape), dtype=dtype, device=device)
+
+
+def stats() -> PoolStats:
+    """What the pool of this process holds."""
+    return _pool.stats()
+
+
+def trim() -> int:
+    """Give the pool's free buffers back to the system; returns their bytes."""
+    return _pool.trim()
