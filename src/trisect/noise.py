@@ -51,9 +51,13 @@ def random_bits(key: int, vertices: Tensor, columns: int) -> Tensor:
     With lo and hi the halves of the row key:  x = lo + column * 0x9E3779B9;  x ^= x >> 16;  x *= 0x7FEB352D;
     x ^= hi;  x ^= x >> 15;  x *= 0x846CA68B;  x ^= x >> 16   (all modulo 2^32).
     """
-    rows = row_keys(key, vertices)
-    low, high = (rows & _MASK32)[:, None], _shift_right(rows, 32)[:, None]
-    x = (low + torch.arange(columns, device=vertices.device)[None, :] * _GOLDEN32) & _MASK32
+    return bits_at(row_keys(key, vertices)[:, None], torch.arange(columns, device=vertices.device)[None, :])
+
+
+def bits_at(keys: Tensor, columns: Tensor) -> Tensor:
+    """The same for single places: keys are row keys, columns int64; shapes broadcast."""
+    low, high = keys & _MASK32, _shift_right(keys, 32)
+    x = (low + columns * _GOLDEN32) & _MASK32
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK32
     x = x ^ high
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK32
@@ -81,9 +85,7 @@ class Noise:
 
     def at(self, *, layer: int | None = None, step: int | None = None) -> Noise:
         """The same place with another layer or step."""
-        return replace(
-            self, layer=self.layer if layer is None else layer, step=self.step if step is None else step
-        )
+        return replace(self, layer=self.layer if layer is None else layer, step=self.step if step is None else step)
 
     def rows(self, start: int, stop: int) -> Noise:
         """The same place for the rows start..stop-1 of those that this one describes."""

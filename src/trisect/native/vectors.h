@@ -5,7 +5,9 @@
 #ifndef TRISECT_VECTORS_H
 #define TRISECT_VECTORS_H
 
-#if defined(__AVX512F__)
+/* A source that wants narrower vectors defines VECTOR_BYTES first. */
+#if defined(VECTOR_BYTES)
+#elif defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #elif defined(__AVX2__)
 #define VECTOR_BYTES 32

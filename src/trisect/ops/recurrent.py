@@ -139,7 +139,9 @@ def _checked(
     steps, rows = inputs[0].shape[:2]
     hidden = state[0].shape[-1]
     if inputs[-1].shape[:2] != (steps, rows):
-        raise ConfigError(f"frames cover {tuple(inputs[-1].shape[:2])} and {(steps, rows)} steps and rows; make them equal.")
+        raise ConfigError(
+            f"frames cover {tuple(inputs[-1].shape[:2])} and {(steps, rows)} steps and rows; make them equal."
+        )
     for tensor in state:
         if tuple(tensor.shape) != (rows, hidden):
             raise ConfigError(f"the state has shape {tuple(tensor.shape)}; {(rows, hidden)} is needed.")
@@ -255,8 +257,15 @@ class _Recurrent(torch.autograd.Function):
     """The native kernel; weights [hidden, inputs, 4] and bias [hidden, 4] as recurrent_body.h describes them."""
 
     @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, cell: int, first: Tensor, second: Tensor | None, h: Tensor, c: Tensor | None, weights: Tensor, bias: Tensor
+    def forward(
+        ctx: Any,
+        cell: int,
+        first: Tensor,
+        second: Tensor | None,
+        h: Tensor,
+        c: Tensor | None,
+        weights: Tensor,
+        bias: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         first = _dense(first)
         second = None if second is None else _dense(second)
@@ -290,7 +299,7 @@ class _Recurrent(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # noqa: D102
+    def backward(
         ctx: Any, d_out: Tensor | None, d_h_last: Tensor | None, d_c_last: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         first, second, h, c, weights, bias, out, cells = ctx.saved_tensors
@@ -322,7 +331,11 @@ class _Recurrent(torch.autograd.Function):
         )
         _done(
             _BACKWARD[kind](
-                ctx.cell, ctypes.addressof(problem), ctypes.addressof(gradients), d_weights.data_ptr(), library.threads()
+                ctx.cell,
+                ctypes.addressof(problem),
+                ctypes.addressof(gradients),
+                d_weights.data_ptr(),
+                library.threads(),
             )
         )
         return None, *d_frames, d_h, d_c, d_weights[:, :, :inputs].transpose(1, 2), d_weights[:, :, inputs]
