@@ -36,6 +36,7 @@ LAYERS = {
     "gcnii": (lambda: GCN2Layer(5, layer=2, activation="relu", dropout=0.4), "symmetric", True),
     "resgcn+": (lambda: ResGCNLayer(5, dropout=0.4), "symmetric", True),
     "gat": (lambda: GATLayer(5, 2, heads=3, activation="elu", dropout=0.4), "none", True),
+    "gat drop": (lambda: GATLayer(5, 2, heads=3, attention_dropout=0.4), "none", True),
     "gat mean": (lambda: GATLayer(5, 5, heads=2, concat=False, **INNER), "none", True),
     "gin narrow": (lambda: GINLayer(5, 3, train_eps=True, mlp_norm="layer", dropout=0.4), "none", False),
     "gin wide": (lambda: GINLayer(5, 8, train_eps=True), "none", False),

@@ -31,7 +31,7 @@ class Context:
         noise: of the rows that are computed; None in evaluation.
         shared: for the rows that are computed, the tensors named in `Layer.reads`.
         columns: noise of the block's columns; needed only where a block is not square and the layer draws random
-            numbers before it reads neighbours (`Layer.draws_before`).
+            numbers for its columns too: before it reads neighbours (`Layer.draws_before`), or for pairs (attention).
     """
 
     noise: Noise | None = None

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
+from trisect.graph.adjacency import Adjacency
 from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Context, Layer
 from trisect.nn.initial import fill_
+from trisect.noise import Noise
 
 Norm = Literal["none", "layer"]
 
@@ -72,12 +74,63 @@ class Convolution(Layer):
 
     def finish(self, y: Tensor, x: Tensor, context: Context) -> Tensor:
         """All that follows conv(x) = y [rows, out_channels]; x [rows, in_channels] are the rows' own inputs."""
-        if self.bias is not None:
-            y = y + self.bias
-        if self.norm is not None:
-            y = self.norm(y)
-        y = activate(y, self.activation, context.noise)
-        y = ops.dropout(y, self.dropout, context.noise)
+        return self._rest(y if self.bias is None else y + self.bias, x, context, done=False)
+
+    def finish_sum(
+        self, message: Tensor, adjacency: Adjacency, x: Tensor, context: Context, add: Tensor | None = None
+    ) -> Tensor:
+        """All that follows conv(x) = Â·message + add; x [rows, in_channels] are the rows' own inputs.
+
+        Shapes: message [columns, out_channels], add [rows, out_channels] → [rows, out_channels].
+        """
+        relu, p, noise = self._ending(context)
+        y = ops.convolve(message, adjacency, add=add, bias=self.bias, relu=relu, p=p, noise=noise)
+        return self._rest(y, x, context, done=self._fuses)
+
+    def finish_product(
+        self, source: Tensor, weight: Tensor, x: Tensor, context: Context, add: Tensor | None = None
+    ) -> Tensor:
+        """All that follows conv(x) = source·weightᵀ + add.
+
+        Shapes: source [rows, …], weight [out_channels, …], add [rows, out_channels] → [rows, out_channels].
+        """
+        relu, p, noise = self._ending(context)
+        y = ops.dense(source, weight, self.bias, add=add, relu=relu, p=p, noise=noise)
+        return self._rest(y, x, context, done=self._fuses)
+
+    def finish_sum_product(
+        self,
+        message: Tensor,
+        adjacency: Adjacency,
+        weight: Tensor,
+        x: Tensor,
+        context: Context,
+        add: Tensor | None = None,
+        share: float = 0.0,
+    ) -> Tensor:
+        """All that follows conv(x) = ((1-share)·Â·message + share·add)·weightᵀ.
+
+        Shapes: message [columns, …], weight [out_channels, …], add [rows, …] → [rows, out_channels].
+        """
+        relu, p, noise = self._ending(context)
+        y = ops.convolve_dense(message, adjacency, weight, self.bias, add=add, share=share, relu=relu, p=p, noise=noise)
+        return self._rest(y, x, context, done=self._fuses)
+
+    @property
+    def _fuses(self) -> bool:
+        """Whether activation and dropout can be done by the kernel before them."""
+        return self.norm is None and self.activation in ("relu", "none")
+
+    def _ending(self, context: Context) -> tuple[bool, float, Noise | None]:
+        """What the kernel is to do after the bias: relu, dropout and its noise."""
+        return (self.activation == "relu", self.dropout, context.noise) if self._fuses else (False, 0.0, None)
+
+    def _rest(self, y: Tensor, x: Tensor, context: Context, done: bool) -> Tensor:
+        """What comes after the bias; norm, activation and dropout only where they are not done."""
+        if not done:
+            y = y if self.norm is None else self.norm(y)
+            y = activate(y, self.activation, context.noise)
+            y = ops.dropout(y, self.dropout, context.noise)
         return y + x if self.residual else y
 
     def _repr_options(self) -> str:

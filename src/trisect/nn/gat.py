@@ -9,17 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trisect.graph.adjacency import Adjacency
-from trisect.nn._plain import attend
 from trisect.nn.base import Context, own_rows
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import glorot_
+from trisect.ops.attention import attend
 
 
 class GATLayer(Convolution):
     """out_i = Σ_j softmax_j(leaky_relu(a_src·h_j + a_dst·h_i))·h_j + b with h = W·x, in each head.
 
-    The adjacency's weights are not used; give it with self-loops. Attention coefficients are not dropped out
-    (features are).
+    The adjacency's weights are not used; give it with self-loops.
 
     Args:
         in_channels: width of x.
@@ -27,6 +26,8 @@ class GATLayer(Convolution):
         heads: how many.
         concat: heads side by side (out_channels = heads·channels), or their mean (out_channels = channels).
         negative_slope: of the leaky relu.
+        attention_dropout: the probability that a coefficient is dropped. It is drawn for a pair of vertices, so that
+            on a block that is not square `Context.columns` must be given.
         **options: of `Convolution`.
 
     Shapes: x [columns, in_channels] → [rows, out_channels]; weight [heads·channels, in_channels], att_src and att_dst
@@ -41,6 +42,7 @@ class GATLayer(Convolution):
         heads: int = 1,
         concat: bool = True,
         negative_slope: float = 0.2,
+        attention_dropout: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(in_channels, heads * channels if concat else channels, **options)
@@ -48,6 +50,7 @@ class GATLayer(Convolution):
         self.heads = heads
         self.concat = concat
         self.negative_slope = negative_slope
+        self.attention_dropout = attention_dropout
         self.weight = nn.Parameter(torch.empty(heads * channels, in_channels))
         self.att_src = nn.Parameter(torch.empty(heads, channels))
         self.att_dst = nn.Parameter(torch.empty(heads, channels))
@@ -79,7 +82,17 @@ class GATLayer(Convolution):
         h = message.view(-1, self.heads, self.channels)
         source_score = torch.einsum("nhc,hc->nh", h, self.att_src)
         target_score = torch.einsum("nhc,hc->nh", own_rows(h, adjacency), self.att_dst)
-        y = attend(h, source_score, target_score, adjacency, self.negative_slope)
+        columns = None if context.columns is None else context.columns.vertex_ids(adjacency.columns, x.device)
+        y = attend(
+            h,
+            source_score,
+            target_score,
+            adjacency,
+            self.negative_slope,
+            dropout=self.attention_dropout,
+            noise=context.noise,
+            source_vertices=columns,
+        )
         return self.finish(y.flatten(1) if self.concat else y.mean(1), x, context)
 
     def __repr__(self) -> str:

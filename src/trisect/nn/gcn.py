@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
@@ -43,15 +42,14 @@ class GCNLayer(Convolution):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """x·Wᵀ where that is not wider than x."""
-        return functional.linear(x, self.weight) if self.transform_first else x
+        return ops.dense(x, self.weight) if self.transform_first else x
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours, and W if it is still to come."""
-        y = ops.aggregate(message, adjacency)
-        if not self.transform_first:
-            y = functional.linear(y, self.weight)
-        return self.finish(y, x, context)
+        if self.transform_first:
+            return self.finish_sum(message, adjacency, x, context)
+        return self.finish_sum_product(message, adjacency, self.weight, x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """From Â·x."""
-        return self.finish(functional.linear(aggregated, self.weight), x, context)
+        return self.finish_product(aggregated, self.weight, x, context)

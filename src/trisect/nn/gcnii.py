@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trisect import ops
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context
 from trisect.nn.convolution import Convolution
@@ -51,15 +50,17 @@ class GCN2Layer(Convolution):
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours, then as from the sum."""
-        return self.combine_aggregated(ops.aggregate(message, adjacency), x, context)
+        return self.finish_sum_product(message, adjacency, self._mixed(x), x, context, context.shared["h0"], self.alpha)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """From Â·x."""
         support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
-        # the identity goes into the small matrix, so that there is one product and no second pass over the rows
+        return self.finish_product(support, self._mixed(x), x, context)
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        """(1-θ)·I + θ·W: one product then does for both, and there is no second pass over the rows."""
         identity = torch.eye(self.out_channels, dtype=x.dtype, device=x.device)
-        mixed = torch.lerp(identity, self.weight.t().to(x.dtype), self.theta)
-        return self.finish(support @ mixed, x, context)
+        return torch.lerp(identity, self.weight.to(x.dtype), self.theta)
 
     def __repr__(self) -> str:
         return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"

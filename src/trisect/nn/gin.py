@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
@@ -83,20 +82,25 @@ class GINLayer(Convolution):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """W1·x where that is not wider than x."""
-        return functional.linear(x, self.weight1) if self.transform_first else x
+        return ops.dense(x, self.weight1) if self.transform_first else x
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours and the vertex itself, then the rest of the MLP."""
-        total = ops.aggregate(message, adjacency) + (1.0 + self.eps) * own_rows(message, adjacency)
-        hidden = total + self.bias1 if self.transform_first else functional.linear(total, self.weight1, self.bias1)
+        own = (1.0 + self.eps) * own_rows(message, adjacency)
+        if self.transform_first:
+            hidden = ops.convolve(message, adjacency, add=own, bias=self.bias1, relu=self.mlp_norm is None)
+        else:
+            hidden = self._first(ops.convolve(message, adjacency, add=own))
         return self._after_first(hidden, x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """From the sum over neighbours."""
-        hidden = functional.linear(aggregated + (1.0 + self.eps) * x, self.weight1, self.bias1)
-        return self._after_first(hidden, x, context)
+        return self._after_first(self._first(aggregated + (1.0 + self.eps) * x), x, context)
+
+    def _first(self, total: Tensor) -> Tensor:
+        return ops.dense(total, self.weight1, self.bias1, relu=self.mlp_norm is None)
 
     def _after_first(self, hidden: Tensor, x: Tensor, context: Context) -> Tensor:
         if self.mlp_norm is not None:
-            hidden = self.mlp_norm(hidden)
-        return self.finish(functional.linear(torch.relu(hidden), self.weight2), x, context)
+            hidden = torch.relu(self.mlp_norm(hidden))
+        return self.finish_product(hidden, self.weight2, x, context)

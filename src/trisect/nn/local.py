@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
@@ -46,7 +45,7 @@ class LinearLayer(Convolution):
 
     def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
         """x [rows, in_channels] → [rows, out_channels]."""
-        return self.finish(functional.linear(x, self.weight), x, context)
+        return self.finish_product(x, self.weight, x, context)
 
 
 class DropoutLayer(Layer):

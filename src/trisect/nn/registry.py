@@ -109,7 +109,7 @@ def _check(model: str, option: Option, value: Any) -> None:
             raise ConfigError(f"{where} is {value!r}; give a number from 0 up to, but not including, 1.")
 
 
-_SHARES = ("dropout", "input_dropout", "alpha")
+_SHARES = ("dropout", "input_dropout", "attention_dropout", "alpha")
 
 
 def _check_width(name: str, value: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
@@ -49,8 +48,8 @@ class ResGCNLayer(Layer):
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Both products and the residual."""
-        y = functional.linear(ops.aggregate(message, adjacency), self.weight, self.bias)
-        return torch.addmm(y, own_rows(message, adjacency), self.weight_root.t()) + x
+        root = ops.dense(own_rows(message, adjacency), self.weight_root, self.bias, add=x)
+        return root + ops.convolve_dense(message, adjacency, self.weight)
 
 
 class ReadoutLayer(Layer):
@@ -80,4 +79,4 @@ class ReadoutLayer(Layer):
     def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
         """x [rows, in_channels] → [rows, out_channels]."""
         z = ops.dropout(torch.relu(self.norm(x)), self.dropout, context.noise)
-        return functional.linear(z, self.weight, self.bias)
+        return ops.dense(z, self.weight, self.bias)

@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
+from trisect.nn.base import Context, own_rows
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import fan_in_
 
@@ -61,18 +60,24 @@ class SAGELayer(Convolution):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """x·Wᵀ where that is not wider than x."""
-        return functional.linear(x, self.weight) if self.transform_first else x
+        return ops.dense(x, self.weight) if self.transform_first else x
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Reduce over neighbours, W if it is still to come, and the root."""
-        y = ops.aggregate(message, adjacency, self.reduce)
-        if not self.transform_first:
-            y = functional.linear(y, self.weight)
-        return self.finish(self._with_root(y, x), x, context)
+        if self.transform_first:
+            return self.finish_sum(message, adjacency, x, context, self._root(x))
+        return self.combine_aggregated(ops.aggregate(message, adjacency, self.reduce), x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """From the mean over neighbours."""
-        return self.finish(self._with_root(functional.linear(aggregated, self.weight), x), x, context)
+        return self.finish_product(aggregated, self.weight, x, context, self._root(x))
 
-    def _with_root(self, y: Tensor, x: Tensor) -> Tensor:
-        return y if self.weight_root is None else torch.addmm(y, x, self.weight_root.t())
+    def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """As `prepare` and `combine`, with one gradient of x instead of two that are added."""
+        if self.weight_root is None or not self.transform_first:
+            return super().forward(x, adjacency, context)
+        message, root = ops.branches(x, self.weight, self.weight_root, adjacency.self_start, adjacency.rows)
+        return self.finish_sum(message, adjacency, own_rows(x, adjacency), context, root)
+
+    def _root(self, x: Tensor) -> Tensor | None:
+        return None if self.weight_root is None else ops.dense(x, self.weight_root)

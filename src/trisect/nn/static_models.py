@@ -127,16 +127,18 @@ def gat(
     norm: Norm = "none",
     residual: bool = False,
     negative_slope: float = 0.2,
+    attention_dropout: float = 0.0,
 ) -> Recipe:
     """Graph attention: `hidden` is the width of all heads together; the last layer takes the mean of `out_heads`."""
     each = split_heads(hidden, heads)
     inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    make = partial(GATLayer, negative_slope=negative_slope, attention_dropout=attention_dropout)
     makers: list[Maker] = []
     for number in range(layers - 1):
         width = in_channels if number == 0 else hidden
-        makers.append(partial(GATLayer, width, each, heads=heads, negative_slope=negative_slope, **inner))
+        makers.append(partial(make, width, each, heads=heads, **inner))
     width = in_channels if layers == 1 else hidden
-    makers.append(partial(GATLayer, width, out_channels, heads=out_heads, concat=False, negative_slope=negative_slope))
+    makers.append(partial(make, width, out_channels, heads=out_heads, concat=False))
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=True)
 
 
