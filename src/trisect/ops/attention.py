@@ -16,6 +16,7 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
 from trisect.noise import Noise, bits_at, drop_threshold, row_keys
+from trisect.ops.memory import empty
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
@@ -57,7 +58,7 @@ def attend(
     scale = 1.0 if keys is None else 1.0 / (1.0 - dropout)
     same = x.dtype == source_score.dtype == target_score.dtype
     if x.device.type == "cpu" and x.dtype in _SUFFIX and same and library.available():
-        result: Tensor = _Attend.apply(
+        result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
             x, source_score, target_score, adjacency, negative_slope, threshold, scale, keys, ids
         )
         return result
@@ -202,11 +203,11 @@ class _Attend(torch.autograd.Function):
         x, source, target = x.contiguous(), source.contiguous(), target.contiguous()
         kind = _SUFFIX[x.dtype]
         shape = (adjacency.rows, *x.shape[1:])
-        out = torch.empty(shape, dtype=x.dtype)
+        out = empty(shape, x.dtype)
         stats = positive = None
         if any(ctx.needs_input_grad):
-            stats = torch.empty(adjacency.rows, 4, x.shape[1], dtype=x.dtype)
-            positive = torch.empty(shape, dtype=x.dtype)
+            stats = empty((adjacency.rows, 4, x.shape[1]), x.dtype)
+            positive = empty(shape, x.dtype)
         problem = _problem(adjacency, x, slope, threshold, scale, keys, ids)
         _done(
             _FORWARD[kind](
@@ -225,15 +226,15 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, source, out, stats, positive = ctx.saved_tensors
         kind, count = _SUFFIX[x.dtype], library.threads()
         d_out = d_out.contiguous()
         # prepare writes into the statistics, and backward may be called a second time
-        stats = stats.clone()
+        stats = empty(stats.shape, stats.dtype).copy_(stats)
         d_target = torch.empty(stats.shape[0], x.shape[1], dtype=x.dtype)
-        d_x, d_source = torch.empty_like(x), torch.empty_like(source)
+        d_x, d_source = empty(x.shape, x.dtype), empty(source.shape, x.dtype)
         problem = _problem(ctx.adjacency, x, ctx.slope, *ctx.draw)
         _PREPARE[kind](
             ctypes.addressof(problem),

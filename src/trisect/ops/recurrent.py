@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from trisect.errors import ConfigError
 from trisect.native import library
+from trisect.ops.memory import empty
 
 _LSTM, _GRU = 0, 1
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -50,7 +51,7 @@ def lstm(
     weights = torch.cat((weight_ih, weight_hh), 1).view(4, hidden, -1).permute(1, 2, 0)
     biases = h.new_zeros(hidden, 4) if bias is None else bias.view(4, hidden).t()
     second = inputs[1] if len(inputs) == 2 else None
-    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases)
+    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases)  # type: ignore[no-untyped-call]
     return out, h_last, c_last
 
 
@@ -87,9 +88,8 @@ def gru(
     first = zero if bias_ih is None else bias_ih.view(3, hidden)
     second = zero if bias_hh is None else bias_hh.view(3, hidden)
     biases = torch.stack((first[0] + second[0], first[1] + second[1], first[2], second[2]), 1)
-    out, h_last, _ = _Recurrent.apply(
-        _GRU, inputs[0], inputs[1] if len(inputs) == 2 else None, h, None, weights, biases
-    )
+    frame = inputs[1] if len(inputs) == 2 else None
+    out, h_last, _ = _Recurrent.apply(_GRU, inputs[0], frame, h, None, weights, biases)  # type: ignore[no-untyped-call]
     return out, h_last
 
 
@@ -273,13 +273,13 @@ class _Recurrent(torch.autograd.Function):
         c = None if c is None else c.contiguous()
         kind = _SUFFIX[h.dtype]
         steps, rows, hidden = first.shape[0], *h.shape
-        out = torch.empty(steps, rows, hidden, dtype=h.dtype)
+        out = empty((steps, rows, hidden), h.dtype)
         h_last = torch.empty_like(h)
         c_last = None if c is None else torch.empty_like(c)
         cells = None
         if c is not None and any(ctx.needs_input_grad):
             strip = _STRIP[kind]()
-            cells = torch.empty(-(-rows // strip), steps, hidden, strip, dtype=h.dtype)
+            cells = empty((-(-rows // strip), steps, hidden, strip), h.dtype)
         problem = _problem((first, second), h, c, weights, bias)
         _done(
             _FORWARD[kind](
@@ -298,7 +298,7 @@ class _Recurrent(torch.autograd.Function):
         return out, h_last, c_last
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[misc]
     def backward(
         ctx: Any, d_out: Tensor | None, d_h_last: Tensor | None, d_c_last: Tensor | None
     ) -> tuple[Tensor | None, ...]:
@@ -308,7 +308,7 @@ class _Recurrent(torch.autograd.Function):
         d_h_last = None if d_h_last is None else d_h_last.contiguous()
         d_c_last = None if d_c_last is None else d_c_last.contiguous()
         d_frames = [
-            torch.empty(frame.shape, dtype=frame.dtype) if needed and frame is not None else None
+            empty(frame.shape, frame.dtype) if needed and frame is not None else None
             for frame, needed in zip((first, second), ctx.needs_input_grad[1:3], strict=True)
         ]
         d_h = torch.empty_like(h)
