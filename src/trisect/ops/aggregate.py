@@ -14,7 +14,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT, INT64, POINTER, Kernel, available, threads
 from trisect.noise import Noise, drop_threshold
 from trisect.ops._aggregate_torch import max_backward_torch, max_torch, sum_torch
-from trisect.ops.dropout import dropout
+from trisect.ops.dropout import dropout, noise_ids
 from trisect.ops.memory import empty
 
 Reduce = Literal["sum", "mean", "max"]
@@ -117,7 +117,7 @@ def aggregate_into(
     if add is not None:
         add = add.to(x.dtype)
         add = add if _adjacent(add) else add.contiguous()
-    vertices = noise.vertices.to(torch.int64).contiguous() if noise and drop and noise.vertices is not None else None
+    vertices = noise_ids(noise, adjacency.rows) if noise is not None and drop else None
     starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
     arguments = _SumArguments(
         *(starts.data_ptr(), ends.data_ptr(), adjacency.indices.data_ptr(), _pointer(values)),
@@ -126,7 +126,7 @@ def aggregate_into(
         *(adjacency.rows, adjacency.columns, x.shape[1], adjacency.column_base),
         *(x.stride(0), 0 if add is None else add.stride(0), out.stride(0)),
         *(alpha, beta, 1.0 / (1.0 - p) if drop else 1.0),
-        noise.key("dropout") if noise and drop else 0,
+        noise.key("dropout") if noise is not None and drop else 0,
         drop_threshold(p) if drop else 0,
         int(relu) | (2 if drop else 0),
         threads(),
