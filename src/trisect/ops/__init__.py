@@ -1,6 +1,9 @@
 """Kernels: native C, the torch fallback, CUDA through torch; autograd functions on top. Knows no layouts."""
 
 from trisect.ops.aggregate import aggregate
+from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
+from trisect.ops.fused import branches, convolve, convolve_dense, dense
+from trisect.ops.recurrent import gru, lstm
 
-__all__ = ["aggregate", "dropout"]
+__all__ = ["aggregate", "attend", "branches", "convolve", "convolve_dense", "dense", "dropout", "gru", "lstm"]

@@ -1,0 +1,107 @@
+"""Relu and dropout at the end of a kernel, as arguments of it, and their gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from trisect.native.library import DOUBLE, INT, INT64, POINTER, UINT32, UINT64, Kernel, available, threads
+from trisect.noise import Noise, drop_threshold
+from trisect.ops.memory import empty
+
+KINDS = {torch.float32: "f32", torch.float64: "f64"}
+
+# relu, drop, threshold, scale, key, vertices
+FINISH_TYPES = (INT, INT, UINT32, DOUBLE, UINT64, POINTER)
+
+_GRADIENT = {
+    dtype: Kernel(
+        f"trisect_finish_gradient_{kind}",
+        *(POINTER, INT64, POINTER, INT64, POINTER, INT64, POINTER, INT64, INT64),
+        *FINISH_TYPES,
+        INT,
+        returns=INT,
+    )
+    for dtype, kind in KINDS.items()
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Finish:
+    """y → dropout(relu(y)); each part may be missing. `noise` is None where nothing is dropped."""
+
+    relu: bool
+    p: float
+    noise: Noise | None
+    vertices: Tensor | None
+
+    NONE: ClassVar[Finish]
+
+    @classmethod
+    def of(cls, relu: bool, p: float, noise: Noise | None) -> Finish:
+        """With the ids of the noise as the kernels read them."""
+        if noise is None or p == 0.0:
+            return cls(relu, 0.0, None, None)
+        ids = noise.vertices
+        return cls(relu, p, noise, None if ids is None else ids.to(torch.int64).contiguous())
+
+    @property
+    def active(self) -> bool:
+        """Whether it changes anything."""
+        return self.relu or self.noise is not None
+
+    def arguments(self) -> tuple[object, ...]:
+        """As FINISH_TYPES."""
+        if self.noise is None:
+            return int(self.relu), 0, 0, 1.0, 0, None
+        pointer = None if self.vertices is None else self.vertices.data_ptr()
+        threshold, scale = drop_threshold(self.p), 1.0 / (1.0 - self.p)
+        return int(self.relu), 1, threshold, scale, self.noise.key("dropout"), pointer
+
+
+Finish.NONE = Finish(False, 0.0, None, None)
+
+
+def usable(first: Tensor, *others: Tensor | None) -> bool:
+    """Whether the native kernels take these tensors: on the CPU, float32 or float64, all alike."""
+    return (
+        first.device.type == "cpu"
+        and first.dtype in KINDS
+        and all(other is None or (other.dtype == first.dtype and other.device == first.device) for other in others)
+        and available()
+    )
+
+
+def rows_contiguous(x: Tensor) -> Tensor:
+    """x itself if its rows lie in one piece, else a copy."""
+    return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
+
+
+def finish_gradient(
+    gradient: Tensor, out: Tensor | None, finish: Finish, want_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradient before relu and dropout, and the sum of its rows where wanted; `out` is the result (with relu)."""
+    if not finish.active:
+        return gradient, gradient.sum(0) if want_bias else None
+    rows, width = gradient.shape
+    result = empty((rows, width), gradient.dtype)
+    gbias = torch.empty(width, dtype=gradient.dtype) if want_bias else None
+    failed = _GRADIENT[gradient.dtype](
+        gradient.data_ptr(),
+        gradient.stride(0),
+        None if out is None else out.data_ptr(),
+        0 if out is None else out.stride(0),
+        result.data_ptr(),
+        result.stride(0),
+        None if gbias is None else gbias.data_ptr(),
+        rows,
+        width,
+        *finish.arguments(),
+        threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the gradient of relu and dropout")
+    return result, gbias

@@ -1,0 +1,264 @@
+"""Whole layers in few passes over memory: a linear map or an aggregation with all that follows it.
+
+Each function is one node of autograd. It keeps as little as it can for backward (the result itself, or one bit an
+element, tells what relu and dropout let through), and takes its large tensors from the pool of `ops.memory`. Where the
+native kernels are missing, or on another device or type, the same is done by plain torch operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from trisect.graph.adjacency import Adjacency
+from trisect.noise import Noise
+from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
+from trisect.ops._products import product, product_gradient
+from trisect.ops.aggregate import aggregate, aggregate_into
+from trisect.ops.dropout import dropout
+from trisect.ops.memory import empty
+
+
+def dense(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    add: Tensor | None = None,
+    relu: bool = False,
+    p: float = 0.0,
+    noise: Noise | None = None,
+) -> Tensor:
+    """dropout(relu(x·weightᵀ + add + bias)), each row for itself.
+
+    Args:
+        x: [rows, inputs].
+        weight: [outputs, inputs], with any strides.
+        bias: [outputs].
+        add: [rows, outputs].
+        relu, p, noise: what follows; no dropout without noise.
+    """
+    finish = Finish.of(relu, p, noise)
+    if usable(x, weight, bias, add):
+        result: Tensor = _Dense.apply(x, weight, bias, add, finish)  # type: ignore[no-untyped-call]
+        return result
+    y = functional.linear(x, weight, bias)
+    return _plain(y if add is None else y + add, finish)
+
+
+def branches(x: Tensor, weight: Tensor, weight_root: Tensor, start: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Two linear maps of one input: x·weightᵀ of all rows, and x·weight_rootᵀ of `rows` rows from `start`.
+
+    Both gradients of x go into one buffer, which autograd would otherwise add up in passes of its own.
+
+    Shapes: x [columns, inputs]; weight, weight_root [outputs, inputs] → [columns, outputs], [rows, outputs].
+    """
+    if usable(x, weight, weight_root):
+        result: tuple[Tensor, Tensor] = _Branches.apply(x, weight, weight_root, start, rows)  # type: ignore[no-untyped-call]
+        return result
+    return functional.linear(x, weight), functional.linear(x[start : start + rows], weight_root)
+
+
+def convolve(
+    message: Tensor,
+    adjacency: Adjacency,
+    *,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+    relu: bool = False,
+    p: float = 0.0,
+    noise: Noise | None = None,
+) -> Tensor:
+    """dropout(relu(Â·message + add + bias)), in one pass over the edges.
+
+    Shapes: message [columns, features]; add [rows, features]; bias [features] → [rows, features].
+    """
+    finish = Finish.of(relu, p, noise)
+    if usable(message, add, bias):
+        result: Tensor = _Convolve.apply(message, add, bias, adjacency, finish)  # type: ignore[no-untyped-call]
+        return result
+    y = aggregate(message, adjacency)
+    y = y if add is None else y + add
+    return _plain(y if bias is None else y + bias, finish)
+
+
+def convolve_dense(
+    x: Tensor,
+    adjacency: Adjacency,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    add: Tensor | None = None,
+    share: float = 0.0,
+    relu: bool = False,
+    p: float = 0.0,
+    noise: Noise | None = None,
+) -> Tensor:
+    """dropout(relu(((1-share)·Â·x + share·add)·weightᵀ + bias)): the aggregation first, then the linear map.
+
+    Args:
+        x: [columns, inputs].
+        weight: [outputs, inputs], with any strides.
+        add: [rows, inputs]; needed where `share` (GCNII's α) is not 0.
+    """
+    finish = Finish.of(relu, p, noise)
+    if add is None:
+        share = 0.0
+    if usable(x, weight, bias, add):
+        result: Tensor = _ConvolveDense.apply(x, weight, bias, add, adjacency, share, finish)  # type: ignore[no-untyped-call]
+        return result
+    support = aggregate(x, adjacency)
+    if add is not None:
+        support = torch.lerp(support, add, share)
+    return _plain(functional.linear(support, weight, bias), finish)
+
+
+def _plain(y: Tensor, finish: Finish) -> Tensor:
+    return dropout(torch.relu(y) if finish.relu else y, finish.p, finish.noise)
+
+
+class _Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, finish: Finish) -> Tensor:
+        needs = ctx.needs_input_grad
+        x = rows_contiguous(x)
+        out, bits = product(x, weight, bias, add, finish, mark=any(needs))
+        ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None, bits)
+        ctx.finish = finish
+        ctx.shape = x.shape
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bits = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        gradient = rows_contiguous(gradient)
+        gx = empty(ctx.shape, gradient.dtype) if needs[0] else None
+        # without relu and dropout the gradient of `add` is the one that came
+        masked = empty(gradient.shape, gradient.dtype) if needs[3] and ctx.finish.active else None
+        gw, gbias = product_gradient(
+            gradient, bits, x, weight, ctx.finish, inputs=ctx.shape[1], gx=gx, want_bias=needs[2], masked=masked
+        )
+        gadd = (gradient if masked is None else masked) if needs[3] else None
+        return gx, gw, gbias, gadd, None
+
+
+class _Branches(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, weight_root: Tensor, start: int, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        x = rows_contiguous(x)
+        ctx.save_for_backward(x, weight, weight_root)
+        ctx.range = (start, start + rows)
+        ctx.set_materialize_grads(False)
+        message, _ = product(x, weight, None, None, Finish.NONE, mark=False)
+        root, _ = product(x[start : start + rows], weight_root, None, None, Finish.NONE, mark=False)
+        return message, root
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_message: Tensor | None, g_root: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, weight, weight_root = ctx.saved_tensors
+        start, stop = ctx.range
+        needs = ctx.needs_input_grad
+        gx = gw = gw_root = None
+        if needs[0]:
+            gx = empty(x.shape, x.dtype)
+        if g_message is not None:
+            gw, _ = product_gradient(
+                rows_contiguous(g_message), None, x if needs[1] else None, weight, Finish.NONE, inputs=x.shape[1], gx=gx
+            )
+        elif gx is not None:
+            gx.zero_()
+        if g_root is not None:
+            gw_root, _ = product_gradient(
+                rows_contiguous(g_root),
+                None,
+                x[start:stop] if needs[2] else None,
+                weight_root,
+                Finish.NONE,
+                inputs=x.shape[1],
+                gx=None if gx is None else gx[start:stop],
+                accumulate=True,
+            )
+        return gx, gw, gw_root, None, None
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, message: Tensor, add: Tensor | None, bias: Tensor | None, adjacency: Adjacency, finish: Finish
+    ) -> Tensor:
+        out = empty((adjacency.rows, message.shape[1]), message.dtype)
+        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=finish.relu, p=finish.p, noise=finish.noise)
+        ctx.save_for_backward(out if finish.relu and any(ctx.needs_input_grad) else None)
+        ctx.adjacency = adjacency
+        ctx.finish = finish
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad
+        gradient, gbias = finish_gradient(rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2])
+        gmessage = None
+        if needs[0]:
+            gmessage = empty((ctx.adjacency.columns, gradient.shape[1]), gradient.dtype)
+            aggregate_into(gmessage, gradient, ctx.adjacency.transpose())
+        return gmessage, gradient if needs[1] else None, gbias, None, None
+
+
+class _ConvolveDense(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        add: Tensor | None,
+        adjacency: Adjacency,
+        share: float,
+        finish: Finish,
+    ) -> Tensor:
+        needs = ctx.needs_input_grad
+        support = empty((adjacency.rows, x.shape[1]), x.dtype)
+        aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share)
+        out, bits = product(support, weight, bias, None, finish, mark=any(needs))
+        ctx.save_for_backward(support if needs[1] else None, weight if needs[0] or needs[3] else None, bits)
+        ctx.adjacency = adjacency
+        ctx.share = share
+        ctx.finish = finish
+        ctx.inputs = x.shape[1]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        support, weight, bits = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        gradient = rows_contiguous(gradient)
+        share = ctx.share
+        g_support = empty((gradient.shape[0], ctx.inputs), gradient.dtype) if needs[0] or needs[3] else None
+        # The small matrix takes the factor, so that g_support is the gradient of `add` as it stands.
+        factor = share if needs[3] and share != 0.0 else 1.0
+        gw, gbias = product_gradient(
+            gradient,
+            bits,
+            support,
+            None if weight is None or g_support is None else weight * factor,
+            ctx.finish,
+            inputs=ctx.inputs,
+            gx=g_support,
+            want_bias=needs[2],
+        )
+        gx = None
+        if needs[0] and g_support is not None:
+            gx = empty((ctx.adjacency.columns, ctx.inputs), gradient.dtype)
+            aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - share) / factor)
+        return gx, gw, gbias, g_support if needs[3] else None, None, None, None
