@@ -94,7 +94,8 @@ def test_not_yaml(refused, command, tmp_path):
         ("train.epochs=ten", "train.epochs is 'ten', but must be a whole number."),
         ("train.device=cuda:7", "train.device is 'cuda:7'"),
         ("train.device=abacus", "train.device is 'abacus'"),
-        ("train.monitor=val.beauty", "train.monitor is 'val.beauty'"),
+        ("train.monitor=val.accurcy", "did you mean 'val.accuracy'?"),
+        ("train.monitor=accuracy", "train.monitor is 'accuracy', but must look like val.accuracy."),
         ("data.smoothing={kind: edge-life, length: 2}", "data.smoothing is for timelines"),
         ("model.name=cd-gcn", "timeline"),
         ("layout.vertex=2", "this version runs layouts of one rank"),
@@ -135,8 +136,8 @@ def test_corrupt_archive(refused, small, tmp_path, command, damage):
         ({"node_labels": np.zeros(7, np.int64)}, "label"),
         ({"train_masks": np.zeros((1, 12), bool)}, "train"),
         ({"train_masks": np.ones((1, 5), bool)}, "train"),
-        ({"edges": np.array([[0, 40]])}, "40"),
-        ({"node_features": np.full((12, 2), np.nan, np.float32)}, "feature"),
+        ({"edges": np.array([[0, 40]])}, "x has the shape [12, 12]; it must be [41, features]"),
+        ({"node_features": np.full((12, 2), np.nan, np.float32)}, "x[0, 0] is nan"),
     ],
 )
 def test_arrays_that_do_not_fit(refused, small, tmp_path, command, arrays, word):

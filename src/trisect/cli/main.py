@@ -53,28 +53,29 @@ def run(arguments: list[str] | None = None) -> None:
 
 def run_command(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. Unexpected exceptions pass, with their traceback."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        result = app(args=arguments, prog_name="trisect", standalone_mode=False)
+        result = app(args=given or ["--help"], prog_name="trisect", standalone_mode=False)
     except TrisectError as error:
         return _end(str(error), error.exit_code)
-    except KeyboardInterrupt as stop:
-        return _end(str(stop) or "Stopped.", 130)
-    except typer.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         return _end("Stopped.", 130)
-    except typer.Exit as leave:
-        return int(leave.exit_code)
+    except typer.Exit as leave:  # typer also turns Ctrl-C into one
+        return _end("Stopped.", 130) if leave.exit_code == 130 else int(leave.exit_code)
     except BrokenPipeError:  # the reader of our output (head, less) has gone
         sys.stderr.close()
         return 141
     except Exception as error:
-        # typer's own usage errors; their class differs between its releases
+        # typer's own usage errors, whose class differs between its releases
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        text = message()
-        if text:  # empty where help was shown instead
-            return _end(text, 2)
-        return 0
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message())
+            return 0
+        return _end(message(), 2)
+    if result == 130:
+        return _end("Stopped.", 130)
     return result if isinstance(result, int) else 0
 
 

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import typer
 
-from trisect.errors import CheckpointError, ConfigError, unknown
+from trisect.errors import CheckpointError, ConfigError, TrisectError, unknown
 
 BUILT_IN = "deep"
+
+
+class StoppedError(TrisectError):
+    """The user pressed Ctrl-C. (Left as KeyboardInterrupt, typer would end the process without a word.)"""
+
+    exit_code = 130
 
 
 def examples() -> dict[str, Path]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trisect.cli.source import find_config, newest_run, sentence
+from trisect.cli.source import StoppedError, find_config, newest_run, sentence
 
 
 def train(
@@ -58,7 +58,7 @@ def train(
         try:
             summary = run(prepared, directory, resume=resume, say=progress.say, on_epoch=progress.epoch)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Stopped; continue with: trisect train --resume --out {target}") from None
+            raise StoppedError(f"Stopped; continue with: trisect train --resume --out {target}") from None
     progress.metrics(summary)
     try:
         sentence(f"Report: {write_report(directory)}")

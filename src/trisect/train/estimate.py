@@ -8,6 +8,8 @@ from trisect.train.setup import Setup
 _COPIES_OF_PARAMETERS = 4
 # what a layer keeps for its backward pass, and the gradient beside it, in units of its output
 _COPIES_OF_OUTPUTS = 3.0
+# the same with the gates of a recurrent part
+_COPIES_OF_DYNAMIC_OUTPUTS = 8.0
 
 
 def estimate_memory(setup: Setup, vertices: int) -> int:
@@ -15,6 +17,7 @@ def estimate_memory(setup: Setup, vertices: int) -> int:
     parameters = list(setup.modules.parameters())
     size = parameters[0].element_size() if parameters else 4
     trained = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    width = sum(int(layer.out_channels) for layer in setup.program.model.layers)  # type: ignore[arg-type]
+    width = sum(layer.out_channels for layer in setup.program.model.stack)
     outputs = setup.steps * vertices * width * size
-    return int(_COPIES_OF_PARAMETERS * trained + _COPIES_OF_OUTPUTS * outputs)
+    copies = _COPIES_OF_DYNAMIC_OUTPUTS if setup.timeline else _COPIES_OF_OUTPUTS
+    return int(_COPIES_OF_PARAMETERS * trained + copies * outputs)

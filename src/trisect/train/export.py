@@ -43,7 +43,7 @@ def export(setup: Setup, record: Record, path: Path) -> int:
     if path.suffix == ".npz":
         shaped = found if setup.timeline else {name: value[0] for name, value in found.items()}
         with draft.open("wb") as file:
-            np.savez_compressed(file, vertex=names, **shaped)  # type: ignore[arg-type]
+            np.savez_compressed(file, vertex=names, **shaped)
     else:
         _write_parquet(draft, names, found, steps, setup.timeline)
     draft.replace(path)

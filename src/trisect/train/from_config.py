@@ -13,7 +13,7 @@ import torch
 
 from trisect import __version__
 from trisect.config import Config
-from trisect.config.nearest import unknown_setting
+from trisect.config.nearest import unknown_setting, unknown_value
 from trisect.data.generate import GENERATORS
 from trisect.data.load import check, load
 from trisect.data.records import Record, TimelineRecord
@@ -24,7 +24,7 @@ from trisect.layout import Layout
 from trisect.nn import options as model_options
 from trisect.train.estimate import estimate_memory
 from trisect.train.fit import model_maker
-from trisect.train.loop import Result, Trainer, TrainOptions
+from trisect.train.loop import NoRecorder, Result, Trainer, TrainOptions
 from trisect.train.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import Setup, check_device
 from trisect.train.supported import require_supported
@@ -176,7 +176,22 @@ def build_setup(config: Config, record: Record) -> Setup:
         data = Graph.from_record(record)
     model = config.model.model_dump(exclude_none=True)
     maker = model_maker(model.pop("name"), model, config.train.seed)
-    return Setup.of(maker, data, config.task.model_dump(), train_options(config))
+    options = train_options(config)
+    setup = Setup.of(maker, data, config.task.model_dump(), options)
+    if options.monitor is not None:
+        _check_monitor(setup, options, options.monitor)
+    return setup
+
+
+def _check_monitor(setup: Setup, options: TrainOptions, monitor: str) -> None:
+    """Measure once, so that a measure that the task does not have is noticed now and not after the first epochs."""
+    split = monitor.partition(".")[0]
+    if split not in SPLITS:
+        raise ConfigError(f"train.monitor is {monitor!r}, but must look like {setup.task.monitor}.")
+    measured = Trainer(setup, options, NoRecorder()).evaluate((split,), epoch=0)[split]
+    known = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
+    if measured and monitor not in known:
+        raise ConfigError(unknown_value("train.monitor", monitor, known))
 
 
 def train_options(config: Config) -> TrainOptions:
