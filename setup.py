@@ -2,7 +2,8 @@
 
 The kernels are plain C without Python headers, so the result is an ordinary shared library without an ABI tag, and one
 wheel serves every Python on a platform. Each source is compiled once for each instruction set; the loader picks one.
-Where there is no working C compiler the installation still succeeds, and the slower torch path is used.
+Where there is no working C compiler the installation still succeeds, and the slower torch path is used; with the
+environment variable TRISECT_REQUIRE_NATIVE set it fails instead.
 """
 
 from __future__ import annotations
@@ -121,11 +122,11 @@ class BuildKernels(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile; on failure warn and go on, unless TRISECT_REQUIRE_NATIVE is set."""
+        """Compile; on failure warn and go on where the extension is optional."""
         try:
             compile_library(Path(self.get_ext_fullpath(ext.name)), Path(self.build_temp))
         except CompileError as error:
-            if os.environ.get("TRISECT_REQUIRE_NATIVE"):
+            if not ext.optional:
                 raise
             print(f"warning: the native kernels were not built, the slower torch path will be used: {error}")
 
@@ -148,9 +149,13 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+KERNELS = Extension(
+    "trisect.native._kernels",
+    [str(path) for path in sorted(SOURCES.glob("*.c"))],
+    optional=not os.environ.get("TRISECT_REQUIRE_NATIVE"),
+)
+
 setup(
-    ext_modules=[
-        Extension("trisect.native._kernels", [str(path) for path in sorted(SOURCES.glob("*.c"))], optional=True)
-    ],
+    ext_modules=[KERNELS],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},
 )

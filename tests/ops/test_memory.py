@@ -1,0 +1,110 @@
+"""The pool of buffers."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+
+from trisect.ops.memory import SMALLEST, Pool, empty
+
+MIB = 1 << 20
+
+
+def test_small_and_large_have_the_shape_and_type_asked_for():
+    for shape in ((3, 4), (0, 5), (700, 1000), (2, 300, 1000), (5_000_000,)):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32):
+            tensor = empty(shape, dtype)
+            assert tensor.shape == torch.Size(shape)
+            assert tensor.dtype == dtype
+            assert tensor.is_contiguous()
+            tensor.fill_(3)
+            assert bool((tensor == 3).all())
+
+
+def test_a_buffer_comes_back_when_the_last_view_is_gone():
+    pool = Pool()
+    tensor = pool.empty((1000, 1000), torch.float32)
+    address, view = tensor.data_ptr(), tensor[10:20]
+    del tensor
+    gc.collect()
+    assert pool.stats().free_bytes == 0
+    del view
+    gc.collect()
+    stats = pool.stats()
+    assert stats.used_bytes == 0
+    assert stats.free_bytes >= 4_000_000
+    again = pool.empty((999, 1000), torch.float32)
+    assert again.data_ptr() == address
+    assert pool.stats().hits == 1
+
+
+def test_two_tensors_never_share_memory():
+    pool = Pool()
+    tensors = [pool.empty((600, 1000), torch.float32).fill_(value) for value in range(8)]
+    del tensors[::2]
+    fresh = [pool.empty((600, 1000), torch.float32).fill_(value) for value in range(100, 106)]
+    assert [int(tensor[0, 0]) for tensor in tensors] == [1, 3, 5, 7]
+    assert [int(tensor[-1, -1]) for tensor in fresh] == list(range(100, 106))
+
+
+def test_the_pool_holds_no_more_than_was_in_use_at_once():
+    pool = Pool()
+    for size in range(2, 40):
+        pool.empty((size * MIB,), torch.int8)
+    stats = pool.stats()
+    assert stats.used_bytes == 0
+    assert stats.free_bytes <= stats.peak_bytes <= 40 * MIB
+
+
+def test_a_much_larger_buffer_is_not_wasted_on_a_small_tensor():
+    pool = Pool()
+    pool.empty((64 * MIB,), torch.int8)
+    pool.empty((2 * MIB,), torch.int8)
+    assert pool.stats().hits == 0
+
+
+def test_trim_gives_the_free_buffers_back():
+    pool = Pool()
+    kept = pool.empty((2 * MIB,), torch.int8)
+    pool.empty((4 * MIB,), torch.int8)
+    assert pool.trim() == 4 * MIB
+    assert pool.stats().free_bytes == 0
+    assert pool.stats().used_bytes == 2 * MIB
+    kept.fill_(1)
+
+
+def test_begins_at_a_huge_page():
+    assert Pool().empty((SMALLEST,), torch.int8).data_ptr() % (2 * MIB) == 0
+
+
+def test_behaves_as_a_tensor_of_its_own():
+    tensor = empty((1000, 1000)).fill_(1.0)
+    assert not tensor._is_view()
+    tensor.requires_grad_()
+    (tensor * 2).relu_().sum().backward()
+    assert float(tensor.grad[0, 0]) == 2.0
+
+
+@pytest.mark.parametrize("count", [4])
+def test_threads(count):
+    pool = Pool()
+    failures = []
+
+    def work(value: int) -> None:
+        for _ in range(60):
+            tensor = pool.empty((300, 1000), torch.float32).fill_(value)
+            if not bool((tensor == value).all()):
+                failures.append(value)
+
+    workers = [threading.Thread(target=work, args=(value,)) for value in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+    assert pool.stats().used_bytes == 0
+    # each thread still holds its last tensor while it asks for the next
+    assert pool.stats().peak_bytes <= 2 * count * 2 * MIB
