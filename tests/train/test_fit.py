@@ -142,3 +142,11 @@ def test_mistakes_are_one_sentence(
     with pytest.raises(error, match=message) as caught:
         trisect.fit(**arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_generators_know_what_they_make() -> None:
+    assert trisect.Timeline.generate("evolving", vertices=50, steps=4, smoothing="edge-life").steps == 4
+    with pytest.raises(DataError, match=r"Timeline\.generate"):
+        trisect.Graph.generate("evolving", vertices=50)
+    with pytest.raises(DataError, match=r"Graph\.generate"):
+        trisect.Timeline.generate("community", vertices=50)

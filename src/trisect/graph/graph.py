@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trisect.data.generate import generate
 from trisect.data.pyg import static_from_pyg
 from trisect.data.records import Names, StaticRecord
 from trisect.errors import DataError
@@ -95,6 +96,14 @@ class Graph:
     def from_pyg(cls, data: Any, split: int = 0) -> Graph:
         """From a PyG `Data` (x, edge_index, edge_weight, y, train_mask, …)."""
         return cls.from_record(static_from_pyg(data), split)
+
+    @classmethod
+    def generate(cls, name: str, **options: Any) -> Graph:
+        """From a generator of static graphs (`community`, `rmat`, `citation`); see `trisect.data.generate`."""
+        record = generate(name, **options)
+        if not isinstance(record, StaticRecord):
+            raise DataError(f"The generator {name!r} makes timelines; use Timeline.generate.")
+        return cls.from_record(record)
 
     @property
     def vertices(self) -> int:

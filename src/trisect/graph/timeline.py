@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.generate import generate
 from trisect.data.periods import Period, offsets_of, steps_of
 from trisect.data.pyg import timeline_from_pyg
 from trisect.data.records import Names, TimelineRecord
@@ -154,6 +155,14 @@ class Timeline:
             split=split,
             names=record.names,
         )
+
+    @classmethod
+    def generate(cls, name: str, *, smoothing: SmoothingLike = None, **options: Any) -> Timeline:
+        """From a generator of timelines (`evolving`, `laundering`, `uniform`); see `trisect.data.generate`."""
+        record = generate(name, **options)
+        if not isinstance(record, TimelineRecord):
+            raise DataError(f"The generator {name!r} makes static graphs; use Graph.generate.")
+        return cls.from_record(record, smoothing=smoothing)
 
     @classmethod
     def from_events(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trisect.config import parse_layout
 from trisect.data.pyg import timeline_from_pyg
-from trisect.errors import ConfigError, DataError, LayoutError, unknown
+from trisect.errors import ConfigError, DataError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model, build
@@ -21,6 +21,7 @@ from trisect.nn.registry import DYNAMIC
 from trisect.train.loop import NoRecorder, Recorder, Result, Trainer, TrainOptions
 from trisect.train.predict import embed, predict
 from trisect.train.setup import AnyModel, ModelMaker, Setup
+from trisect.train.supported import require_supported
 from trisect.train.tasks import Task
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
@@ -167,7 +168,7 @@ class _NamedModel:
             known = model_options(self.name)
             out_channels = given.get("hidden", known["hidden"].default)
             if self.name in DYNAMIC:
-                given.setdefault("head", False)
+                given["head"] = False  # the decoder reads embeddings
         # layers draw parameters when they are made, before they are drawn again from the seed
         with torch.random.fork_rng(devices=[]):
             return build(self.name, in_channels, out_channels, seed=self.seed, **given)
@@ -189,6 +190,4 @@ def as_data(graph: Any) -> Graph | Timeline:
 def _check_layout(layout: str) -> None:
     if not layout or layout == "auto":
         return
-    world = parse_layout(layout).to_layout().world
-    if world > 1:
-        raise LayoutError(f"layout {layout!r} needs {world} ranks, and fit runs in one process; leave layout out.")
+    require_supported(parse_layout(layout).to_layout())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -35,11 +35,15 @@ class NodeTargets:
     labelled: Tensor
     by_step: bool
     horizon: int
+    _rows: dict[Split, Tensor] = field(default_factory=dict, repr=False)
 
     def rows(self, split: Split, step: int) -> Tensor:
         """The rows with a target at that step, ascending: int64 [rows]."""
-        known = self.labelled[step + self.horizon] if self.by_step else self.labelled
-        return torch.nonzero(self.masks[split] & known)[:, 0]
+        if self.by_step:
+            return torch.nonzero(self.masks[split] & self.labelled[step + self.horizon])[:, 0]
+        if split not in self._rows:
+            self._rows[split] = torch.nonzero(self.masks[split] & self.labelled)[:, 0]
+        return self._rows[split]
 
     def values(self, rows: Tensor, step: int) -> Tensor:
         """Their targets."""
