@@ -8,8 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from trisect.errors import ConfigError
 from trisect.native.library import DOUBLE, INT, INT64, POINTER, UINT32, UINT64, Kernel, available, threads
 from trisect.noise import Noise, drop_threshold
+from trisect.ops.dropout import noise_ids
 from trisect.ops.memory import empty
 
 KINDS = {torch.float32: "f32", torch.float64: "f64"}
@@ -41,12 +43,13 @@ class Finish:
     NONE: ClassVar[Finish]
 
     @classmethod
-    def of(cls, relu: bool, p: float, noise: Noise | None) -> Finish:
-        """With the ids of the noise as the kernels read them."""
+    def of(cls, relu: bool, p: float, noise: Noise | None, rows: int) -> Finish:
+        """For that many rows, with the ids of the noise as the kernels read them."""
+        if not 0.0 <= p < 1.0:
+            raise ConfigError(f"dropout is {p}; choose a probability from 0 up to, but not including, 1.")
         if noise is None or p == 0.0:
             return cls(relu, 0.0, None, None)
-        ids = noise.vertices
-        return cls(relu, p, noise, None if ids is None else ids.to(torch.int64).contiguous())
+        return cls(relu, p, noise, noise_ids(noise, rows))
 
     @property
     def active(self) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.noise import Noise
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
@@ -42,7 +43,11 @@ def dense(
         add: [rows, outputs].
         relu, p, noise: what follows; no dropout without noise.
     """
-    finish = Finish.of(relu, p, noise)
+    rows, outputs = x.shape[0], weight.shape[0]
+    _check("x", x, rows, weight.shape[1])
+    _check("add", add, rows, outputs)
+    _check("bias", bias, outputs)
+    finish = Finish.of(relu, p, noise, rows)
     if usable(x, weight, bias, add):
         result: Tensor = _Dense.apply(x, weight, bias, add, finish)  # type: ignore[no-untyped-call]
         return result
@@ -57,6 +62,10 @@ def branches(x: Tensor, weight: Tensor, weight_root: Tensor, start: int, rows: i
 
     Shapes: x [columns, inputs]; weight, weight_root [outputs, inputs] → [columns, outputs], [rows, outputs].
     """
+    _check("x", x, x.shape[0], weight.shape[1])
+    _check("weight_root", weight_root, *weight.shape)
+    if start < 0 or start + rows > x.shape[0]:
+        raise DataError(f"rows {start} to {start + rows} are not all among the {x.shape[0]} of x.")
     if usable(x, weight, weight_root):
         result: tuple[Tensor, Tensor] = _Branches.apply(x, weight, weight_root, start, rows)  # type: ignore[no-untyped-call]
         return result
@@ -77,7 +86,11 @@ def convolve(
 
     Shapes: message [columns, features]; add [rows, features]; bias [features] → [rows, features].
     """
-    finish = Finish.of(relu, p, noise)
+    rows, features = adjacency.rows, message.shape[1]
+    _check("message", message, adjacency.columns, features)
+    _check("add", add, rows, features)
+    _check("bias", bias, features)
+    finish = Finish.of(relu, p, noise, rows)
     if usable(message, add, bias):
         result: Tensor = _Convolve.apply(message, add, bias, adjacency, finish)  # type: ignore[no-untyped-call]
         return result
@@ -105,7 +118,11 @@ def convolve_dense(
         weight: [outputs, inputs], with any strides.
         add: [rows, inputs]; needed where `share` (GCNII's α) is not 0.
     """
-    finish = Finish.of(relu, p, noise)
+    rows, (outputs, inputs) = adjacency.rows, weight.shape
+    _check("x", x, adjacency.columns, inputs)
+    _check("add", add, rows, inputs)
+    _check("bias", bias, outputs)
+    finish = Finish.of(relu, p, noise, rows)
     if add is None:
         share = 0.0
     if usable(x, weight, bias, add):
@@ -115,6 +132,12 @@ def convolve_dense(
     if add is not None:
         support = torch.lerp(support, add, share)
     return _plain(functional.linear(support, weight, bias), finish)
+
+
+def _check(name: str, tensor: Tensor | None, *shape: int) -> None:
+    """The kernels read raw memory: a wrong shape must not reach them."""
+    if tensor is not None and tensor.shape != shape:
+        raise DataError(f"{name} has the shape {list(tensor.shape)}; {list(shape)} is needed.")
 
 
 def _plain(y: Tensor, finish: Finish) -> Tensor:
@@ -261,4 +284,7 @@ class _ConvolveDense(torch.autograd.Function):
         if needs[0] and g_support is not None:
             gx = empty((ctx.adjacency.columns, ctx.inputs), gradient.dtype)
             aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - share) / factor)
-        return gx, gw, gbias, g_support if needs[3] else None, None, None, None
+        gadd = g_support if needs[3] else None
+        if needs[3] and share == 0.0:
+            gadd = torch.zeros(gradient.shape[0], ctx.inputs, dtype=gradient.dtype)
+        return gx, gw, gbias, gadd, None, None, None

@@ -1,0 +1,123 @@
+"""A full-graph epoch of GCN, SAGE and GCNII: Trisect as its trainer runs it, PyG, and plain torch.
+
+Forward, loss, backward and Adam step on an R-MAT graph. Each candidate has its own process, turns are interleaved.
+PyG is measured in several forms, as a user runs it and with torch's allocator asking for huge pages
+(THP_MEM_ALLOC_ENABLE=1); the fastest counts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trisect.bench._harness import Candidate, Timing, geometric_mean, race
+from trisect.errors import RunError
+
+MODELS = ("gcn", "sage", "gcnii")
+HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+_HERE = "trisect.bench.epoch:trisect"
+_PEERS = "trisect.bench._static_peers"
+
+
+def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float]:
+    """One epoch of Trisect's trainer, without evaluation and files."""
+    from trisect.bench._static_graph import problem
+    from trisect.nn.registry import build
+    from trisect.schedule.builders import single
+    from trisect.train.loop import NoRecorder, Trainer, TrainOptions
+    from trisect.train.setup import Setup
+
+    data = problem(model, **sizes)
+    network = build(model, data.x.shape[1], data.classes, layers=data.layers, hidden=data.hidden, dropout=data.dropout)
+    options = TrainOptions(epochs=1_000_000, lr=data.lr, order=order)  # type: ignore[arg-type]
+    trainer = Trainer(Setup.of(network, data.graph, "node-classification", options), options, NoRecorder())
+    actions = single().ranks[0]
+    number = 0
+
+    def epoch() -> float:
+        nonlocal number
+        number += 1
+        trainer.program.begin(number)
+        trainer._executor.run(actions, epoch=number)
+        return trainer._current
+
+    return epoch
+
+
+def run(
+    models: Sequence[str] = MODELS,
+    rounds: int = 5,
+    threads: int = 2,
+    forms: Sequence[str] | None = None,
+    **sizes: Any,
+) -> dict[str, Any]:
+    """Measure; `sizes` are those of `_static_graph.problem` (vertices, edges, features, hidden, layers, …).
+
+    Args:
+        forms: in which forms PyG gets the graph; by default all that are not known to be many times slower.
+    """
+    result: dict[str, Any] = {"threads": threads, "rounds": rounds, "sizes": sizes, "models": {}}
+    for model in models:
+        timings = race(_candidates(model, forms, sizes), rounds=rounds, threads=threads, report=print)
+        if "trisect" not in timings:
+            raise RunError(f"Trisect itself could not run {model}; the line above says why.")
+        result["models"][model] = {name: timing.to_json() for name, timing in timings.items()}
+        result["models"][model].update(_compared(timings))
+    for key in ("speedup", "speedup_huge_pages", "speedup_plain", "memory_share"):
+        values = [found[key] for found in result["models"].values() if found.get(key) is not None]
+        result[key] = geometric_mean(values) if len(values) == len(models) else None
+    return result
+
+
+def _candidates(model: str, forms: Sequence[str] | None, sizes: dict[str, Any]) -> list[Candidate]:
+    arguments = {"model": model, **sizes}
+    found = [Candidate("trisect", _HERE, arguments), Candidate("torch", f"{_PEERS}:plain", arguments)]
+    if importlib.util.find_spec("torch_geometric") is None:
+        return found
+    if forms is None:
+        forms = ["csr", *(["csr-sum"] if model == "sage" else [])]
+        forms += ["sparse"] if importlib.util.find_spec("torch_sparse") is not None else []
+    for form in forms:
+        given = {**arguments, "form": form}
+        found.append(Candidate(f"pyg {form}", f"{_PEERS}:pyg", given))
+        found.append(Candidate(f"pyg {form}, huge pages", f"{_PEERS}:pyg", given, HUGE_PAGES))
+    return found
+
+
+def _compared(timings: dict[str, Timing]) -> dict[str, float | None]:
+    """How many times faster than the fastest of each kind, by the best turns; and the memory against PyG's smallest."""
+    ours = timings["trisect"]
+    huge = {name: timing for name, timing in timings.items() if name.endswith("huge pages")}
+    usual = {name: timing for name, timing in timings.items() if name.startswith("pyg") and name not in huge}
+    pyg = [*usual.values(), *huge.values()]
+    return {
+        "speedup": min(timing.best for timing in usual.values()) / ours.best if usual else None,
+        "speedup_median": min(timing.median for timing in usual.values()) / ours.median if usual else None,
+        "speedup_huge_pages": min(timing.best for timing in huge.values()) / ours.best if huge else None,
+        "speedup_plain": timings["torch"].best / ours.best if "torch" in timings else None,
+        "memory_share": ours.peak_rss_bytes / min(timing.peak_rss_bytes for timing in pyg) if pyg else None,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print as a table."""
+    print(f"{'model':<7} {'candidate':<24} {'best s':>8} {'median s':>9} {'peak GiB':>9} {'times ours':>11}")
+    for model, found in result["models"].items():
+        ours = found["trisect"]["best"]
+        for name, timing in found.items():
+            if isinstance(timing, dict):
+                memory = timing["peak_rss_bytes"] / 2**30
+                ratio = timing["best"] / ours
+                print(
+                    f"{model:<7} {name:<24} {timing['best']:8.2f} {timing['median']:9.2f} {memory:9.2f} {ratio:11.2f}"
+                )
+    for key, text in (
+        ("speedup", "faster than PyG's fastest form"),
+        ("speedup_huge_pages", "faster than PyG with huge pages"),
+        ("speedup_plain", "faster than plain torch"),
+    ):
+        if result[key] is not None:
+            print(f"geometric mean: {result[key]:.2f} times {text}")
+    if result["memory_share"] is not None:
+        print(f"geometric mean: {100 * result['memory_share']:.0f} % of the memory of PyG's smallest form")

@@ -1,0 +1,205 @@
+"""Aggregation over a skewed graph: Trisect's kernels, torch's sparse products, gather and scatter, PyG's attention.
+
+All candidates run in this process, turn by turn, on one R-MAT graph in a random vertex order. Beside them stands what
+the memory gives: the bandwidth of a copy, and the time to read the gathered rows once and do nothing with them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trisect.bench._harness import Timing, interleave
+from trisect.data.static_graphs import rmat
+from trisect.graph.adjacency import Adjacency
+from trisect.native.library import INT, INT64, POINTER, UINT64, Kernel, available, level, threads
+from trisect.ops.aggregate import aggregate, aggregate_into
+from trisect.ops.attention import attend
+from trisect.ops.memory import empty
+
+WIDTHS = (6, 16, 64, 100, 128, 256)
+_READ_ROWS = Kernel("trisect_read_rows", POINTER, POINTER, INT64, INT64, INT, returns=UINT64)
+
+
+def run(
+    vertices: int = 100_000,
+    edges: int = 2_000_000,
+    widths: Sequence[int] = WIDTHS,
+    rounds: int = 7,
+    threads: int = 2,
+    attention: bool = True,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure.
+
+    Args:
+        widths: the numbers of features.
+        attention: also compare attention at 64 features, forward and backward.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        matrix = _matrix(vertices, edges, seed)
+        return {
+            "vertices": vertices,
+            "edges": matrix.entries,
+            "threads": threads,
+            "rounds": rounds,
+            "instructions": level(),
+            "copy_bytes_per_second": _copy_bandwidth(),
+            "widths": {str(width): _compare(matrix, width, rounds) for width in widths},
+            "attention": {
+                f"{heads}x{64 // heads}": _compare_attention(matrix, heads, max(rounds // 2, 2)) for heads in (1, 8)
+            }
+            if attention
+            else {},
+        }
+    finally:
+        torch.set_num_threads(before)
+
+
+def _matrix(vertices: int, edges: int, seed: int) -> Adjacency:
+    """Weighted, duplicates kept, so that the number of entries is that of the edges."""
+    record = rmat(vertices, edges / vertices, features=1, classes=0, seed=seed)
+    source, target = torch.as_tensor(record.src).long(), torch.as_tensor(record.dst).long()
+    order = torch.argsort(target * vertices + source)
+    pointers = torch.zeros(vertices + 1, dtype=torch.int64)
+    pointers[1:] = torch.bincount(target, minlength=vertices).cumsum(0)
+    generator = torch.Generator().manual_seed(seed)
+    return Adjacency.from_csr(pointers, source[order], torch.rand(source.numel(), generator=generator), vertices)
+
+
+def _copy_bandwidth() -> float:
+    """Bytes read and written in a second by a large copy between buffers that are in place."""
+    source, target = empty((32 << 20,)).zero_(), empty((32 << 20,)).zero_()
+    timing = interleave({"copy": lambda: target.copy_(source)}, rounds=7)["copy"]
+    return 2 * source.numel() * source.element_size() / timing.best
+
+
+def _compare(matrix: Adjacency, width: int, rounds: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(width)
+    x = torch.randn(matrix.columns, width, generator=generator)
+    # what a layer reads inside an epoch: the result of another kernel, on huge pages
+    pooled = empty(x.shape).copy_(x)
+    gradient = empty((matrix.rows, width)).normal_(generator=generator)
+    out = empty((matrix.rows, width))
+    turned = matrix.transpose()
+    pointers, indices = matrix.pointers(), matrix.indices
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wide = torch.sparse_csr_tensor(pointers, indices.long(), matrix.values, matrix.shape)
+        narrow = torch.sparse_csr_tensor(pointers.int(), indices, matrix.values, matrix.shape)
+    functions: dict[str, Callable[[], object]] = {
+        "torch csr int64": lambda: wide @ x,
+        "torch csr int32": lambda: narrow @ x,
+        "torch sparse.mm sum": lambda: torch.sparse.mm(wide, x, "sum"),  # type: ignore[call-arg]
+        "trisect": lambda: aggregate(x, matrix),
+        "trisect, output reused": lambda: aggregate_into(out, x, matrix),
+        "trisect, input on huge pages": lambda: aggregate_into(out, pooled, matrix),
+        "trisect backward": lambda: aggregate(gradient, turned),
+    }
+    if width <= 16:
+        functions["gather and scatter"] = lambda: _gather_scatter(x, matrix)
+    if available() and width % 2 == 0:
+        functions["limit: rows read once"] = lambda: _read_rows(pooled, indices)
+    expected = wide @ x
+    for name in ("torch csr int32", "trisect"):
+        torch.testing.assert_close(functions[name](), expected, rtol=1e-4, atol=1e-4)
+    timings = interleave(functions, rounds=rounds)
+    return {"candidates": _speedups(timings, "torch csr int64"), "gathered_bytes": matrix.entries * width * 4}
+
+
+def _gather_scatter(x: Tensor, matrix: Adjacency) -> Tensor:
+    source, target = matrix.edge_index()
+    weight = matrix.edge_weight()
+    read = x[source] if weight is None else x[source] * weight[:, None]
+    return torch.zeros(matrix.rows, x.shape[1]).index_add_(0, target, read)
+
+
+def _read_rows(x: Tensor, indices: Tensor) -> None:
+    _READ_ROWS(x.data_ptr(), indices.data_ptr(), indices.numel(), x.shape[1] // 2, threads())
+
+
+def _compare_attention(matrix: Adjacency, heads: int, rounds: int) -> dict[str, Any]:
+    """Edge softmax and the weighted sum, forward and backward, with the scores given."""
+    x = torch.randn(matrix.columns, heads, 64 // heads, requires_grad=True)
+    source_score = torch.randn(matrix.columns, heads, requires_grad=True)
+    target_score = torch.randn(matrix.rows, heads, requires_grad=True)
+    inputs = (x, source_score, target_score)
+    gradient = torch.randn(x.shape)
+    functions: dict[str, Callable[[], object]] = {
+        "trisect": lambda: torch.autograd.grad(attend(*inputs, matrix), inputs, gradient)
+    }
+    if importlib.util.find_spec("torch_geometric") is not None:
+        functions["pyg"] = lambda: torch.autograd.grad(_attend_pyg(*inputs, matrix), inputs, gradient)
+        for ours, theirs in zip(functions["trisect"](), functions["pyg"](), strict=True):  # type: ignore[call-overload]
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+    timings = interleave(functions, rounds=rounds)
+    return {"candidates": _speedups(timings, "pyg" if "pyg" in timings else "trisect")}
+
+
+def _attend_pyg(x: Tensor, source_score: Tensor, target_score: Tensor, matrix: Adjacency) -> Tensor:
+    """The steps of PyG's GATConv between its linear map and its bias."""
+    from torch_geometric.utils import scatter, softmax
+
+    source, target = matrix.edge_index()
+    score = torch.nn.functional.leaky_relu(source_score[source] + target_score[target], 0.2)
+    weight = softmax(score, target, num_nodes=matrix.rows)
+    result: Tensor = scatter(weight[:, :, None] * x[source], target, 0, matrix.rows, "sum")
+    return result
+
+
+def _speedups(timings: dict[str, Timing], reference: str) -> dict[str, dict[str, Any]]:
+    base = timings[reference]
+    return {
+        name: {
+            **timing.to_json(),
+            "speedup": base.best / timing.best,
+            "speedup_median": base.median / timing.median,
+        }
+        for name, timing in timings.items()
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print as tables."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"{result['vertices']} vertices, {result['edges']} edges, {result['threads']} threads, "
+        f"{result['instructions']}; copy {result['copy_bytes_per_second'] / 1e9:.1f} GB/s"
+    )
+    table = Table("features", "candidate", "best ms", "median ms", "times torch int64", "GB/s gathered", "% of limit")
+    for width, found in result["widths"].items():
+        candidates = found["candidates"]
+        limit = candidates.get("limit: rows read once")
+        for name, timing in candidates.items():
+            table.add_row(
+                width,
+                name,
+                f"{timing['best'] * 1e3:.2f}",
+                f"{timing['median'] * 1e3:.2f}",
+                f"{timing['speedup']:.2f}",
+                f"{found['gathered_bytes'] / timing['best'] / 1e9:.1f}",
+                f"{100 * limit['best'] / timing['best']:.0f}" if limit else "",
+            )
+        table.add_section()
+    console.print(table)
+    if result["attention"]:
+        table = Table("attention", "candidate", "best ms", "median ms", "times PyG")
+        for shape, found in result["attention"].items():
+            for name, timing in found["candidates"].items():
+                best, median = timing["best"] * 1e3, timing["median"] * 1e3
+                table.add_row(shape, name, f"{best:.1f}", f"{median:.1f}", f"{timing['speedup']:.2f}")
+        console.print(table)
+
+
+if __name__ == "__main__":
+    show(run())

@@ -1,0 +1,56 @@
+"""The epoch benchmark on a tiny graph: it runs, and its candidates train the same model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from trisect.bench import epoch
+from trisect.bench._static_graph import problem
+from trisect.bench._static_peers import plain, pyg
+
+TINY = {"vertices": 300, "edges": 2000, "features": 12, "hidden": 9, "layers": 3, "classes": 4}
+
+
+def test_graph_has_the_asked_edges():
+    data = problem("gcn", **TINY)
+    assert data.graph.adjacency.entries == 2000
+    indptr, indices, values = data.csr()
+    assert indptr.numel() == 301
+    assert values.numel() == indices.numel() == int(indptr[-1])
+
+
+@pytest.mark.parametrize("model", epoch.MODELS)
+def test_every_candidate_lowers_the_loss(model):
+    pytest.importorskip("torch_geometric")
+    candidates = {
+        "trisect": epoch.trisect(model, dropout=0.0, **TINY),
+        "torch": plain(model, dropout=0.0, **TINY),
+        "csr": pyg(model, "csr", dropout=0.0, **TINY),
+        "edge_index": pyg(model, "edge_index", dropout=0.0, **TINY),
+    }
+    for name, step in candidates.items():
+        losses = [step() for _ in range(25)]
+        assert losses[-1] < losses[0], name
+
+
+def test_pyg_forms_agree():
+    pytest.importorskip("torch_geometric")
+    losses = {}
+    for form in ("csr", "csr-sum", "edge_index"):
+        step = pyg("sage", form, dropout=0.0, **TINY)
+        losses[form] = torch.tensor([step() for _ in range(3)])
+    torch.testing.assert_close(losses["csr"], losses["edge_index"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses["csr"], losses["csr-sum"], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(losses["csr"] * 1.01, losses["csr"], rtol=1e-4, atol=1e-5)
+
+
+def test_result_and_table(capsys):
+    result = epoch.run(models=["gcn"], rounds=1, threads=1, forms=[], **TINY)
+    json.dumps(result)
+    epoch.show(result)
+    assert "trisect" in capsys.readouterr().out
+    assert result["speedup_plain"] > 0
+    assert result["speedup"] is None
