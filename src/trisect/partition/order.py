@@ -25,12 +25,12 @@ _RCM = Kernel("trisect_order_rcm", *_LISTS, INT64, POINTER, returns=INT)
 _LABELS = Kernel("trisect_order_labels", *_LISTS, INT64, POINTER, INT64, INT, POINTER, returns=INT)
 _MISSES = Kernel("trisect_order_misses", POINTER, POINTER, POINTER, INT64, INT64, INT64, INT64, returns=INT64)
 
-_ROUNDS = 8
+_ROUNDS = 4
 _MOST_EVENTS = 50_000_000
-_CACHE_GUESS = 32 << 20
+_CACHE_GUESS = 4 << 20
 
 
-def vertex_order(adjacency: Adjacency, name: OrderName, *, seed: int = 0, largest: int = 4096) -> Tensor:
+def vertex_order(adjacency: Adjacency, name: OrderName, *, seed: int = 0, largest: int = 1024) -> Tensor:
     """A permutation of the vertices of a square matrix; the direction of edges does not matter.
 
     Args:
@@ -53,20 +53,35 @@ def vertex_order(adjacency: Adjacency, name: OrderName, *, seed: int = 0, larges
         raise TrisectError(
             f"The vertex order {name!r} needs the native kernels; use degree, or reinstall with a compiler."
         )
-    arrays = [array.contiguous() for side in (matrix, turned) for array in (side.starts, side.ends, side.indices)]
-    lists = [array.data_ptr() for array in arrays]
+    along = torch.empty(matrix.rows, dtype=torch.int32)
+    lists, keep = _lists(matrix)
+    _check_memory(_RCM(*lists, matrix.rows, along.data_ptr()))
+    del lists, keep
+    return along.long() if name == "rcm" else _by_community(matrix, along.long(), largest)
+
+
+def _by_community(matrix: Adjacency, along: Tensor, largest: int) -> Tensor:
+    """Label propagation on the graph in rcm order, where the labels that a vertex reads are mostly near."""
     count = matrix.rows
-    along = torch.empty(count, dtype=torch.int32)
-    _check_memory(_RCM(*lists, count, along.data_ptr()))
-    if name == "rcm":
-        return along.long()
-    label = torch.arange(count, dtype=torch.int32)
-    _check_memory(_LABELS(*lists, count, along.data_ptr(), largest, _ROUNDS, label.data_ptr()))
-    # communities by their first vertex in rcm order, vertices of one in rcm order
-    walk = label[along].long()
+    lists, keep = _lists(permuted(matrix.with_values(None), along))
+    label, visit = (torch.arange(count, dtype=torch.int32) for _ in range(2))
+    _check_memory(_LABELS(*lists, count, visit.data_ptr(), largest, _ROUNDS, label.data_ptr()))
+    del lists, keep
+    # communities by their first vertex, vertices of one as they stand
+    walk = label.long()
     first = torch.full((count,), count, dtype=torch.int64)
     first.scatter_reduce_(0, walk, torch.arange(count), "amin")
-    return along.long()[torch.argsort(first[walk], stable=True)]
+    return along[torch.argsort(first[walk], stable=True)]
+
+
+def _lists(matrix: Adjacency) -> tuple[list[int], list[Tensor]]:
+    """Pointers to the neighbours by row and by column (the same ones twice where all edges go both ways), and the
+    arrays, which must live as long."""
+    turned = matrix.transpose()
+    if torch.equal(turned.indices, matrix.indices) and torch.equal(turned.ends, matrix.ends):
+        turned = matrix
+    arrays = [array.contiguous() for side in (matrix, turned) for array in (side.starts, side.ends, side.indices)]
+    return [array.data_ptr() for array in arrays], arrays
 
 
 def locality(adjacency: Adjacency, window: int = 16_384) -> float:
@@ -106,25 +121,29 @@ def choose_order(data: Graph | Timeline | Adjacency, width: int = 64) -> Tensor 
     matrix = _pattern(data)
     if matrix.entries == 0:
         return None
-    window = max(1, cache // (2 * width * 4))
+    window = max(1, cache // (width * 4))
     now = locality(matrix, window)
     if now >= 0.9:
         return None
-    found = vertex_order(matrix, "community", largest=max(64, window // 4))
+    found = vertex_order(matrix, "community")
     after = locality(permuted(matrix, found), window)
     return found if (1.0 - after) <= 0.8 * (1.0 - now) else None
 
 
 def cache_bytes() -> int:
-    """The size of the last-level cache; a guess where the system does not tell."""
-    for name in ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE"):
-        try:
-            size = os.sysconf(name)
-        except (ValueError, OSError):
-            continue
-        if size > 0:
-            return size
-    return _CACHE_GUESS
+    """The cache that the rows of one aggregation can count on.
+
+    An eighth of the last level (others share it, and indices and results stream through it), or the level before it.
+    """
+    sizes = [_system_size("SC_LEVEL2_CACHE_SIZE"), _system_size("SC_LEVEL3_CACHE_SIZE") // 8]
+    return max(sizes) or _CACHE_GUESS
+
+
+def _system_size(name: str) -> int:
+    try:
+        return max(0, os.sysconf(name))
+    except (ValueError, OSError):
+        return 0
 
 
 def _pattern(data: Graph | Timeline | Adjacency) -> Adjacency:
