@@ -97,7 +97,7 @@ def pyg(model: str, form: str, **sizes: Any) -> Callable[[], float]:
 
         held = None if model == "sage" else values
         graph = SparseTensor(rowptr=indptr.long(), col=indices.long(), value=held, sparse_sizes=(vertices, vertices))
-        graph.fill_cache_()  # type: ignore[no-untyped-call]
+        graph.fill_cache_()
     elif form == "edge_index":
         graph, weight = torch.stack([indices.long(), row]), None if model == "sage" else values
     else:
@@ -106,8 +106,7 @@ def pyg(model: str, form: str, **sizes: Any) -> Callable[[], float]:
     if model == "gcnii":
         layers = [GCN2Conv(data.hidden, 0.1, 0.5, number, normalize=False) for number in range(1, data.layers + 1)]
         return _epoch(_Deep(data, layers, lambda layer, x, h0: layer(x, h0, graph, *more)), data)
-    make = (lambda i, o: GCNConv(i, o, normalize=False)) if model == "gcn" else (lambda i, o: SAGEConv(i, o, aggr=aggr))
-    layers = [make(i, o) for i, o in data.widths()]
+    layers = [GCNConv(i, o, normalize=False) if model == "gcn" else SAGEConv(i, o, aggr=aggr) for i, o in data.widths()]
     return _epoch(_Stack(layers, lambda layer, x: layer(x, graph, *more), data.dropout), data)
 
 
