@@ -90,14 +90,15 @@ def _compare(matrix: Adjacency, width: int, rounds: int) -> dict[str, Any]:
     out = empty((matrix.rows, width))
     turned = matrix.transpose()
     pointers, indices = matrix.pointers(), matrix.indices
+    values = torch.ones(matrix.entries) if matrix.values is None else matrix.values
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wide = torch.sparse_csr_tensor(pointers, indices.long(), matrix.values, matrix.shape)
-        narrow = torch.sparse_csr_tensor(pointers.int(), indices, matrix.values, matrix.shape)
+        wide = torch.sparse_csr_tensor(pointers, indices.long(), values, matrix.shape)
+        narrow = torch.sparse_csr_tensor(pointers.int(), indices, values, matrix.shape)
     functions: dict[str, Callable[[], object]] = {
         "torch csr int64": lambda: wide @ x,
         "torch csr int32": lambda: narrow @ x,
-        "torch sparse.mm sum": lambda: torch.sparse.mm(wide, x, "sum"),  # type: ignore[call-arg]
+        "torch sparse.mm sum": lambda: torch.sparse.mm(wide, x, "sum"),
         "trisect": lambda: aggregate(x, matrix),
         "trisect, output reused": lambda: aggregate_into(out, x, matrix),
         "trisect, input on huge pages": lambda: aggregate_into(out, pooled, matrix),
