@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,8 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trisect.bench._timeline_data import CLASSES, Data, make
+from trisect.graph.adjacency import Adjacency
 
 LEARNING_RATE = 0.01
+
+
+def values_of(snapshot: Adjacency) -> Tensor:
+    """The weights of the entries."""
+    return torch.ones(snapshot.entries) if snapshot.values is None else snapshot.values
 
 
 def epoch_of(model: nn.Module, labels: Tensor) -> Callable[[], float]:
@@ -26,9 +33,9 @@ def epoch_of(model: nn.Module, labels: Tensor) -> Callable[[], float]:
     def epoch() -> float:
         optimiser.zero_grad()
         loss = functional.cross_entropy(model().flatten(0, 1), flat)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        return float(loss)
+        return loss.item()
 
     return epoch
 
@@ -45,16 +52,14 @@ class _CDGCN(nn.Module):
             torch.sparse_csr_tensor(
                 torch.cat((snapshot.starts, snapshot.ends[-1:])),
                 snapshot.indices.long(),
-                snapshot.values,
+                values_of(snapshot),
                 snapshot.shape,
                 check_invariants=False,
             )
             for snapshot in data.snapshots
         ]
         widths = [data.x.shape[2], *[hidden] * layers]
-        self.convs = nn.ModuleList(
-            GCNConv(before, after, normalize=False) for before, after in zip(widths, widths[1:], strict=False)
-        )
+        self.convs = nn.ModuleList(GCNConv(before, after, normalize=False) for before, after in pairwise(widths))
         self.lstms = nn.ModuleList(nn.LSTM(before + hidden, hidden) for before in widths[:-1])
         self.head = nn.Linear(hidden, CLASSES)
 
@@ -80,10 +85,12 @@ class _EvolveGCN(nn.Module):
         super().__init__()
         evolve = evolvegcno()
         self.x = data.x
-        self.edges = [torch.stack(snapshot.edge_index()) for snapshot in data.snapshots]
-        self.values = [snapshot.values for snapshot in data.snapshots]
+        self.edges = [snapshot.edge_index() for snapshot in data.snapshots]
+        self.values = [values_of(snapshot) for snapshot in data.snapshots]
         features = data.x.shape[2]
-        self.convs = nn.ModuleList(evolve(hidden if number else features, normalize=False) for number in range(layers))
+        self.convs: Any = nn.ModuleList(
+            evolve(hidden if number else features, normalize=False) for number in range(layers)
+        )
         self.widen = nn.Linear(features, hidden)
         self.head = nn.Linear(hidden, CLASSES)
 

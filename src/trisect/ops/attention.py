@@ -226,7 +226,7 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, source, out, stats, positive = ctx.saved_tensors
         kind, count = _SUFFIX[x.dtype], library.threads()

@@ -298,7 +298,7 @@ class _Recurrent(torch.autograd.Function):
         return out, h_last, c_last
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(
         ctx: Any, d_out: Tensor | None, d_h_last: Tensor | None, d_c_last: Tensor | None
     ) -> tuple[Tensor | None, ...]:
