@@ -32,7 +32,7 @@ typedef struct {
 
 /* sums[f] += sum_e a[e][head of f] * x[index[e]][f], and the same with the coefficients b, for one tile of vectors. */
 INLINE void OF(gather_tile)(const int wide, int64_t count, const int32_t *index, const REAL *x, int64_t width,
-                            int64_t channels, int64_t offset, const REAL *a, const REAL *b, int64_t heads, const int both,
+                            int64_t channels, int64_t offset, const REAL *a, const REAL *b, int64_t stride, const int both,
                             REAL *sums_a, REAL *sums_b) {
     VEC s[4], t[4];
     int64_t head[4];
@@ -47,8 +47,8 @@ INLINE void OF(gather_tile)(const int wide, int64_t count, const int32_t *index,
 #pragma GCC unroll 4
         for (int i = 0; i < wide; i++) {
             VEC z = OF(load)(row + i * LANES);
-            s[i] += z * a[e * heads + head[i]];
-            if (both) t[i] += z * b[e * heads + head[i]];
+            s[i] += z * a[e * stride + head[i]];
+            if (both) t[i] += z * b[e * stride + head[i]];
         }
     }
 #pragma GCC unroll 4
@@ -59,30 +59,30 @@ INLINE void OF(gather_tile)(const int wide, int64_t count, const int32_t *index,
 }
 
 INLINE void OF(gather_chunk)(int64_t count, const int32_t *index, const REAL *x, int64_t heads, int64_t channels,
-                             const REAL *a, const REAL *b, const int both, REAL *sums_a, REAL *sums_b) {
+                             int64_t stride, const REAL *a, const REAL *b, const int both, REAL *sums_a, REAL *sums_b) {
     int64_t width = heads * channels, f = 0;
     if (heads == 1 || channels % LANES == 0) {
         for (; f + 4 * LANES <= width; f += 4 * LANES)
-            OF(gather_tile)(4, count, index, x, width, channels, f, a, b, heads, both, sums_a, sums_b);
+            OF(gather_tile)(4, count, index, x, width, channels, f, a, b, stride, both, sums_a, sums_b);
         if (f + 2 * LANES <= width) {
-            OF(gather_tile)(2, count, index, x, width, channels, f, a, b, heads, both, sums_a, sums_b);
+            OF(gather_tile)(2, count, index, x, width, channels, f, a, b, stride, both, sums_a, sums_b);
             f += 2 * LANES;
         }
         if (f + LANES <= width) {
-            OF(gather_tile)(1, count, index, x, width, channels, f, a, b, heads, both, sums_a, sums_b);
+            OF(gather_tile)(1, count, index, x, width, channels, f, a, b, stride, both, sums_a, sums_b);
             f += LANES;
         }
         for (int64_t e = 0; e < count; e++)
             for (int64_t k = f; k < width; k++) {
-                sums_a[k] += a[e * heads] * x[index[e] * width + k];
-                if (both) sums_b[k] += b[e * heads] * x[index[e] * width + k];
+                sums_a[k] += a[e * stride] * x[index[e] * width + k];
+                if (both) sums_b[k] += b[e * stride] * x[index[e] * width + k];
             }
         return;
     }
     for (int64_t e = 0; e < count; e++)
         for (int64_t head = 0; head < heads; head++) {
             const REAL *row = x + index[e] * width + head * channels;
-            REAL p = a[e * heads + head], q = both ? b[e * heads + head] : 0;
+            REAL p = a[e * stride + head], q = both ? b[e * stride + head] : 0;
             for (int64_t k = 0; k < channels; k++) {
                 sums_a[head * channels + k] += p * row[k];
                 if (both) sums_b[head * channels + k] += q * row[k];
@@ -92,103 +92,147 @@ INLINE void OF(gather_chunk)(int64_t count, const int32_t *index, const REAL *x,
 
 /* Both stay out of line: inlined into every number of heads they only lengthen the compilation. */
 static __attribute__((noinline)) void OF(gather_one)(int64_t count, const int32_t *index, const REAL *x, int64_t heads,
-                                                     int64_t channels, const REAL *a, REAL *sums_a) {
-    OF(gather_chunk)(count, index, x, heads, channels, a, 0, 0, sums_a, 0);
+                                                     int64_t channels, int64_t stride, const REAL *a, REAL *sums_a) {
+    OF(gather_chunk)(count, index, x, heads, channels, stride, a, 0, 0, sums_a, 0);
 }
 
 static __attribute__((noinline)) void OF(gather_two)(int64_t count, const int32_t *index, const REAL *x, int64_t heads,
-                                                     int64_t channels, const REAL *a, const REAL *b, REAL *sums_a,
-                                                     REAL *sums_b) {
-    OF(gather_chunk)(count, index, x, heads, channels, a, b, 1, sums_a, sums_b);
-}
-
-static __attribute__((noinline)) void OF(exp_all)(REAL *values, int64_t count) {
-    for (int64_t i = 0; i < count; i += LANES) OF(store)(values + i, OF(exp)(OF(load)(values + i)));
+                                                     int64_t channels, int64_t stride, const REAL *a, const REAL *b,
+                                                     REAL *sums_a, REAL *sums_b) {
+    OF(gather_chunk)(count, index, x, heads, channels, stride, a, b, 1, sums_a, sums_b);
 }
 
 INLINE void OF(fetch)(const REAL *row, int64_t width) {
     for (int64_t k = 0; k < width; k += 64 / (int64_t)sizeof(REAL)) __builtin_prefetch(row + k);
 }
 
-/* The factor of one coefficient: 0 where it is dropped, else 1 / (1 - p). */
-INLINE REAL OF(kept)(const OF(attention) * p, uint64_t key, int64_t source, int64_t head) {
-    uint32_t bits = noise_bits((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)(source * p->heads + head));
-    return bits >= p->threshold ? (REAL)p->keep_scale : 0;
+/* Coefficients of a chunk stand one entry after the other, `stride` apart: the heads, padded so that either a vector holds
+ * whole entries or an entry whole vectors. A number for each head is then kept as a pattern of `span` elements. */
+INLINE int64_t OF(stride_of)(int64_t heads) {
+    if (heads >= LANES) return (heads + LANES - 1) / LANES * LANES;
+    int64_t stride = 1;
+    while (stride < heads) stride *= 2;
+    return stride;
+}
+
+INLINE void OF(spread)(const REAL *heads_values, int64_t heads, int64_t stride, int64_t span, REAL *pattern) {
+    for (int64_t i = 0; i < span; i++) pattern[i] = i % stride < heads ? heads_values[i % stride] : 0;
+}
+
+/* The lanes of a vector that belong to entries of the chunk; the last vector may have others. */
+INLINE OF(ivec) OF(valid)(int64_t at, int64_t total) {
+    OF(ivec) lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    return lane < (OF(ivec)){0} + (int)(total - at > LANES ? LANES : total - at);
+}
+
+/* Copies the `heads` numbers of an entry to its place in the chunk. */
+INLINE void OF(place)(const REAL *from, int64_t heads, REAL *to) {
+    for (int64_t h = 0; h < heads; h++) to[h] = from[h];
+}
+
+/* Fills what the last vector has beyond the chunk with its first entry, which changes no maximum. */
+INLINE void OF(pad)(REAL *values, int64_t total, int64_t stride) {
+    if (stride < LANES)
+        for (int64_t i = total; i % LANES; i++) values[i] = values[i % stride];
+}
+
+/* a and b of all entries of a chunk, times the mask of dropout. */
+static __attribute__((noinline)) void OF(drop)(const OF(attention) * p, int64_t count, int64_t stride,
+                                               const int32_t *index, const int by_target, int64_t self, REAL *a,
+                                               REAL *b) {
+    for (int64_t e = 0; e < count; e++) {
+        int64_t target = by_target ? self : index[e], source = by_target ? index[e] : self;
+        uint64_t key = p->target_keys[target];
+        if (p->source_ids) source = p->source_ids[source];
+        for (int64_t h = 0; h < p->heads; h++) {
+            uint32_t bits = noise_bits((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)(source * p->heads + h));
+            REAL factor = bits >= p->threshold ? (REAL)p->keep_scale : 0;
+            a[e * stride + h] *= factor;
+            b[e * stride + h] *= factor;
+        }
+    }
 }
 
 INLINE void OF(forward_row)(const OF(attention) * p, const int64_t heads, int64_t row, const REAL *x, const REAL *source,
                             const REAL *target, REAL *out, REAL *stats, REAL *positive, REAL *scratch) {
-    const int both = positive != 0;
+    const int64_t stride = OF(stride_of)(heads), span = stride > LANES ? stride : LANES;
     int64_t channels = p->channels, width = heads * channels;
-    REAL slope = (REAL)p->slope;
-    REAL *a = scratch, *b = a + CHUNK * heads + LANES, *top = b + CHUNK * heads + LANES;
-    REAL *sum = top + heads, *sum_positive = sum + heads, *sums_a = sum_positive + heads, *sums_b = sums_a + width;
-    const REAL *t = target + row * heads;
+    VEC slope = OF(fill)((REAL)p->slope), zero = OF(fill)(0);
+    REAL *a = scratch, *b = a + CHUNK * stride + LANES;
+    REAL *t = b + CHUNK * stride + LANES, *top = t + span, *most = top + span, *sum = most + span;
+    REAL *sum_positive = sum + span, *sums_a = sum_positive + span, *sums_b = sums_a + width;
     int32_t index[CHUNK];
-    memset(sum, 0, (size_t)(2 * heads + 2 * width) * sizeof(REAL));
-    for (int64_t h = 0; h < heads; h++) top[h] = -INFINITY;
+    memset(sum, 0, (size_t)(2 * span + 2 * width) * sizeof(REAL));
+    OF(spread)(target + row * heads, heads, stride, span, t);
+    for (int64_t i = 0; i < span; i++) top[i] = -INFINITY;
     for (int64_t k = p->starts[row]; k < p->ends[row]; k += CHUNK) {
-        int64_t count = p->ends[row] - k < CHUNK ? p->ends[row] - k : CHUNK;
+        int64_t count = p->ends[row] - k < CHUNK ? p->ends[row] - k : CHUNK, total = count * stride;
         for (int64_t e = 0; e < count; e++) {
             int64_t j = p->indices[k + e] - p->column_base;
             index[e] = (int32_t)j;
             OF(fetch)(x + j * width, width);
+            /* the entry may belong to another block: prefetching a wrong address does no harm */
             if (k + e + CHUNK < p->entries)
-                /* the entry may belong to another block: prefetching a wrong address does no harm */
-                __builtin_prefetch(source + (p->indices[k + e + CHUNK] - p->column_base) * heads);
-            for (int64_t h = 0; h < heads; h++) {
-                REAL pre = source[j * heads + h] + t[h];
-                b[e * heads + h] = pre > 0 ? 1 : 0;
-                pre = pre > 0 ? pre : pre * slope;
-                a[e * heads + h] = pre;
-            }
+                OF(fetch)(source + (p->indices[k + e + CHUNK] - p->column_base) * heads, heads);
+            OF(place)(source + j * heads, heads, a + e * stride);
         }
-        for (int64_t h = 0; h < heads; h++) {
-            REAL most = top[h];
-            for (int64_t e = 0; e < count; e++) most = a[e * heads + h] > most ? a[e * heads + h] : most;
-            if (most > top[h]) {
-                if (k > p->starts[row]) {
-                    REAL shrink = (REAL)exp((double)(top[h] - most));
-                    sum[h] *= shrink;
-                    sum_positive[h] *= shrink;
-                    for (int64_t c = 0; c < channels; c++) {
-                        sums_a[h * channels + c] *= shrink;
-                        sums_b[h * channels + c] *= shrink;
+        OF(pad)(a, total, stride);
+        memcpy(most, top, (size_t)span * sizeof(REAL));
+        for (int64_t i = 0; i < total; i += LANES) {
+            VEC pre = OF(load)(a + i) + OF(load)(t + i % span), high = OF(load)(most + i % span);
+            OF(ivec) above = pre > zero;
+            OF(store)(b + i, OF(choose)(above, OF(fill)(1), zero));
+            pre = OF(choose)(above, pre, pre * slope);
+            OF(store)(a + i, pre);
+            OF(store)(most + i % span, OF(choose)(pre > high, pre, high));
+        }
+        for (int64_t wide = LANES / 2; wide >= stride; wide /= 2)
+            for (int64_t i = 0; i < wide; i++) most[i] = most[i] > most[i + wide] ? most[i] : most[i + wide];
+        for (int64_t i = stride; i < LANES; i++) most[i] = most[i % stride];
+        if (k > p->starts[row]) {
+            int raised = 0;
+            for (int64_t i = 0; i < stride; i++) raised |= most[i] > top[i];
+            if (raised) {
+                for (int64_t i = 0; i < span; i += LANES) {
+                    VEC shrink = OF(exp)(OF(load)(top + i) - OF(load)(most + i));
+                    OF(store)(sum + i, OF(load)(sum + i) * shrink);
+                    OF(store)(sum_positive + i, OF(load)(sum_positive + i) * shrink);
+                    OF(store)(top + i, shrink);
+                }
+                for (int64_t h = 0; h < heads; h++)
+                    for (int64_t c = h * channels; c < (h + 1) * channels; c++) {
+                        sums_a[c] *= top[h];
+                        sums_b[c] *= top[h];
                     }
-                }
-                top[h] = most;
             }
         }
-        for (int64_t e = 0; e < count; e++)
-            for (int64_t h = 0; h < heads; h++) a[e * heads + h] -= top[h];
-        OF(exp_all)(a, count * heads);
-        for (int64_t e = 0; e < count; e++)
-            for (int64_t h = 0; h < heads; h++) {
-                REAL weight = a[e * heads + h], part = b[e * heads + h] * weight;
-                sum[h] += weight;
-                sum_positive[h] += part;
-                b[e * heads + h] = part;
-            }
-        if (p->threshold) {
-            for (int64_t e = 0; e < count; e++) {
-                int64_t id = p->source_ids ? p->source_ids[index[e]] : index[e];
-                for (int64_t h = 0; h < heads; h++) {
-                    REAL factor = OF(kept)(p, p->target_keys[row], id, h);
-                    a[e * heads + h] *= factor;
-                    b[e * heads + h] *= factor;
-                }
-            }
+        memcpy(top, most, (size_t)span * sizeof(REAL));
+        for (int64_t i = 0; i < total; i += LANES) {
+            VEC weight = OF(exp)(OF(load)(a + i) - OF(load)(top + i % span));
+            if (stride < LANES) weight = OF(choose)(OF(valid)(i, total), weight, zero);
+            VEC part = weight * OF(load)(b + i);
+            OF(store)(a + i, weight);
+            OF(store)(b + i, part);
+            OF(store)(sum + i % span, OF(load)(sum + i % span) + weight);
+            OF(store)(sum_positive + i % span, OF(load)(sum_positive + i % span) + part);
         }
-        if (both)
-            OF(gather_two)(count, index, x, heads, channels, a, b, sums_a, sums_b);
+        if (p->threshold) OF(drop)(p, count, stride, index, 1, row, a, b);
+        if (positive)
+            OF(gather_two)(count, index, x, heads, channels, stride, a, b, sums_a, sums_b);
         else
-            OF(gather_one)(count, index, x, heads, channels, a, sums_a);
+            OF(gather_one)(count, index, x, heads, channels, stride, a, sums_a);
     }
     for (int64_t h = 0; h < heads; h++) {
-        REAL scale = sum[h] > 0 ? 1 / sum[h] : (sum[h] == 0 ? 0 : sum[h]);
+        for (int64_t i = h + stride; i < LANES; i += stride) {
+            sum[h] += sum[i];
+            sum_positive[h] += sum_positive[i];
+        }
+        /* no entries: 0; a sum that is not a number stays one */
+        REAL scale = sum[h] == 0 ? 0 : 1 / sum[h];
         REAL *to = out + row * width + h * channels;
         for (int64_t c = 0; c < channels; c++) to[c] = sums_a[h * channels + c] * scale;
-        if (both) {
+        if (positive) {
             to = positive + row * width + h * channels;
             for (int64_t c = 0; c < channels; c++) to[c] = sums_b[h * channels + c] * scale;
             REAL *keep = stats + row * 4 * heads + h;
@@ -203,16 +247,17 @@ INLINE void OF(forward_row)(const OF(attention) * p, const int64_t heads, int64_
 INLINE void OF(backward_column)(const OF(attention) * p, const int64_t heads, int64_t column, const REAL *x,
                                 const REAL *source, const REAL *stats, const REAL *d_out, REAL *d_x, REAL *d_source,
                                 REAL *scratch) {
-    int64_t channels = p->channels, width = heads * channels;
+    const int64_t stride = OF(stride_of)(heads), span = stride > LANES ? stride : LANES;
+    int64_t channels = p->channels, width = heads * channels, room = CHUNK * stride + LANES;
     REAL slope = (REAL)p->slope;
-    REAL *a = scratch, *b = a + CHUNK * heads + LANES, *sum = b + CHUNK * heads + LANES;
-    REAL *sums_a = sum + heads, *sums_b = sums_a + width;
-    const REAL *s = source + column * heads;
-    int64_t id = p->source_ids ? p->source_ids[column] : column;
+    VEC slopes = OF(fill)(slope), zero = OF(fill)(0), one = OF(fill)(1);
+    REAL *a = scratch, *b = a + room, *top = b + room, *scale = top + room, *dot = scale + room;
+    REAL *s = dot + room, *sum = s + span, *sums_a = sum + span, *sums_b = sums_a + width;
     int32_t index[CHUNK];
-    memset(sum, 0, (size_t)(heads + 2 * width) * sizeof(REAL));
+    memset(sum, 0, (size_t)(span + 2 * width) * sizeof(REAL));
+    OF(spread)(source + column * heads, heads, stride, span, s);
     for (int64_t k = p->starts[column]; k < p->ends[column]; k += CHUNK) {
-        int64_t count = p->ends[column] - k < CHUNK ? p->ends[column] - k : CHUNK;
+        int64_t count = p->ends[column] - k < CHUNK ? p->ends[column] - k : CHUNK, total = count * stride;
         for (int64_t e = 0; e < count; e++) {
             int64_t i = p->indices[k + e] - p->column_base;
             const REAL *of = stats + i * 4 * heads;
@@ -220,40 +265,35 @@ INLINE void OF(backward_column)(const OF(attention) * p, const int64_t heads, in
             OF(fetch)(d_out + i * width, width);
             if (k + e + CHUNK < p->entries)
                 OF(fetch)(stats + (p->indices[k + e + CHUNK] - p->column_base) * 4 * heads, 4 * heads);
-            for (int64_t h = 0; h < heads; h++) {
-                REAL pre = s[h] + of[h];
-                b[e * heads + h] = pre > 0 ? 1 : 0;
-                pre = pre > 0 ? pre : pre * slope;
-                a[e * heads + h] = pre - of[heads + h];
-            }
+            OF(place)(of, heads, a + e * stride);
+            OF(place)(of + heads, heads, top + e * stride);
+            OF(place)(of + 2 * heads, heads, scale + e * stride);
+            OF(place)(of + 3 * heads, heads, dot + e * stride);
         }
-        OF(exp_all)(a, count * heads);
-        for (int64_t e = 0; e < count; e++) {
-            const REAL *of = stats + (int64_t)index[e] * 4 * heads;
-            for (int64_t h = 0; h < heads; h++) {
-                REAL weight = a[e * heads + h] * of[2 * heads + h], mark = b[e * heads + h];
-                sum[h] += weight * of[3 * heads + h] * (mark > 0 ? 1 : slope);
-                a[e * heads + h] = weight;
-                b[e * heads + h] = mark * weight;
-            }
+        OF(pad)(a, total, stride);
+        OF(pad)(top, total, stride);
+        for (int64_t i = 0; i < total; i += LANES) {
+            VEC pre = OF(load)(a + i) + OF(load)(s + i % span);
+            OF(ivec) above = pre > zero;
+            VEC weight = OF(exp)(OF(choose)(above, pre, pre * slopes) - OF(load)(top + i)) * OF(load)(scale + i);
+            VEC term = weight * OF(load)(dot + i) * OF(choose)(above, one, slopes);
+            if (stride < LANES) term = OF(choose)(OF(valid)(i, total), term, zero);
+            OF(store)(sum + i % span, OF(load)(sum + i % span) + term);
+            OF(store)(a + i, weight);
+            OF(store)(b + i, OF(choose)(above, weight, zero));
         }
-        if (p->threshold)
-            for (int64_t e = 0; e < count; e++)
-                for (int64_t h = 0; h < heads; h++) {
-                    REAL factor = OF(kept)(p, p->target_keys[index[e]], id, h);
-                    a[e * heads + h] *= factor;
-                    b[e * heads + h] *= factor;
-                }
-        OF(gather_two)(count, index, d_out, heads, channels, a, b, sums_a, sums_b);
+        if (p->threshold) OF(drop)(p, count, stride, index, 0, column, a, b);
+        OF(gather_two)(count, index, d_out, heads, channels, stride, a, b, sums_a, sums_b);
     }
     memcpy(d_x + column * width, sums_a, (size_t)width * sizeof(REAL));
     for (int64_t h = 0; h < heads; h++) {
-        REAL dot = 0, dot_positive = 0;
+        for (int64_t i = h + stride; i < LANES; i += stride) sum[h] += sum[i];
+        REAL all = 0, above = 0;
         for (int64_t c = h * channels; c < (h + 1) * channels; c++) {
-            dot += x[column * width + c] * sums_a[c];
-            dot_positive += x[column * width + c] * sums_b[c];
+            all += x[column * width + c] * sums_a[c];
+            above += x[column * width + c] * sums_b[c];
         }
-        d_source[column * heads + h] = slope * dot + (1 - slope) * dot_positive - sum[h];
+        d_source[column * heads + h] = slope * all + (1 - slope) * above - sum[h];
     }
 }
 
@@ -268,7 +308,8 @@ INLINE void OF(backward_column)(const OF(attention) * p, const int64_t heads, in
 int TRISECT(OF(trisect_attend_forward))(const OF(attention) * p, const REAL *x, const REAL *source, const REAL *target,
                                         REAL *out, REAL *stats, REAL *positive, int threads) {
     int64_t heads = p->heads;
-    size_t reals = (size_t)(2 * (CHUNK * heads + LANES) + 3 * heads + 2 * heads * p->channels);
+    int64_t stride = OF(stride_of)(heads);
+    size_t reals = (size_t)(2 * (CHUNK * stride + LANES) + 5 * (stride + LANES) + 2 * heads * p->channels);
     int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
@@ -309,7 +350,8 @@ void TRISECT(OF(trisect_attend_prepare))(const OF(attention) * p, const REAL *ou
 int TRISECT(OF(trisect_attend_backward))(const OF(attention) * p, const REAL *x, const REAL *source, const REAL *stats,
                                          const REAL *d_out, REAL *d_x, REAL *d_source, int threads) {
     int64_t heads = p->heads;
-    size_t reals = (size_t)(2 * (CHUNK * heads + LANES) + heads + 2 * heads * p->channels);
+    int64_t stride = OF(stride_of)(heads);
+    size_t reals = (size_t)(5 * (CHUNK * stride + LANES) + 2 * (stride + LANES) + 2 * heads * p->channels);
     int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
