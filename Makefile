@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: train test check pytest slow format clean
@@ -16,28 +17,29 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/
 	$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard,report]'
 	touch $@
 
-$(VENV)/.installed-dev: $(STAMP)
+$(DEV_STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python
+	$(PIP) setuptools wheel
 	$(PIP) --no-build-isolation --editable '.[dev]'
-	touch $@
+	touch $(STAMP) $@
 
 train: $(STAMP)
 	$(BIN)/trisect train
 
-check: $(VENV)/.installed-dev
+check: $(DEV_STAMP)
 	$(BIN)/ruff check src tests benchmarks setup.py
 	$(BIN)/ruff format --check src tests benchmarks setup.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml
 
-pytest: $(VENV)/.installed-dev
+pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest
 
 test: check pytest
 
-slow: $(VENV)/.installed-dev
+slow: $(DEV_STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-format: $(VENV)/.installed-dev
+format: $(DEV_STAMP)
 	$(BIN)/ruff format src tests benchmarks setup.py
 	$(BIN)/ruff check --fix src tests benchmarks setup.py
 
