@@ -147,8 +147,6 @@ class Graph:
             order=order if self.order is None else self.order[order],
         )
 
-    reorder = reordered
-
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
         """Rows in this graph's order → rows in the user's order."""
         return rows if self.order is None else rows.index_select(dim, positions_of(self.order))

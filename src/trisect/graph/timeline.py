@@ -381,8 +381,6 @@ class Timeline:
             order=order if self.order is None else self.order[order],
         )
 
-    reorder = reordered
-
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
         """Rows in this timeline's order → rows in the user's order; `dim` is the dimension of the vertices."""
         return rows if self.order is None else rows.index_select(dim, positions_of(self.order))
