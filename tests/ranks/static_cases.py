@@ -142,7 +142,7 @@ class Setting:
         picked = nn.functional.cross_entropy(output[chosen], self.y[vertices][chosen], reduction="sum")
         return picked / self.train.sum()
 
-    def rank(self, scale: float = 1.0) -> StaticRank:
+    def rank(self, scale: float = 1.0, fixed: bool = False) -> StaticRank:
         return StaticRank(
             self.layers,
             self.bounds,
@@ -152,6 +152,7 @@ class Setting:
             self.exchange,
             lambda output, rows: self.loss(output, self.own[rows]),
             scale=scale,
+            fixed=fixed,
             dtype=torch.float64,
         )
 
@@ -214,7 +215,7 @@ def stale(case: dict[str, Any]) -> dict[str, Any]:
         )
         for c in range(setting.layout.chunks)
     ]
-    rank = setting.rank(scale)
+    rank = setting.rank(scale, fixed=period > 1)
     history: dict[int, Tensor] = {}
     worst, worst_loss = 0.0, 0.0
     for epoch in range(4):

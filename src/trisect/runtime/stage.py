@@ -72,12 +72,21 @@ class Stage:
         share: the part (one part: the whole graph), its columns own rows and then halo.
         vertices: the user's ids of the own rows.
         scale: by how much the gradient of rows read fresh by other chunks is multiplied (technique 3; 1: not at all).
+        fixed: history stays as `keep` found it, zero before (technique 2); otherwise it is what the last epoch left.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], first: int, share: Share, vertices: Tensor, *, scale: float = 1.0
+        self,
+        layers: Sequence[Layer],
+        first: int,
+        share: Share,
+        vertices: Tensor,
+        *,
+        scale: float = 1.0,
+        fixed: bool = False,
     ) -> None:
         self.layers, self.first, self.share, self.vertices, self.scale = list(layers), first, share, vertices, scale
+        self.fixed = fixed
         self.segments = segments_of(self.layers)
         self.rows, self.columns = share.adjacency.rows, share.adjacency.columns
         self._history: list[Tensor | None] = [None] * (len(self.segments) - 1)
@@ -100,9 +109,11 @@ class Stage:
         self.noise, self.whole = noise, whole
         self.visits.clear()
         self.buffers = [None] * len(self._history) if aside else self._history
-        if not whole and not aside:
+        if self.fixed and not whole and not aside:
             for buffer, kept in zip(self._history, self._kept, strict=True):
-                if buffer is not None and kept is not None:
+                if buffer is not None and kept is None:
+                    buffer.zero_()
+                elif buffer is not None and kept is not None:
                     buffer.copy_(kept)
         for segment, gradient in enumerate(self.gradients):
             if whole:
@@ -111,10 +122,7 @@ class Stage:
                 gradient.zero_()
 
     def keep(self) -> None:
-        """From now on, history is what the buffers hold at this moment, until the next call (technique 2).
-
-        Without any call, history is what the last epoch left.
-        """
+        """From now on, history is what the buffers hold at this moment, until the next call."""
         self._kept = [None if buffer is None else buffer.clone() for buffer in self._history]
 
     def history(self) -> dict[str, Tensor]:

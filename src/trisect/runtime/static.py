@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from trisect.nn.base import Layer
 from trisect.noise import Noise
@@ -39,7 +40,8 @@ class StaticRank:
         features: [rows, features] of the part, needed by stage 0 alone.
         vertices: the user's ids of the part's rows.
         loss: of the last stage's output rows; their sum over chunks and parts is the run's loss.
-        scale: of gradients of rows that were read fresh (see `Stage`).
+        scale, fixed: of history (see `Stage`).
+        extra: further parameters of the last stage (the task's decoder), reduced with the others.
     """
 
     def __init__(
@@ -53,13 +55,16 @@ class StaticRank:
         loss: Loss,
         *,
         scale: float = 1.0,
+        fixed: bool = False,
         dtype: torch.dtype = torch.float32,
+        extra: Sequence[Parameter] = (),
     ) -> None:
         self.exchange, self.mesh = exchange, exchange.mesh
         stage = self.mesh.stage
         first, last = bounds[stage], bounds[stage + 1]
-        self.stage = Stage(layers[first:last], first, share, vertices, scale=scale)
+        self.stage = Stage(layers[first:last], first, share, vertices, scale=scale, fixed=fixed)
         self.share, self.features, self.loss, self.dtype = share, features, loss, dtype
+        self._extra = list(extra)
         self.is_first, self.is_last = stage == 0, stage == self.mesh.layout.layer - 1
         widths = shared_widths(layers)
         self._enters = () if self.is_first else shared_across(layers, first)
@@ -199,6 +204,7 @@ class StaticRank:
 
     def _reduce(self, action: Action) -> None:
         parameters = [p for layer in self.stage.layers for p in layer.parameters() if p.requires_grad]
+        parameters += self._extra if self.is_last else []
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

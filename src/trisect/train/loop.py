@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from trisect.errors import CheckpointError, ConfigError, RunError
-from trisect.runtime import Executor, Ledger, peak_rss_bytes
-from trisect.schedule import Action, Kind, evaluation, single, validate
+from trisect.runtime import Executor, peak_rss_bytes
+from trisect.schedule import Action, Kind, evaluation
 from trisect.train.optimiser import LearningRate, Optimiser, OptimiserName, WeightDecay
 from trisect.train.programs import Program
 from trisect.train.setup import ModelMaker, Setup
@@ -177,7 +177,7 @@ class Trainer:
         )
         self.lr = LearningRate(options.lr, options.lr_schedule, options.epochs)
         self.monitor = options.monitor or setup.task.monitor
-        self.ledger = Ledger()
+        self.ledger = self.program.ledger
         self.done = 0
         self.loss: list[float] = []
         self.best_value: float | None = None
@@ -185,10 +185,7 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self.stale = 0
         self._current = math.nan
-        self._schedule = single()
-        validate(self._schedule)
-        handlers = {**self.program.handlers(), Kind.FORWARD: self._forward, Kind.STEP: self._step}
-        self._executor = Executor(handlers, recorder)
+        self._executor = Executor({**self.program.handlers(), Kind.STEP: self._step}, recorder)
         self._evaluated: dict[Split, Statistics] = {}
         self._wanted: tuple[Split, ...] = SPLITS
         self._evaluator = Executor({Kind.FORWARD: self._evaluate_forward}, recorder)
@@ -202,8 +199,9 @@ class Trainer:
             epoch = self.done + 1
             begin = time.perf_counter()
             self.ledger.clear()
+            self.optimiser.zero_grad()
             self.program.begin(epoch)
-            self._executor.run(self._schedule.ranks[0], epoch=epoch)
+            self._executor.run(self.program.actions(), epoch=epoch)
             seconds.append(time.perf_counter() - begin)
             self.done = epoch
             self.loss.append(self._current)
@@ -240,34 +238,40 @@ class Trainer:
             monitor=self.monitor,
             seconds=seconds,
             evaluation_seconds=evaluating,
-            communication={"bytes_per_epoch": sum(sent.values()), "by_axis": sent, "formula_bytes_per_epoch": 0},
+            communication=self._communication(sent),
             transfer=transfer,
-            memory={"peak_rss_bytes": [peak_rss_bytes()]},
+            memory={"peak_rss_bytes": [int(peak) for peak in self.program.listed(float(peak_rss_bytes()))]},
             modules=self.modules,
             program=self.program,
             stopped_early=self.done < options.epochs,
         )
 
-    def _forward(self, action: Action) -> None:
-        self.optimiser.zero_grad()
-        self.program.forward(action)
-        self._current = math.nan if self.program.loss is None else float(self.program.loss.detach())
+    def _communication(self, sent: Mapping[str, int]) -> dict[str, Any]:
+        by_axis = {axis: int(self.program.total(float(size))) for axis, size in sent.items()}
+        return {
+            "bytes_per_epoch": sum(by_axis.values()),
+            "by_axis": by_axis,
+            "formula_bytes_per_epoch": self.program.formula_bytes,
+        }
+
+    def _step(self, action: Action) -> None:
+        self._current = self.program.total_loss()
         if not math.isfinite(self._current):
             raise RunError(
                 f"the loss of epoch {self.done + 1} is {self._current}; lower train.lr (now "
                 f"{self.lr.at(self.done + 1):g}), set train.clip, or check the features for huge values."
             )
 
-    def _step(self, action: Action) -> None:
         if self.options.clip is not None:
-            self.optimiser.clip(self.options.clip)
+            self.optimiser.clip(self.options.clip, self.program.total_square)
         self.optimiser.step(self.lr.at(self.done + 1))
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """The measures of these splits with the parameters as they are; nothing is dropped."""
         self._evaluated, self._wanted = {split: Statistics() for split in splits}, splits
         self._evaluator.run(evaluation().ranks[0], epoch=epoch, evaluation=True)
-        return {split: self.setup.task.metrics(found) for split, found in self._evaluated.items()}
+        found = self.program.merged(self._evaluated)
+        return {split: self.setup.task.metrics(found[split]) for split in splits}
 
     @torch.no_grad()
     def _evaluate_forward(self, action: Action) -> None:
@@ -320,6 +324,7 @@ class Trainer:
         tensors = {key: tensor.detach().clone() for key, tensor in self.modules.state_dict().items()}
         tensors.update({f"best.{key}": tensor for key, tensor in self.best.items()})
         tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state().items()})
+        tensors.update({f"program.{key}": tensor for key, tensor in self.program.state().items()})
         return tensors
 
     def state_meta(self) -> dict[str, Any]:
@@ -353,6 +358,9 @@ class Trainer:
         self.best = {key.removeprefix("best."): v.clone() for key, v in tensors.items() if key.startswith("best.")}
         self.optimiser.load(
             {key.removeprefix("optimiser."): v for key, v in tensors.items() if key.startswith("optimiser.")}
+        )
+        self.program.load_state(
+            {key.removeprefix("program."): v for key, v in tensors.items() if key.startswith("program.")}
         )
         self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
         self.monitor = meta["monitor"] if self.options.monitor is None else self.options.monitor

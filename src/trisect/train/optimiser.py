@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import torch
@@ -57,9 +57,18 @@ class Optimiser:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def clip(self, norm: float) -> None:
-        """Scale all gradients together so that their norm is at most `norm`."""
-        nn.utils.clip_grad_norm_(list(self.parameters.values()), norm)
+    def clip(self, norm: float, total_square: Callable[[float], float] = lambda square: square) -> None:
+        """Scale all gradients together so that their norm is at most `norm`.
+
+        Args:
+            total_square: from the squared norm of these gradients to that of all ranks' together.
+        """
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        square = total_square(sum(float(g.double().square().sum()) for g in gradients))
+        scale = norm / (math.sqrt(square) + 1e-6)
+        if scale < 1.0:
+            for gradient in gradients:
+                gradient.mul_(scale)
 
     @torch.no_grad()
     def step(self, lr: float) -> None:

@@ -7,7 +7,7 @@ these.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,17 @@ from trisect.nn.base import Context, Model, State
 from trisect.nn.dynamic import DynamicModel, Snapshots
 from trisect.noise import Noise
 from trisect.runtime.executor import Handler
+from trisect.runtime.ledger import Ledger
 from trisect.schedule.action import Action, Kind
+from trisect.schedule.builders import single
 from trisect.train.kept import part_of
-from trisect.train.tasks.base import BoundTask, Split
+from trisect.train.tasks.base import BoundTask, Split, Statistics
+
+_SINGLE = single().ranks[0]
 
 
 class Program(ABC):
-    """One process's work.
+    """One process's work: alone, or as one rank of several, whose answers below are those of all ranks together.
 
     Args:
         model, decoder: the trained parts.
@@ -32,6 +36,8 @@ class Program(ABC):
         seed: of everything random.
         vertices: the user's id of each row, or None where rows are vertices.
     """
+
+    formula_bytes: int = 0
 
     def __init__(
         self,
@@ -44,14 +50,48 @@ class Program(ABC):
         self.model, self.decoder, self.task = model, decoder, task
         self._origin = Noise(seed, vertices=vertices)
         self.noise = self._origin
+        self.ledger = Ledger()
         self.loss: Tensor | None = None
+        self._value: Tensor | None = None
 
     def begin(self, epoch: int) -> None:
         """Enter an epoch (1, 2, …): all that it draws is a function of its number."""
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
 
+    def actions(self) -> Sequence[Action]:
+        """What this rank does in the epoch that has begun."""
+        return _SINGLE
+
+    def total_loss(self) -> float:
+        """The loss of the epoch, once backward is done."""
+        return float("nan") if self._value is None else float(self._value)
+
+    def total(self, value: float) -> float:
+        """The sum over all ranks of something that each of them counts for itself."""
+        return value
+
+    def total_square(self, square: float) -> float:
+        """The squared norm of all gradients, from that of this rank's parameters."""
+        return square
+
+    def listed(self, value: float) -> list[float]:
+        """A rank's value of each rank."""
+        return [value]
+
+    def merged(self, found: Mapping[Split, Statistics]) -> dict[Split, Statistics]:
+        """What was measured on all ranks."""
+        return dict(found)
+
+    def state(self) -> dict[str, Tensor]:
+        """What else than parameters a resumed run needs."""
+        return {}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave."""
+        del tensors
+
     def handlers(self) -> dict[Kind, Handler]:
-        """What to do for forward and backward actions."""
+        """What to do for all actions but the step."""
         return {Kind.FORWARD: self.forward, Kind.BACKWARD: self.backward}
 
     @abstractmethod
@@ -62,6 +102,7 @@ class Program(ABC):
         """Gradients of all parameters; what the forward pass kept is free afterwards."""
         if self.loss is not None:
             loss, self.loss = self.loss, None
+            self._value = loss.detach()
             loss.backward()  # type: ignore[no-untyped-call]
 
     @abstractmethod

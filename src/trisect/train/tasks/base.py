@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from trisect.errors import LayoutError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
@@ -65,6 +66,10 @@ class BoundTask(ABC):
     def decoder(self, channels: int) -> nn.Module | None:
         """The trained part that follows the model's last layer of `channels` outputs (it belongs to the last stage)."""
         return None
+
+    def restrict(self, rows: Tensor) -> BoundTask:
+        """The same task, constants and all, for a part of the rows (positions, int64) alone."""
+        raise LayoutError(f"{type(self).__name__} reads pairs of vertices and cannot be cut by vertex or chunk yet.")
 
     @abstractmethod
     def steps(self, split: Split) -> range:

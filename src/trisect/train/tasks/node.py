@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -48,6 +48,16 @@ class NodeTargets:
     def values(self, rows: Tensor, step: int) -> Tensor:
         """Their targets."""
         return (self.y[step + self.horizon] if self.by_step else self.y)[rows]
+
+    def restrict(self, rows: Tensor) -> NodeTargets:
+        """The targets of a part of the rows."""
+        vertices = 1 if self.by_step else 0
+        return replace(
+            self,
+            y=self.y.index_select(vertices, rows),
+            masks={split: mask[rows] for split, mask in self.masks.items()},
+            labelled=self.labelled.index_select(vertices, rows),
+        )
 
     def count(self, split: Split) -> int:
         """How many targets a split has over all its steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -77,6 +78,12 @@ class BoundNodeClassification(BoundTask):
     def decoder(self, channels: int) -> VertexDecoder | None:
         """Nothing where the model gives the outputs itself."""
         return vertex_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
+
+    def restrict(self, rows: Tensor) -> BoundNodeClassification:
+        """The same constants, fewer rows."""
+        part = copy(self)
+        part.targets = self.targets.restrict(rows)
+        return part
 
     def steps(self, split: Split) -> range:
         """The steps whose outputs are judged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -63,6 +64,12 @@ class BoundNodeRegression(BoundTask):
     def decoder(self, channels: int) -> VertexDecoder | None:
         """Nothing where the model gives the outputs itself."""
         return vertex_decoder(self.task.decoder, channels, self.outputs, self.task.hidden)
+
+    def restrict(self, rows: Tensor) -> BoundNodeRegression:
+        """The same constants, fewer rows."""
+        part = copy(self)
+        part.targets = self.targets.restrict(rows)
+        return part
 
     def steps(self, split: Split) -> range:
         """The steps whose outputs are judged."""
