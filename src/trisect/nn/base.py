@@ -19,6 +19,7 @@ from trisect.errors import ConfigError, RunError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
+from trisect.ops.steps import Snapshots
 
 State = tuple[Tensor, ...]
 
@@ -94,6 +95,26 @@ class Layer(nn.Module):
                     "rows; give their noise as Context(columns=…)."
                 )
         return self.combine(self.prepare(x, before), own_rows(x, adjacency), adjacency, context)
+
+    def over_steps(
+        self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
+    ) -> Tensor:
+        """`forward` on each step of a timeline, whole snapshots; layers that can do all at once override it.
+
+        Args:
+            xs: [steps, vertices, in_channels], or [vertices, in_channels] for the same features in all steps.
+            snapshots, contexts: one of each a step.
+            aggregated: Â_t·x_t of each step, [steps, vertices, in_channels]; then no snapshot is read.
+
+        Returns: [steps, vertices, out_channels].
+        """
+        # unbind, since the gradient of xs[t] would be as large as xs for every t
+        frames = [xs] * len(contexts) if xs.dim() == 2 else xs.unbind(0)
+        if aggregated is None:
+            pieces = [self(frame, snapshots[t], contexts[t]) for t, frame in enumerate(frames)]
+        else:
+            pieces = [self.combine_aggregated(aggregated[t], frame, contexts[t]) for t, frame in enumerate(frames)]
+        return torch.stack(pieces)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}{self._repr_options()})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -115,6 +116,11 @@ class Convolution(Layer):
         relu, p, noise = self._ending(context)
         y = ops.convolve_dense(message, adjacency, weight, self.bias, add=add, share=share, relu=relu, p=p, noise=noise)
         return self._rest(y, x, context, done=self._fuses)
+
+    def draws(self, contexts: Sequence[Context]) -> bool:
+        """Whether the layer draws random numbers in these contexts."""
+        noisy = self.dropout > 0.0 or self.activation == "rrelu"
+        return noisy and any(context.noise is not None for context in contexts)
 
     @property
     def _fuses(self) -> bool:

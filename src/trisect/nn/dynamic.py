@@ -7,7 +7,7 @@ piece is the state before the next, and gradients flow through it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer, Normalisation, State, Temporal, check_widths
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
-
-
-class Snapshots(Protocol):
-    """A sequence of adjacencies, which may be made on demand; each layer asks for each step once, in order."""
-
-    def __len__(self) -> int:
-        """How many steps."""
-        ...
-
-    def __getitem__(self, step: int, /) -> Adjacency:
-        """The adjacency of a step, counted from the start of the sequence."""
-        ...
+from trisect.ops.steps import Snapshots as Snapshots
 
 
 class DynamicLayer(nn.Module):
@@ -148,14 +137,8 @@ class SpatialTemporal(DynamicLayer):
     ) -> tuple[Tensor, State]:
         """See `DynamicLayer.forward`."""
         steps = len(snapshots)
-        convolved = []
-        for t in range(steps):
-            x, context = frame_of(xs, t), context_at(noise, first_step + t)
-            if aggregated is None:
-                convolved.append(self.convolve(x, snapshots[t], context))
-            else:
-                convolved.append(self.convolve_aggregated(aggregated[t], x, context))
-        frames = [torch.stack(convolved)]
+        contexts = [context_at(noise, first_step + t) for t in range(steps)]
+        frames = [self.spatial.over_steps(xs, snapshots, contexts, aggregated)]
         if self.concat:
             frames.append(xs if xs.dim() == 3 else xs.expand(steps, *xs.shape))
         return self.recur(frames, state, first_step)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import glorot_
+from trisect.ops.steps import Snapshots
 
 
 class GCNLayer(Convolution):
@@ -53,3 +55,18 @@ class GCNLayer(Convolution):
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """From Â·x."""
         return self.finish_product(aggregated, self.weight, x, context)
+
+    def over_steps(
+        self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
+    ) -> Tensor:
+        """All steps at once, where no random numbers tell them apart."""
+        if xs.dim() == 2 or self.draws(contexts) or not (self._fuses and not self.residual):
+            return super().over_steps(xs, snapshots, contexts, aggregated)
+        steps, vertices = xs.shape[:2]
+        context = Context()
+        if aggregated is None and self.transform_first:
+            message = self.prepare(xs.flatten(0, 1), context).view(steps, vertices, -1)
+            return ops.aggregate_steps(message, snapshots, self.bias, relu=self.activation == "relu")
+        if aggregated is None:
+            aggregated = ops.aggregate_steps(xs, snapshots)
+        return self.combine_aggregated(aggregated.flatten(0, 1), xs, context).view(steps, vertices, -1)

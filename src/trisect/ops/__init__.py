@@ -5,5 +5,17 @@ from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
 from trisect.ops.fused import branches, convolve, convolve_dense, dense
 from trisect.ops.recurrent import gru, lstm
+from trisect.ops.steps import aggregate_steps
 
-__all__ = ["aggregate", "attend", "branches", "convolve", "convolve_dense", "dense", "dropout", "gru", "lstm"]
+__all__ = [
+    "aggregate",
+    "aggregate_steps",
+    "attend",
+    "branches",
+    "convolve",
+    "convolve_dense",
+    "dense",
+    "dropout",
+    "gru",
+    "lstm",
+]
