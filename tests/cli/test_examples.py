@@ -40,7 +40,7 @@ def test_the_folder_shows_the_same_files(name):
     assert path.read_text() == examples()[name].read_text()
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_every_example_is_a_configuration(path):
     from trisect.train.from_config import resolve
 

@@ -11,10 +11,10 @@ body { margin:0; background:var(--paper); color:var(--ink);
 main { max-width:1200px; margin:0 auto; padding:28px 24px 60px }
 h1 { font-size:24px; margin:0; font-weight:650 } h2 { font-size:16px; margin:34px 0 12px; font-weight:650 }
 .sub { color:var(--soft); margin:4px 0 22px } .note { color:var(--soft); margin:6px 0 }
-.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(125px,1fr)); gap:12px }
+.tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(130px,1fr)); gap:12px }
 .tile, figure, .card { background:var(--card); border:1px solid var(--rule); border-radius:8px }
 .tile { padding:12px 14px }
-.tile b { display:block; font-size:21px; font-weight:600; font-variant-numeric:tabular-nums }
+.tile b { display:block; font-size:20px; font-weight:600; white-space:nowrap; font-variant-numeric:tabular-nums }
 .tile span { color:var(--soft); font-size:13px }
 .charts { display:grid; grid-template-columns:repeat(auto-fill,minmax(min(440px,100%),1fr)); gap:14px }
 figure { margin:0; padding:12px 14px 6px; position:relative } figure.wide { grid-column:1/-1 }
@@ -41,7 +41,7 @@ th, td { padding:4px 8px 4px 0; vertical-align:top } tr+tr th, tr+tr td { border
 .bars th { width:1%; white-space:nowrap }
 .bar { width:100% }
 .bar i { display:block; height:12px; margin-top:5px; background:var(--a); border-radius:2px }
-pre { margin:0; font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace; overflow:auto }
+pre { margin:0; max-height:420px; font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace; overflow:auto }
 #tip { position:absolute; pointer-events:none; background:var(--ink); color:var(--paper);
   border-radius:5px; padding:5px 9px;
   font-size:12.5px; display:none; white-space:nowrap; font-variant-numeric:tabular-nums; z-index:2 }

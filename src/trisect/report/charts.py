@@ -33,9 +33,15 @@ class Span:
 
 
 def lines(
-    title: str, series: Sequence[Series], *, unit: str = "", from_zero: bool = False, mark: float | None = None
+    title: str,
+    series: Sequence[Series],
+    *,
+    unit: str = "",
+    from_zero: bool = False,
+    mark: float | None = None,
+    epochs: int = 1,
 ) -> str:
-    """A line chart over epochs. `mark` is an epoch to point out (the best one).
+    """A line chart over the epochs 1..`epochs` or more. `mark` is an epoch to point out (the best one).
 
     Points that are not finite are left out. The values also go into the page as data, for the tooltip.
     """
@@ -43,7 +49,7 @@ def lines(
     kept = [s for s in kept if s.points]
     if not kept:
         return ""
-    xs = [x for s in kept for x, _ in s.points]
+    xs = [1.0, float(epochs), *(x for s in kept for x, _ in s.points)]
     ys = [y for s in kept for _, y in s.points]
     x_low, x_high = min(xs), max(max(xs), min(xs) + 1)
     ticks = nice_ticks(0.0 if from_zero else min(ys), max(ys))

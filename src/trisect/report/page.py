@@ -30,6 +30,7 @@ _KINDS = {
     "G": ("ce", "reduce"),
 }
 _OTHER = ("cf", "other")
+_EVALUATION = ("cf", "evaluation")
 
 
 def write_report(directory: RunDirectory, path: Path | None = None) -> Path:
@@ -49,8 +50,10 @@ def render(directory: RunDirectory) -> str:
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="sub">{html.escape(_subtitle(config, summary, records))}</p>',
         _tiles(summary, records),
-        _section("Curves", '<div class="charts">' + "".join(_curves(records, summary)) + "</div>") if records else "",
-        _section("Where the time went", '<div class="charts">' + _timing(records) + _events(directory) + "</div>"),
+        _section("Epochs", f'<div class="charts">{"".join(_curves(records, summary))}{_timing(records)}</div>')
+        if records
+        else "",
+        _section("Where the time went", _events(directory)),
         _section("Memory and communication", _costs(summary)),
         _section("Settings", _settings(config, summary)),
     ]
@@ -106,7 +109,8 @@ def _curves(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) ->
     best = summary.get("best_epoch")
     loss = [Series("train", "ca", _points(records, ("loss",)))]
     loss += [Series(split, _SPLIT_COLOURS[split], _points(records, (split, "loss"))) for split in ("val", "test")]
-    yield lines("Loss", loss, mark=best)
+    last = int(records[-1]["epoch"])
+    yield lines("Loss", loss, mark=best, epochs=last)
     names: dict[str, None] = {}
     for record in records:
         for split in _SPLIT_COLOURS:
@@ -115,7 +119,7 @@ def _curves(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) ->
                 names.update(dict.fromkeys(k for k, v in inner.items() if k != "loss" and isinstance(v, (int, float))))
     for name in names:
         series = [Series(split, colour, _points(records, (split, name))) for split, colour in _SPLIT_COLOURS.items()]
-        yield lines(name.replace("_", " "), series, mark=best)
+        yield lines(name.replace("_", " "), series, mark=best, epochs=last)
 
 
 def _timing(records: Sequence[Mapping[str, Any]]) -> str:
@@ -136,7 +140,7 @@ def _events(directory: RunDirectory) -> str:
         for event in by_rank[rank]:
             if event["epoch"] != epoch:
                 continue
-            colour, meaning = _kind(event["name"])
+            colour, meaning = _EVALUATION if event.get("evaluation") else _kind(event["name"])
             legend[colour] = meaning
             items.append(Span(row, event["start"], event["seconds"], colour, event["name"]))
     items = items[:_MOST_SPANS]
