@@ -37,10 +37,13 @@ def train(
 
     # torch comes with these, so they wait until the arguments are known to be sound
     from trisect.cli.progress import Progress
+    from trisect.cli.ranks import train_on_ranks
     from trisect.config import apply_overrides, load_config, parse_config
     from trisect.report import write_report
+    from trisect.runtime.launch import world_from_environment
     from trisect.train.from_config import prepare, run
     from trisect.train.run_directory import RunDirectory, read_config
+    from trisect.train.supported import is_cut
 
     if resume:
         if config is None:
@@ -50,6 +53,10 @@ def train(
     else:
         RunDirectory.refuse_used(target)
         settings = load_config(source, set_ or [], layout)
+    cut = settings.layout.to_layout()
+    if is_cut(cut) or world_from_environment() is not None:
+        train_on_ranks(settings, cut, target, resume=resume, data_dir=data_dir)
+        return
     prepared = prepare(settings, data_dir)
     sentence(prepared.describe())
     begin = RunDirectory.reopen if resume else RunDirectory.create

@@ -148,6 +148,7 @@ class TrainConfig(Section):
         order: whether vertices are reordered inside for locality, where it pays; never seen from outside.
         keep: how many of the last checkpoints stay, besides the best one.
         threads: threads of one process, or None for what torch takes.
+        timeout: seconds that a rank waits for another before the run is ended.
     """
 
     epochs: Positive = 100
@@ -160,6 +161,7 @@ class TrainConfig(Section):
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
     device: str = "cpu"
     threads: Positive | None = None
+    timeout: Annotated[float, Field(gt=0)] = 300.0
     order: Literal["auto", "none"] = "auto"
     eval_every: Positive = 1
     patience: Positive | None = None

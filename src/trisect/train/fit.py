@@ -21,7 +21,7 @@ from trisect.nn.registry import DYNAMIC
 from trisect.train.loop import NoRecorder, Recorder, Result, Trainer, TrainOptions
 from trisect.train.predict import embed, predict
 from trisect.train.setup import AnyModel, ModelMaker, Setup
-from trisect.train.supported import require_supported
+from trisect.train.supported import require_whole
 from trisect.train.tasks import Task
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
@@ -190,4 +190,4 @@ def as_data(graph: Any) -> Graph | Timeline:
 def _check_layout(layout: str) -> None:
     if not layout or layout == "auto":
         return
-    require_supported(parse_layout(layout).to_layout())
+    require_whole(parse_layout(layout).to_layout())

@@ -221,16 +221,21 @@ def count_parameters(setup: Setup) -> int:
     return sum(parameter.numel() for parameter in setup.modules.parameters())
 
 
+def seconds_per_epoch(records: list[dict[str, Any]]) -> dict[str, float]:
+    """best and median over the lines of metrics.jsonl."""
+    seconds = [record["seconds"] for record in records if math.isfinite(record["seconds"])]
+    return {"best": min(seconds), "median": statistics.median(seconds)}
+
+
 def summarise(prepared: Prepared, result: Result, records: list[dict[str, Any]]) -> dict[str, Any]:
     """summary.json. Times are those of all epochs, a resumed run's earlier ones included."""
-    seconds = [record["seconds"] for record in records if math.isfinite(record["seconds"])]
     return {
         "version": __version__,
         "layout": {field.name: getattr(prepared.layout, field.name) for field in fields(Layout)},
         "world": prepared.layout.world,
         "epochs": result.epochs,
         "stopped_early": result.stopped_early,
-        "seconds_per_epoch": {"best": min(seconds), "median": statistics.median(seconds)},
+        "seconds_per_epoch": seconds_per_epoch(records),
         "loss": result.loss,
         "metrics": {split: result.metrics.get(split, {}) for split in SPLITS},
         "monitor": result.monitor,

@@ -275,7 +275,7 @@ class Trainer:
 
     @torch.no_grad()
     def _evaluate_forward(self, action: Action) -> None:
-        task = self.setup.task
+        task = self.program.task
         steps = range(min(task.steps(s).start for s in self._wanted), max(task.steps(s).stop for s in self._wanted))
         for first, frames in self.program.outputs(steps):
             for split in self._wanted:
@@ -348,16 +348,23 @@ class Trainer:
                 raise CheckpointError(
                     f"train.{key} is {getattr(self.options, key)!r}, but the checkpoint was made with {meta[key]!r}."
                 )
-        own = {key: value for key, value in tensors.items() if key.split(".", 1)[0] in ("model", "decoder")}
+        # as one rank of several, a part of the checkpoint's
+        known = self.modules.state_dict().keys()
+        own = {key: value for key, value in tensors.items() if key in known}
         try:
             self.modules.load_state_dict(own)
         except RuntimeError:
             raise CheckpointError(
                 "the checkpoint's parameters do not fit the model; were its options changed?"
             ) from None
-        self.best = {key.removeprefix("best."): v.clone() for key, v in tensors.items() if key.startswith("best.")}
+        best = {key.removeprefix("best."): value for key, value in tensors.items() if key.startswith("best.")}
+        self.best = {key: value.clone() for key, value in best.items() if key in known}
         self.optimiser.load(
-            {key.removeprefix("optimiser."): v for key, v in tensors.items() if key.startswith("optimiser.")}
+            {
+                key.removeprefix("optimiser."): value
+                for key, value in tensors.items()
+                if key.startswith("optimiser.") and key.split(".", 2)[2] in known
+            }
         )
         self.program.load_state(
             {key.removeprefix("program."): v for key, v in tensors.items() if key.startswith("program.")}

@@ -37,7 +37,7 @@ TRACE = "trace.json"
 # settings that may differ between a run and its continuation: they do not change what an epoch computes
 _FREE = {
     "data": {"directory"},
-    "train": {"epochs", "device", "threads", "eval_every", "patience", "checkpoint_every", "keep"},
+    "train": {"epochs", "device", "threads", "timeout", "eval_every", "patience", "checkpoint_every", "keep"},
 }
 
 

@@ -57,6 +57,7 @@ class NodeTargets:
             y=self.y.index_select(vertices, rows),
             masks={split: mask[rows] for split, mask in self.masks.items()},
             labelled=self.labelled.index_select(vertices, rows),
+            _rows={},
         )
 
     def count(self, split: Split) -> int:

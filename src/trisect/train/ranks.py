@@ -1,0 +1,144 @@
+"""A run on several ranks: cut the data once, then each rank trains its share and rank 0 writes the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.errors import LayoutError
+from trisect.graph.graph import Graph
+from trisect.layout import Layout
+from trisect.nn.base import Layer, Model
+from trisect.runtime.history import History, preset
+from trisect.runtime.mesh import Mesh
+from trisect.train.checkpoint import Shard, write_shard
+from trisect.train.cut_program import CutProgram, stage_bounds
+from trisect.train.loop import TrainOptions
+from trisect.train.run_directory import RunDirectory, RunRecorder
+from trisect.train.setup import ModelMaker, Setup
+from trisect.train.shares import Cut, read_share, write_shares
+from trisect.train.tasks import Place, make_task
+from trisect.train.tasks.decoders import Decoder
+
+Gather = Callable[[Any], list[Any]]
+
+
+def history_of(layout: Layout, name: str) -> History | None:
+    """The recipe of that name; None where nothing is stale: one chunk, or `exact`."""
+    return None if layout.chunks == 1 or name == "exact" else preset(name)
+
+
+def check_static_layout(layout: Layout, layers: Sequence[Layer], vertices: int) -> None:
+    """Refuse a layout that does not fit a static graph and model."""
+    if layout.time > 1:
+        raise LayoutError(f"layout.time is {layout.time}, and the data are one graph; cut it by vertex or layer.")
+    if layout.layer > len(layers):
+        raise LayoutError(f"layout.layer is {layout.layer}, and the model has {len(layers)} layers; use fewer stages.")
+    if layout.vertex * layout.chunks > vertices:
+        raise LayoutError(
+            f"layout.vertex × layout.chunks is {layout.vertex} × {layout.chunks}, more than the graph's {vertices} "
+            "vertices; use fewer parts or chunks."
+        )
+
+
+def cut_data(graph: Graph, maker: ModelMaker, task: Any, layout: Layout, options: TrainOptions, folder: Path) -> None:
+    """Check that the layout fits, and write the shares of all ranks."""
+    bound = make_task(task).bind(graph, Place(options.seed, graph.order))
+    model = maker(graph.features().shape[1], bound.channels)
+    if not isinstance(model, Model):
+        raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
+    check_static_layout(layout, model.stack, graph.vertices)
+    bound.restrict(torch.zeros(0, dtype=torch.int64))
+    write_shares(
+        graph,
+        layout,
+        model.normalisation,
+        self_loops=model.self_loops,
+        folder=folder,
+        reorder=options.order == "auto",
+    )
+
+
+def rank_setup(
+    cut: Cut, maker: ModelMaker, task: Any, mesh: Mesh, options: TrainOptions, history: History | None
+) -> Setup:
+    """This rank's share, ready to train. Its modules are those of its stage, under the names of the whole model."""
+    labels = cut.labels()
+    bound = make_task(task).bind(labels, Place(options.seed, labels.order))
+    model = maker(cut.features, bound.channels)
+    if not isinstance(model, Model):
+        raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
+    decoder = bound.decoder(model.out_channels)
+    if isinstance(decoder, Decoder):
+        decoder.reset_parameters(options.seed, len(model.layers) + 1)
+    model.to(options.dtype)
+    bounds = stage_bounds([layer_cost(layer) for layer in model.stack], mesh.layout.layer)
+    own = range(bounds[mesh.stage], bounds[mesh.stage + 1])
+    last = mesh.stage == mesh.layout.layer - 1
+    modules = nn.ModuleDict({"model": _Stage({number: model.stack[number] for number in own})})
+    if decoder is not None:
+        decoder.to(options.dtype)
+        if last:
+            modules["decoder"] = decoder
+    share, x = read_share(cut, mesh.way)
+    program = CutProgram(
+        model,
+        decoder if last else None,
+        bound,
+        options.seed,
+        mesh=mesh,
+        bounds=bounds,
+        share=share,
+        x=x.to(options.dtype),
+        positions=cut.rows(mesh.way),
+        order=cut.order,
+        remote=cut.remote,
+        history=history,
+    )
+    return Setup(program, bound, modules, cut.order[cut.rows(mesh.way)], 1, False)
+
+
+def layer_cost(layer: Layer) -> float:
+    """What a layer costs against others: products of a row with the weights, and the rows that it reads."""
+    return layer.in_channels * layer.out_channels + (20.0 * layer.message_channels if layer.spatial else 0.0)
+
+
+class _Stage(nn.Module):
+    """The layers of one stage, named by their number in the model."""
+
+    def __init__(self, layers: Mapping[int, Layer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
+
+
+class RankRecorder(RunRecorder):
+    """Rank 0 writes metrics and the manifest; every rank its events and its shard of a checkpoint.
+
+    Parameters are the same on all ways of a stage: way 0 writes them.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        mesh: Mesh,
+        gather: Gather,
+        on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    ) -> None:
+        super().__init__(directory, rank=mesh.rank, on_epoch=on_epoch)
+        self._run, self._mesh, self._gather = directory, mesh, gather
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """All shards, then the manifest."""
+        epoch = int(meta["epoch"])
+        checkpoints = self._run.checkpoints
+        draft = str(checkpoints.draft(epoch)) if self._mesh.rank == 0 else None
+        draft = self._gather(draft)[0]
+        own = {k: v for k, v in tensors.items() if self._mesh.way == 0 or k.startswith("program.")}
+        shards: list[Shard] = self._gather(write_shard(Path(str(draft)), self._mesh.rank, own))
+        if self._mesh.rank == 0:
+            checkpoints.commit(Path(str(draft)), shards, meta, epoch=epoch, best=best)
+        self._gather(None)

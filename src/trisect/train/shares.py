@@ -1,0 +1,175 @@
+"""A static graph cut into shares on disk, so that each rank reads its own and nothing else.
+
+One process cuts; the ranks map the arrays of their part. A folder holds `cut.json`, the labels of all vertices (small),
+and for each part its block of the adjacency, its features and its halo lists. Rows stand in partition order everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import Normalisation
+from trisect.graph.graph import Graph
+from trisect.layout import Layout
+from trisect.partition import Share, cut_graph, quality, share_of
+from trisect.partition.order import choose_order
+from trisect.partition.partition import Partition
+
+_META = "cut.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What all ranks know of a cut graph.
+
+    Attributes:
+        starts: of the partition's chunks.
+        order: the user's vertex at each position.
+        y, splits: labels and masks of all vertices, in partition order.
+        features: their number.
+        remote: rows that each part reads from others.
+        quality: of the parts, as the summary shows it.
+    """
+
+    folder: Path
+    parts: int
+    chunks: int
+    starts: tuple[int, ...]
+    order: Tensor
+    y: Tensor | None
+    splits: dict[str, Tensor]
+    features: int
+    remote: tuple[int, ...]
+    quality: dict[str, Any]
+
+    @property
+    def vertices(self) -> int:
+        """How many there are."""
+        return self.order.numel()
+
+    def labels(self) -> Graph:
+        """A graph with the labels alone, to bind a task to."""
+        nothing = torch.zeros(1, dtype=torch.int64).expand(self.vertices)
+        empty = Adjacency(nothing, nothing, torch.zeros(0, dtype=torch.int32), None, self.vertices)
+        return Graph(empty, None, self.y, self.splits, None, self.order)
+
+    def rows(self, part: int) -> slice:
+        """The positions of a part."""
+        return slice(self.starts[part * self.chunks], self.starts[(part + 1) * self.chunks])
+
+
+def write_shares(
+    graph: Graph, layout: Layout, normalisation: Normalisation, *, self_loops: bool, folder: Path, reorder: bool = True
+) -> None:
+    """Cut the graph into layout.vertex parts of layout.chunks chunks each, and write them."""
+    order = choose_order(graph) if reorder else None
+    graph = graph if order is None else graph.reordered(order)
+    partition = cut_graph(graph.adjacency, layout.vertex, layout.chunks)
+    graph = graph.reordered(partition.order)
+    adjacency = graph.normalised(normalisation, self_loops=self_loops)
+    features = graph.features()
+    remote = []
+    for part in range(layout.vertex):
+        share = share_of(adjacency, partition, part)
+        remote.append(share.halo.numel())
+        target = folder / f"part-{part}"
+        target.mkdir(parents=True)
+        _write_share(share, target)
+        _save(target / "x.npy", features[slice(*partition.part(part))])
+    for name, tensor in (("y", graph.y), ("order", graph.order)):
+        if tensor is not None:
+            _save(folder / f"{name}.npy", tensor)
+    for name, mask in graph.splits.items():
+        _save(folder / f"split-{name}.npy", mask)
+    meta = {
+        "parts": layout.vertex,
+        "chunks": layout.chunks,
+        "starts": partition.starts,
+        "features": features.shape[1],
+        "splits": sorted(graph.splits),
+        "remote": remote,
+        "quality": _quality(graph.adjacency, partition),
+    }
+    (folder / _META).write_text(json.dumps(meta))
+
+
+def read_cut(folder: Path) -> Cut:
+    """What all ranks know."""
+    meta = json.loads((folder / _META).read_text())
+    y = folder / "y.npy"
+    return Cut(
+        folder=folder,
+        parts=meta["parts"],
+        chunks=meta["chunks"],
+        starts=tuple(meta["starts"]),
+        order=_load(folder / "order.npy"),
+        y=_load(y) if y.exists() else None,
+        splits={name: _load(folder / f"split-{name}.npy") for name in meta["splits"]},
+        features=meta["features"],
+        remote=tuple(meta["remote"]),
+        quality=meta["quality"],
+    )
+
+
+def read_share(cut: Cut, part: int) -> tuple[Share, Tensor]:
+    """The share of one part, and its features."""
+    folder = cut.folder / f"part-{part}"
+    arrays = {path.stem: _load(path) for path in folder.glob("*.npy")}
+    rows = arrays["pointers"].numel() - 1
+    values = arrays.get("values")
+    matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
+    receive = arrays["receive"].reshape(cut.parts, cut.chunks, 2).tolist()
+    counts = arrays["send_counts"].tolist()
+    pieces = list(torch.split(arrays["send"], counts))
+    send = tuple(tuple(pieces[q * cut.chunks : (q + 1) * cut.chunks]) for q in range(cut.parts))
+    first = cut.rows(part).start
+    bounds = cut.starts[part * cut.chunks : (part + 1) * cut.chunks + 1]
+    share = Share(
+        part=part,
+        adjacency=matrix,
+        halo=arrays["halo"],
+        receive=tuple(tuple((low, high) for low, high in chunks) for chunks in receive),
+        send=send,
+        chunk_rows=tuple(bound - first for bound in bounds),
+    )
+    return share, arrays["x"]
+
+
+def _write_share(share: Share, folder: Path) -> None:
+    matrix = share.adjacency
+    _save(folder / "pointers.npy", torch.cat([matrix.starts, matrix.ends[-1:]]))
+    _save(folder / "indices.npy", matrix.indices)
+    if matrix.values is not None:
+        _save(folder / "values.npy", matrix.values)
+    _save(folder / "halo.npy", share.halo)
+    _save(folder / "receive.npy", torch.tensor(share.receive, dtype=torch.int64))
+    pieces = [rows for chunks in share.send for rows in chunks]
+    _save(folder / "send.npy", torch.cat(pieces))
+    _save(folder / "send_counts.npy", torch.tensor([piece.numel() for piece in pieces]))
+
+
+def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
+    found = {}
+    for name, count, per in (("parts", partition.parts, partition.chunks), ("chunks", len(partition.starts) - 1, 1)):
+        if count > 1:
+            sizes = torch.tensor(partition.starts).diff().reshape(-1, per).sum(1)
+            assignment = torch.repeat_interleave(torch.arange(count), sizes)
+            found[name] = asdict(quality(adjacency, assignment, count))
+    return found
+
+
+def _save(path: Path, tensor: Tensor) -> None:
+    np.save(path, tensor.contiguous().cpu().numpy(), allow_pickle=False)
+
+
+def _load(path: Path) -> Tensor:
+    # copy-on-write pages: nothing is read before it is used, and torch may treat the array as its own
+    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

@@ -1,0 +1,98 @@
+"""`trisect train --layout …`: local ranks, the result of one process, bytes as by formula, resume to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+CONFIG = """
+data: {generate: community, vertices: 300, classes: 3, features: 8, per_class: 10}
+model: {name: gcnii, layers: 3, hidden: 8, dropout: 0.3}
+task: node-classification
+train: {epochs: 6, lr: 0.01, eval_every: 3, checkpoint_every: 3}
+"""
+
+
+def trisect(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "trisect", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def summary(folder: Path, out: str, *arguments: str) -> dict[str, Any]:
+    done = trisect(folder, "train", "c.yaml", "--out", out, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads((folder / out / "summary.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("layouts")
+    (path / "c.yaml").write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Any]:
+    return summary(folder, "alone")
+
+
+@pytest.mark.parametrize("layout", ["vertex=2", "layer=2", "vertex=2,layer=2"])
+def test_exact_layouts_have_the_result_of_one(folder: Path, alone: dict[str, Any], layout: str) -> None:
+    found = summary(folder, layout, "--layout", layout)
+    assert found["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    assert found["metrics"]["test"]["accuracy"] == pytest.approx(alone["metrics"]["test"]["accuracy"], abs=0.01)
+    sent = found["communication"]
+    assert sent["bytes_per_epoch"] == sent["formula_bytes_per_epoch"] > 0
+    assert len(found["memory"]["peak_rss_bytes"]) == found["world"]
+
+
+def test_another_seed_has_another_result(folder: Path, alone: dict[str, Any]) -> None:
+    found = summary(folder, "seed", "--layout", "layer=2", "--set", "train.seed=1")
+    assert found["loss"] != pytest.approx(alone["loss"], rel=1e-5)
+
+
+def test_a_stale_pipeline_resumes_to_the_bit(folder: Path) -> None:
+    layout = ["--layout", "layer=2,chunks=3"]
+    straight = summary(folder, "straight", *layout)
+    summary(folder, "halves", *layout, "--set", "train.epochs=3")
+    done = trisect(folder, "train", "c.yaml", "--resume", "--out", "halves", *layout)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "halves" / "summary.json").read_text())["loss"] == straight["loss"]
+    for rank in range(2):
+        name = f"checkpoints/epoch-000006/rank-{rank:05d}.safetensors"
+        one, two = load_file(folder / "straight" / name), load_file(folder / "halves" / name)
+        assert one.keys() == two.keys()
+        assert any(key.startswith("program.") for key in one)
+        assert all(one[key].equal(two[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("layer=9", "layout.layer is 9, and the model has"),
+        ("vertex=4,chunks=99", "more than the graph's 300 vertices"),
+        ("time=2", "layout.time is 2"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused_before_ranks_start(folder: Path, layout: str, said: str) -> None:
+    done = trisect(folder, "train", "c.yaml", "--out", "refused", "--layout", layout)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "refused").exists()
+
+
+def test_a_world_of_another_size_is_refused(folder: Path) -> None:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--layout", "vertex=2", "--out", "refused"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "3 were started" in done.stderr
