@@ -98,9 +98,10 @@ def test_not_yaml(refused, command, tmp_path):
         ("train.monitor=accuracy", "train.monitor is 'accuracy', but must look like val.accuracy."),
         ("data.smoothing={kind: edge-life, length: 2}", "data.smoothing is for timelines"),
         ("model.name=cd-gcn", "timeline"),
-        ("layout.vertex=2", "this version runs layouts of one rank"),
-        ("layout.chunks=2", "this version runs layouts of one rank"),
-        ("layout.blocks=2", "this version runs layouts of one rank"),
+        ("layout.layer=99", "layout.layer is 99, and the model has"),
+        ("layout.chunks=9999", "layout.vertex × layout.chunks is 1 × 9999, more than the graph's"),
+        ("layout.blocks=2", "layout.blocks is 2, but this version cuts by vertex and layer alone"),
+        ("layout.time=2", "layout.time is 2, but this version cuts by vertex and layer alone"),
     ],
 )
 def test_settings(refused, small, command, override, sentence):
@@ -108,9 +109,7 @@ def test_settings(refused, small, command, override, sentence):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_layout_of_two_ranks(refused, small, command):
-    sentence = refused(command, small, "--layout", "vertex=2,layer=2")
-    assert "The layout layer=2, vertex=2 needs 4 ranks" in sentence
+def test_layout_with_a_typing_mistake(refused, small, command):
     assert "layout.vertx is not a setting" in refused(command, small, "--layout", "vertx=2")
 
 

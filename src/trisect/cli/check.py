@@ -44,7 +44,7 @@ def check(
     sentence("settings: sound")
     chosen = attempt(lambda: from_config.check_layout(settings))
     if chosen is not None:
-        sentence(f"layout: {chosen.world} rank")
+        sentence(f"layout: {chosen.world} rank{'s' if chosen.world > 1 else ''}")
     device = attempt(lambda: check_device(settings.train.device))
     if device is not None:
         sentence(f"device: {device}")

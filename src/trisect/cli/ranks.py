@@ -21,12 +21,18 @@ from trisect.train.supported import require_supported
 SHARES = "TRISECT_SHARES"
 
 
-def train_on_ranks(config: Config, layout: Layout, target: Path, *, resume: bool, data_dir: Path | None) -> None:
-    """Train under a layout: as a rank where torchrun or the launcher made this process one, else start the ranks."""
+def train_on_ranks(
+    config: Config, layout: Layout, target: Path, arguments: list[str], *, resume: bool, data_dir: Path | None
+) -> None:
+    """Train under a layout: as a rank where torchrun or the launcher made this process one, else start the ranks.
+
+    Args:
+        arguments: of the command that the ranks are started with.
+    """
     require_supported(layout)
     world = world_from_environment()
     if world is None:
-        _start(config, layout, target, resume=resume, data_dir=data_dir)
+        _start(config, layout, arguments, data_dir)
         return
     if world.size != layout.world:
         raise LayoutError(
@@ -47,26 +53,13 @@ def train_on_ranks(config: Config, layout: Layout, target: Path, *, resume: bool
         raise
 
 
-def _start(config: Config, layout: Layout, target: Path, *, resume: bool, data_dir: Path | None) -> None:
+def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path | None) -> None:
     """Check and cut in this process, then train in others."""
     with tempfile.TemporaryDirectory(prefix="trisect-shares-") as folder:
         cut_from_config(config, layout, Path(folder), data_dir)
         sentence(f"{layout.world} ranks: layer={layout.layer}, vertex={layout.vertex}, chunks={layout.chunks}.")
-        command = [sys.executable, "-m", "trisect", *_without_out(sys.argv[1:]), "--out", str(target)]
+        command = [sys.executable, "-m", "trisect", *arguments]
         launch(command, layout.world, threads=config.train.threads, environment={SHARES: folder})
-
-
-def _without_out(arguments: list[str]) -> list[str]:
-    kept: list[str] = []
-    skip = False
-    for argument in arguments:
-        if skip:
-            skip = False
-        elif argument == "--out":
-            skip = True
-        elif not argument.startswith("--out="):
-            kept.append(argument)
-    return kept
 
 
 def _be_rank(

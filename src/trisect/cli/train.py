@@ -55,7 +55,12 @@ def train(
         settings = load_config(source, set_ or [], layout)
     cut = settings.layout.to_layout()
     if is_cut(cut) or world_from_environment() is not None:
-        train_on_ranks(settings, cut, target, resume=resume, data_dir=data_dir)
+        arguments = ["train", *([] if config is None else [config]), "--out", str(target)]
+        arguments += [word for setting in set_ or [] for word in ("--set", setting)]
+        arguments += ["--layout", layout] if layout is not None else []
+        arguments += ["--resume"] if resume else []
+        arguments += ["--data-dir", str(data_dir)] if data_dir is not None else []
+        train_on_ranks(settings, cut, target, arguments, resume=resume, data_dir=data_dir)
         return
     prepared = prepare(settings, data_dir)
     sentence(prepared.describe())

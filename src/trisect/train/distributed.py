@@ -28,6 +28,7 @@ from trisect.train.ranks import RankRecorder, cut_data, history_of, rank_setup
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import ModelMaker
 from trisect.train.shares import Cut, read_cut
+from trisect.train.supported import require_fit
 from trisect.train.tasks import SPLITS
 
 Say = Callable[[str], None]
@@ -38,9 +39,8 @@ def cut_from_config(config: Config, layout: Layout, folder: Path, data_dir: str 
     config = resolve(config, data_dir)
     record = load_record(config)
     if isinstance(record, TimelineRecord):
-        raise LayoutError(
-            f"The layout needs {layout.world} ranks, and this version runs timelines on one rank; leave it out."
-        )
+        require_fit(layout, layers=1, vertices=record.vertices, timeline=True)
+        raise LayoutError("this version runs timelines on one rank; leave the layout out.")
     cut_data(Graph.from_record(record), _maker(config), config.task.model_dump(), layout, train_options(config), folder)
     return config
 

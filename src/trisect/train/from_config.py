@@ -27,7 +27,7 @@ from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Result, Trainer, TrainOptions
 from trisect.train.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import Setup, check_device
-from trisect.train.supported import require_supported
+from trisect.train.supported import require_fit, require_supported
 from trisect.train.tasks import SPLITS, make_task
 
 Say = Callable[[str], None]
@@ -178,6 +178,10 @@ def build_setup(config: Config, record: Record) -> Setup:
     maker = model_maker(model.pop("name"), model, config.train.seed)
     options = train_options(config)
     setup = Setup.of(maker, data, config.task.model_dump(), options)
+    layers = len(setup.program.model.layers)
+    require_fit(
+        config.layout.to_layout(), layers=layers, vertices=record.vertices, timeline=isinstance(record, TimelineRecord)
+    )
     if options.monitor is not None:
         _check_monitor(setup, options, options.monitor)
     return setup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from trisect.train.loop import TrainOptions
 from trisect.train.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import ModelMaker, Setup
 from trisect.train.shares import Cut, read_share, write_shares
+from trisect.train.supported import require_fit
 from trisect.train.tasks import Place, make_task
 from trisect.train.tasks.decoders import Decoder
 
@@ -32,26 +33,13 @@ def history_of(layout: Layout, name: str) -> History | None:
     return None if layout.chunks == 1 or name == "exact" else preset(name)
 
 
-def check_static_layout(layout: Layout, layers: Sequence[Layer], vertices: int) -> None:
-    """Refuse a layout that does not fit a static graph and model."""
-    if layout.time > 1:
-        raise LayoutError(f"layout.time is {layout.time}, and the data are one graph; cut it by vertex or layer.")
-    if layout.layer > len(layers):
-        raise LayoutError(f"layout.layer is {layout.layer}, and the model has {len(layers)} layers; use fewer stages.")
-    if layout.vertex * layout.chunks > vertices:
-        raise LayoutError(
-            f"layout.vertex × layout.chunks is {layout.vertex} × {layout.chunks}, more than the graph's {vertices} "
-            "vertices; use fewer parts or chunks."
-        )
-
-
 def cut_data(graph: Graph, maker: ModelMaker, task: Any, layout: Layout, options: TrainOptions, folder: Path) -> None:
     """Check that the layout fits, and write the shares of all ranks."""
     bound = make_task(task).bind(graph, Place(options.seed, graph.order))
     model = maker(graph.features().shape[1], bound.channels)
     if not isinstance(model, Model):
         raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
-    check_static_layout(layout, model.stack, graph.vertices)
+    require_fit(layout, layers=len(model.stack), vertices=graph.vertices, timeline=False)
     bound.restrict(torch.zeros(0, dtype=torch.int64))
     write_shares(
         graph,

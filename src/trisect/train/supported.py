@@ -16,6 +16,22 @@ def require_supported(layout: Layout) -> None:
             )
 
 
+def require_fit(layout: Layout, *, layers: int, vertices: int, timeline: bool) -> None:
+    """Raise a LayoutError for a layout that the model or the data cannot be cut by."""
+    if timeline and is_cut(layout):
+        raise LayoutError(
+            f"The layout needs {layout.world} ranks and {layout.chunks} chunks, but this version runs timelines on one"
+            " rank in one piece; leave it out."
+        )
+    if layout.layer > layers:
+        raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")
+    if layout.vertex * layout.chunks > vertices:
+        raise LayoutError(
+            f"layout.vertex × layout.chunks is {layout.vertex} × {layout.chunks}, more than the graph's {vertices} "
+            "vertices; use fewer parts or chunks."
+        )
+
+
 def is_cut(layout: Layout) -> bool:
     """Whether the work is cut at all; if not, one process does it in one piece."""
     return layout.world > 1 or layout.chunks > 1
