@@ -7,6 +7,7 @@ the memory gives: the bandwidth of a copy, and the time to read the gathered row
 from __future__ import annotations
 
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -172,7 +173,8 @@ def show(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    # a pipe has no width of its own, and 80 columns would break the names
+    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(
         f"{result['vertices']} vertices, {result['edges']} edges, {result['threads']} threads, "
         f"{result['instructions']}; copy {result['copy_bytes_per_second'] / 1e9:.1f} GB/s"

@@ -7,62 +7,91 @@
  * will be needed some entries later are prefetched.
  */
 
-/* Vectors reach beyond the last feature. The rows at the end of x, after which there may be no memory, are read from a
- * padded copy instead. */
+/* `x` is where the row of index 0 would be, so that `indices` need no subtraction. Vectors reach beyond the last feature;
+ * rows at the end of x, after which there may be no memory, are read from a padded copy instead: those of an index above
+ * `safe`, of which `padded` holds the first. */
 struct NAME(source) {
     const STORE *x, *padded;
     int64_t stride, padded_stride, safe;
     const int32_t *indices;
     const ACC *values, *column_scale;
-    int64_t column_base;
 };
 
-INLINE const STORE *NAME(row_at)(const struct NAME(source) *from, int64_t column) {
-    if (__builtin_expect(column > from->safe, 0)) return from->padded + (column - from->safe - 1) * from->padded_stride;
-    return from->x + column * from->stride;
+INLINE const STORE *NAME(row_at)(const STORE *x, const struct NAME(source) *from, int64_t index, int64_t offset) {
+    if (__builtin_expect(index > from->safe, 0))
+        return from->padded + (index - from->safe - 1) * from->padded_stride + offset;
+    return x + index * from->stride;
 }
 
-INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t column, const int plain) {
+INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t index, const int plain) {
     if (plain) return from->values[k];
     ACC weight = from->values ? from->values[k] : (ACC)1;
-    return from->column_scale ? weight * from->column_scale[column] : weight;
+    return from->column_scale ? weight * from->column_scale[index] : weight;
 }
 
-INLINE void NAME(prefetch)(const struct NAME(source) *from, int64_t k, int64_t limit, int64_t offset, int bytes) {
-    k = k < limit ? k : limit - 1;
-    const char *row = (const char *)(from->x + (from->indices[k] - from->column_base) * from->stride + offset);
+INLINE void NAME(prefetch)(const STORE *x, const struct NAME(source) *from, int64_t k, int bytes) {
+    const char *row = (const char *)(x + from->indices[k] * from->stride);
     for (int b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 3);
 }
 
-/* Adds the entries k = start .. end-1 to sum[0 .. vectors-1]; inlined with `vectors` a constant for narrow rows. */
+/* sum[0 .. vectors-1] = the weighted rows of the entries start .. end-1. Inlined with `vectors` a constant for narrow
+ * rows, whose sums then stay in registers: `held` never has its address taken. */
 INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t end, int64_t limit, int64_t offset,
                          int ahead, int bytes, const int plain, VEC *sum, const int vectors) {
+    const STORE *x = from->x + offset;
+    const int32_t *indices = from->indices;
+    const int narrow = __builtin_constant_p(vectors);
+    VEC held[SMALL];
+    if (narrow) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) held[v] = (VEC){0};
+    } else {
+        for (int v = 0; v < vectors; v++) sum[v] = (VEC){0};
+    }
     int64_t k = start;
     for (; k + 4 <= end; k += 4) {
-        int64_t c0 = from->indices[k] - from->column_base, c1 = from->indices[k + 1] - from->column_base;
-        int64_t c2 = from->indices[k + 2] - from->column_base, c3 = from->indices[k + 3] - from->column_base;
-        for (int n = 0; n < 4; n++) NAME(prefetch)(from, k + ahead + n, limit, offset, bytes);
-        const STORE *x0 = NAME(row_at)(from, c0) + offset, *x1 = NAME(row_at)(from, c1) + offset;
-        const STORE *x2 = NAME(row_at)(from, c2) + offset, *x3 = NAME(row_at)(from, c3) + offset;
-        ACC w0 = NAME(weight)(from, k, c0, plain), w1 = NAME(weight)(from, k + 1, c1, plain);
-        ACC w2 = NAME(weight)(from, k + 2, c2, plain), w3 = NAME(weight)(from, k + 3, c3, plain);
+        const int64_t c0 = indices[k], c1 = indices[k + 1], c2 = indices[k + 2], c3 = indices[k + 3];
+        if (k + ahead + 4 <= limit)
+            for (int n = 0; n < 4; n++) NAME(prefetch)(x, from, k + ahead + n, bytes);
+        const STORE *x0 = NAME(row_at)(x, from, c0, offset), *x1 = NAME(row_at)(x, from, c1, offset);
+        const STORE *x2 = NAME(row_at)(x, from, c2, offset), *x3 = NAME(row_at)(x, from, c3, offset);
+        const ACC w0 = NAME(weight)(from, k, c0, plain), w1 = NAME(weight)(from, k + 1, c1, plain);
+        const ACC w2 = NAME(weight)(from, k + 2, c2, plain), w3 = NAME(weight)(from, k + 3, c3, plain);
+#define FOUR(t, v)                    \
+    t += w0 * LOAD(x0 + (v) * LANES); \
+    t += w1 * LOAD(x1 + (v) * LANES); \
+    t += w2 * LOAD(x2 + (v) * LANES); \
+    t += w3 * LOAD(x3 + (v) * LANES);
+        if (narrow) {
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) {
-            VEC t = sum[v];
-            t += w0 * LOAD(x0 + v * LANES);
-            t += w1 * LOAD(x1 + v * LANES);
-            t += w2 * LOAD(x2 + v * LANES);
-            t += w3 * LOAD(x3 + v * LANES);
-            sum[v] = t;
+            for (int v = 0; v < vectors; v++) {
+                FOUR(held[v], v)
+            }
+        } else {
+            for (int v = 0; v < vectors; v++) {
+                VEC t = sum[v];
+                FOUR(t, v)
+                sum[v] = t;
+            }
+        }
+#undef FOUR
+    }
+#pragma GCC unroll 1
+    for (; k < end; k++) {
+        const int64_t c = indices[k];
+        if (k + ahead < limit) NAME(prefetch)(x, from, k + ahead, bytes);
+        const STORE *row = NAME(row_at)(x, from, c, offset);
+        const ACC w = NAME(weight)(from, k, c, plain);
+        if (narrow) {
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) held[v] += w * LOAD(row + v * LANES);
+        } else {
+            for (int v = 0; v < vectors; v++) sum[v] += w * LOAD(row + v * LANES);
         }
     }
-    for (; k < end; k++) {
-        int64_t c = from->indices[k] - from->column_base;
-        NAME(prefetch)(from, k + ahead, limit, offset, bytes);
-        const STORE *x = NAME(row_at)(from, c) + offset;
-        ACC w = NAME(weight)(from, k, c, plain);
+    if (narrow) {
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) sum[v] += w * LOAD(x + v * LANES);
+        for (int v = 0; v < vectors; v++) sum[v] = held[v];
     }
 }
 
@@ -91,8 +120,19 @@ static void NAME(finish)(const struct sum_arguments *a, int64_t i, int64_t offse
     }
 }
 
-static __attribute__((noinline)) void NAME(put)(STORE *restrict out, const ACC *restrict sum, int64_t width) {
-    for (int64_t f = 0; f < width; f++) out[f] = TO_STORE(sum[f]);
+/* Most rows of a sparse graph are short, so that storing a narrow row costs as much as a few entries. */
+INLINE void NAME(put)(STORE *restrict out, const ACC *restrict sum, int64_t width) {
+    if (sizeof(STORE) != sizeof(ACC)) {
+        for (int64_t f = 0; f < width; f++) out[f] = TO_STORE(sum[f]);
+        return;
+    }
+    int64_t f = 0;
+    for (; f + LANES <= width; f += LANES) memcpy(out + f, sum + f, sizeof(VEC));
+    for (int part = LANES / 2; part > 0; part /= 2)
+        if (width & part) {
+            memcpy(out + f, sum + f, (size_t)part * sizeof(ACC));
+            f += part;
+        }
 }
 
 /* Rows first .. last-1, features offset .. offset+width-1. */
@@ -105,11 +145,10 @@ INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) 
         const int64_t start = a->starts[i], end = a->ends[i];
         if (!contiguous && i + 1 < last) {
             const int64_t next = a->starts[i + 1], stop = a->ends[i + 1];
-            for (int64_t k = next; k < stop && k < next + ahead; k++) NAME(prefetch)(from, k, stop, offset, bytes);
+            for (int64_t k = next; k < stop && k < next + ahead; k++)
+                NAME(prefetch)(from->x + offset, from, k, bytes);
         }
-        VEC sum[vectors > SMALL ? WIDE : vectors];
-#pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) sum[v] = (VEC){0};
+        VEC sum[WIDE];
         NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, plain, sum, vectors);
         if (epilogue) NAME(finish)(a, i, offset, width, (ACC *)sum);
         NAME(put)((STORE *)a->out + i * a->out_stride + offset, (const ACC *)sum, width);
@@ -147,19 +186,22 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a);
 int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
     if (a->rows < 1 || a->features < 1) return 0;
     const int64_t padded = (a->features + LANES - 1) / LANES * LANES;
-    struct NAME(source) from = {a->x, NULL, a->x_stride, padded, a->columns - 1, a->indices,
-                                a->values, a->column_scale, a->column_base};
+    const STORE *x = a->x;
+    int64_t safe = a->columns - 1;
     STORE *copy = NULL;
     if (padded != a->features && a->columns > 0) {
         const int64_t last_element = (a->columns - 1) * a->x_stride + a->features;
-        from.safe = last_element >= padded ? (last_element - padded) / a->x_stride : -1;
-        const int64_t copied = a->columns - 1 - from.safe;
+        safe = last_element >= padded ? (last_element - padded) / a->x_stride : -1;
+        const int64_t copied = a->columns - 1 - safe;
         copy = calloc((size_t)(copied * padded), sizeof(STORE));
         if (!copy) return 1;
         for (int64_t r = 0; r < copied; r++)
-            memcpy(copy + r * padded, from.x + (from.safe + 1 + r) * a->x_stride, (size_t)a->features * sizeof(STORE));
-        from.padded = copy;
+            memcpy(copy + r * padded, x + (safe + 1 + r) * a->x_stride, (size_t)a->features * sizeof(STORE));
     }
+    const ACC *column_scale = a->column_scale;
+    const struct NAME(source) from = {x - a->column_base * a->x_stride, copy, a->x_stride, padded,
+                                      safe + a->column_base, a->indices, a->values,
+                                      column_scale ? column_scale - a->column_base : NULL};
     const int64_t size = rows_per_piece(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
     const int64_t pieces = (rows + size - 1) / size;
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)
