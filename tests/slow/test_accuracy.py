@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from trisect.config import load_config
 from trisect.train.from_config import resolve
@@ -62,6 +63,17 @@ def test_table_tells_a_missed_goal():
 def test_unknown_configuration_is_named():
     with pytest.raises(SystemExit, match="no configuration cora-gnc"):
         benchmark.find_cases(["cora-gnc"])
+
+
+def test_only_the_very_same_finished_run_is_reused(tmp_path):
+    case = benchmark.CASES["cora-gcn"]
+    settings = resolve(load_config(case.config, case.settings(1)), tmp_path).resolved()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert not benchmark.finished(case, 1, tmp_path)  # it still runs
+    (tmp_path / "summary.json").write_text("{}")
+    assert benchmark.finished(case, 1, tmp_path)
+    assert not benchmark.finished(case, 2, tmp_path)
+    assert not benchmark.finished(benchmark.CASES["cora-gcnii"], 1, tmp_path)
 
 
 @pytest.mark.slow
