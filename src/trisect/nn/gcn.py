@@ -66,7 +66,7 @@ class GCNLayer(Convolution):
         context = Context()
         if aggregated is None and self.transform_first:
             message = self.prepare(xs.flatten(0, 1), context).view(steps, vertices, -1)
-            return ops.aggregate_steps(message, snapshots, self.bias, relu=self.activation == "relu")
+            return ops.aggregate_steps(message, snapshots, self.bias, slope=0.0 if self.activation == "relu" else None)
         if aggregated is None:
             aggregated = ops.aggregate_steps(xs, snapshots)
         return self.combine_aggregated(aggregated.flatten(0, 1), xs, context).view(steps, vertices, -1)

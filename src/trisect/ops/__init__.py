@@ -5,7 +5,7 @@ from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
 from trisect.ops.fused import branches, convolve, convolve_dense, dense
 from trisect.ops.recurrent import gru, lstm
-from trisect.ops.steps import aggregate_steps
+from trisect.ops.steps import aggregate_steps, product_steps
 
 __all__ = [
     "aggregate",
@@ -18,4 +18,5 @@ __all__ = [
     "dropout",
     "gru",
     "lstm",
+    "product_steps",
 ]

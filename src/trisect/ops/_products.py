@@ -34,12 +34,22 @@ _GRADIENT = {
 
 
 def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, finish: Finish, mark: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    add: Tensor | None,
+    finish: Finish,
+    mark: bool,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """dropout(relu(x·weightᵀ + add + bias)); with relu and `mark` also a bit an element: whether it is above 0."""
+    """dropout(relu(x·weightᵀ + add + bias)); with relu and `mark` also a bit an element: whether it is above 0.
+
+    `out` [rows, outputs], elements of a row adjacent, is written where given.
+    """
     rows, inputs = x.shape
     outputs = weight.shape[0]
-    out = empty((rows, outputs), x.dtype)
+    if out is None:
+        out = empty((rows, outputs), x.dtype)
     bits = torch.empty(rows, (outputs + 7) // 8, dtype=torch.uint8) if mark and finish.relu else None
     add = None if add is None else rows_contiguous(add)
     bias = None if bias is None else bias.contiguous()
