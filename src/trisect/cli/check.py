@@ -36,7 +36,9 @@ def check(
         try:
             return action()
         except TrisectError as error:
-            problems.append(error)
+            # a later step may stumble over what an earlier one has said
+            if str(error) not in map(str, problems):
+                problems.append(error)
             return None
 
     _, source = find_config(config)
