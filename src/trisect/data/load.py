@@ -7,9 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trisect.data.derive import activity_features, random_task, symmetric
+from trisect.data.derive import random_task, symmetric
+from trisect.data.features import with_features
 from trisect.data.generate import GENERATORS, generate
 from trisect.data.ingest import Table, read_table
 from trisect.data.named import OPTION_NAMES, load_named, read_options
@@ -120,15 +119,12 @@ def _adapt(record: Record, given: Mapping[str, Any]) -> Record:
     if chosen.symmetrise:
         record = _both_ways(record)
     if isinstance(record, StaticRecord):
-        if isinstance(chosen.features, str):
+        if chosen.features is not None and not isinstance(chosen.features, int):
             raise DataError(f"data.features is {chosen.features!r}; for a static graph give a width.")
         if chosen.features is not None or chosen.classes is not None:
             record = random_task(record, chosen.features, chosen.classes, chosen.seed)
-    elif chosen.features == "activity":
-        record = replace(record, x=activity_features(record))
     elif chosen.features is not None:
-        rng = np.random.default_rng([chosen.seed, 0xFEA7])
-        record = replace(record, x=rng.standard_normal((record.vertices, int(chosen.features)), dtype=np.float32))
+        record = with_features(record, chosen.features, chosen.seed)
     classes = record.y is not None and record.y.ndim == 1 and record.y.dtype.kind == "i"
     if classes and record.y is not None and not record.splits:
         record = replace(record, splits=random_splits(record.y, chosen.seed))

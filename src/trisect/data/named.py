@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from trisect.data.features import check_features
 from trisect.data.npz import Options, read_npz
 from trisect.data.records import Record
 from trisect.errors import ConfigError, DataError, nearest, unknown
@@ -108,8 +109,8 @@ def _check_types(options: Mapping[str, Any]) -> None:
             raise ConfigError(f"data.{name} is {value!r}; it must be a whole number of at least {whole[name]}.")
         if name in ("symmetrise", "row_normalise") and value is not None and not isinstance(value, bool):
             raise ConfigError(f"data.{name} is {value!r}; it must be true or false.")
-        if name == "features" and not (value is None or value == "activity" or (integer and value >= 1)):
-            raise ConfigError(f"data.features is {value!r}; give a width of at least 1, or 'activity' for timelines.")
+        if name == "features":
+            check_features(value)
 
 
 def find_named(name: str, data_dir: Path | str | None = None) -> Path:

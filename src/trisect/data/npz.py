@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trisect.data.derive import activity_features, random_task, symmetric
+from trisect.data.derive import random_task, symmetric
+from trisect.data.features import with_features
 from trisect.data.periods import Period, offsets_of, steps_of
 from trisect.data.records import Array, Record, StaticRecord, TimelineRecord
 from trisect.data.splits import choose_split, random_splits
@@ -39,7 +40,7 @@ class Options:
         split: which of several splits; `all` (or None) keeps them all, [vertices, splits].
         row_normalise: divide each vertex's features by their sum; by default for planetoid sets.
         symmetrise: make a directed graph undirected.
-        features: a width (random features), or `activity` (timelines: amounts and counts of each vertex and step).
+        features: a width (random features); for timelines also what `features.with_features` takes.
         classes: for graphs without labels: classes that depend on the random features of a vertex and its neighbours.
         lags: signals: how many earlier values are the features of a step.
         target: signals: `raw`, `log1p` or `standardised`.
@@ -50,7 +51,7 @@ class Options:
     split: int | Literal["all"] | None = 0
     row_normalise: bool | None = None
     symmetrise: bool = False
-    features: int | str | None = None
+    features: int | str | Mapping[str, Any] | None = None
     classes: int | None = None
     lags: int | None = None
     target: Target = "raw"
@@ -133,7 +134,7 @@ def _static(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any])
     )
     if options.symmetrise:
         record = symmetric(record)
-    if isinstance(options.features, str):
+    if options.features is not None and not isinstance(options.features, int):
         raise DataError(f"data.features is {options.features!r}; for a static graph give a width (random features).")
     if options.features is not None or options.classes is not None:
         record = random_task(record, options.features, options.classes, options.seed)
@@ -190,13 +191,8 @@ def _timeline(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any
         record = _signal(record, signal.astype(np.float32), options)
     elif options.lags is not None:
         raise DataError(f"data.lags is {options.lags}, but {meta['source']} has no signal y [steps, vertices] to lag.")
-    if options.features == "activity":
-        return replace(record, x=activity_features(record))
-    if isinstance(options.features, str):
-        raise DataError(f"data.features is {options.features!r}; give a width (random features) or 'activity'.")
     if options.features is not None:
-        rng = np.random.default_rng([options.seed, 0xFEA7])
-        return replace(record, x=rng.standard_normal((vertices, options.features), dtype=np.float32))
+        record = with_features(record, options.features, options.seed)
     return record
 
 

@@ -14,9 +14,10 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.train import metrics
+from trisect.train.tasks.all_pairs import rank_all_pairs
 from trisect.train.tasks.base import SPLITS, BoundTask, Place, Split, Statistics, Task
-from trisect.train.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
-from trisect.train.tasks.pairs import Candidates, Pairs, every_pair, sample, sample_distinct
+from trisect.train.tasks.decoders import PairDecoder, PairDecoderName, Remembering, pair_decoder
+from trisect.train.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
 from trisect.train.tasks.splits import Shares, split_steps
 
 _MEASURES = ("map", "mrr", "auc")
@@ -29,9 +30,13 @@ class LinkPrediction(Task):
     Args:
         decoder: `mlp` (on the concatenation), `dot` or `bilinear`.
         hidden: width inside an `mlp` decoder.
+        memory: where above 0, the decoder reads beside the embeddings how often the pair itself was linked in so many
+            steps, t among them, and how long ago.
         horizon: how many steps ahead the pairs lie.
         negatives: sampled pairs a positive in training, new in each epoch.
-        eval_negatives: the same in evaluation, fixed for the whole run; or `all` pairs that are not linked.
+        sampling: `uniform` draws both ends of a sampled pair; `destinations` keeps the source of the positive.
+        eval_negatives: the same in evaluation, fixed for the whole run and uniform; or `all`: every ordered pair of
+            vertices that is not linked, a vertex with itself included, as EvolveGCN evaluates.
         candidates: whether pairs are sampled from `all` vertices or from those `seen` up to step t.
         positive_weight, negative_weight: of a pair in the loss.
         average: over `pairs` (a step counts by the pairs that it scores, in the loss and in the measures) or `steps`.
@@ -43,8 +48,10 @@ class LinkPrediction(Task):
     name: ClassVar[str] = "link-prediction"
     decoder: PairDecoderName = "mlp"
     hidden: int = 64
+    memory: int = 0
     horizon: int = 1
     negatives: int = 1
+    sampling: Literal["uniform", "destinations"] = "uniform"
     eval_negatives: int | Literal["all"] = 100
     candidates: Literal["all", "seen"] = "all"
     positive_weight: float = 1.0
@@ -57,9 +64,9 @@ class LinkPrediction(Task):
         """Needs a timeline of more than `horizon` steps."""
         if not isinstance(data, Timeline):
             raise DataError("task link-prediction needs a timeline, and the data are one graph.")
-        for option in ("horizon", "negatives"):
-            if getattr(self, option) < 1:
-                raise ConfigError(f"task.{option} is {getattr(self, option)}; it must be at least 1.")
+        for option, least in (("horizon", 1), ("negatives", 1), ("memory", 0)):
+            if getattr(self, option) < least:
+                raise ConfigError(f"task.{option} is {getattr(self, option)}; it must be at least {least}.")
         if isinstance(self.eval_negatives, int) and self.eval_negatives < 1:
             raise ConfigError(f"task.eval_negatives is {self.eval_negatives}; it must be at least 1, or all.")
         if data.steps <= self.horizon:
@@ -84,17 +91,21 @@ class BoundLinkPrediction(BoundTask):
         self._everyone = Candidates(timeline.vertices, everyone.to(timeline.device))
         self._first_seen = first_seen(timeline) if task.candidates == "seen" else None
         self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
+        self._memories: dict[int, Memory] = {}
         counts = {name: sum(len(self._pairs[step]) for step in self.runs[name]) for name in SPLITS}
         if counts["train"] == 0:
             raise DataError("the training steps have no pair to predict; check task.split and the period.")
         self._filled = sum(len(self._pairs[step]) > 0 for step in self.runs["train"])
         self._constant = float(counts["train"] * (1 + task.negatives))
 
-    def _read_pairs(self, step: int) -> Pairs:
-        src, dst = self.timeline.events(step + self.task.horizon)
+    def _events(self, step: int) -> tuple[Tensor, Tensor]:
+        src, dst = self.timeline.events(step)
         if self.timeline.undirected:
             src, dst = torch.cat([src, dst]), torch.cat([dst, src])
-        return Pairs.of(src, dst, self.timeline.vertices)
+        return src.long(), dst.long()
+
+    def _read_pairs(self, step: int) -> Pairs:
+        return Pairs.of(*self._events(step + self.task.horizon), self.timeline.vertices)
 
     def _candidates(self, step: int) -> Candidates:
         if self._first_seen is None:
@@ -104,7 +115,18 @@ class BoundLinkPrediction(BoundTask):
 
     def decoder(self, channels: int) -> PairDecoder:
         """Scores pairs."""
-        return pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
+        decoder = pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
+        return Remembering(decoder) if self.task.memory else decoder
+
+    def _remembered(self, step: int) -> dict[str, Memory]:
+        """What the decoder reads at a step beside the embeddings."""
+        if not self.task.memory:
+            return {}
+        if step not in self._memories:
+            last = range(step, max(-1, step - self.task.memory), -1)
+            codes = [src * self.timeline.vertices + dst for src, dst in map(self._events, last)]
+            self._memories[step] = Memory.gather(codes, self.timeline.vertices)
+        return {"memory": self._memories[step]}
 
     def steps(self, split: Split) -> range:
         """The steps whose embeddings score."""
@@ -126,33 +148,53 @@ class BoundLinkPrediction(BoundTask):
                 continue
             pairs = self._pairs[step]
             count = len(pairs) * self.task.negatives
-            src, dst = sample(noise.at(step=step).key("negatives"), count, self._candidates(step), pairs)
-            logits = score(frame, torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst]))[:, 0]
+            src, dst = self._sample(noise.at(step=step).key("negatives"), step)
+            ends = torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
+            logits = score(frame, *ends, **self._remembered(step))[:, 0]
             part = self._bce(logits[: len(pairs)], logits[len(pairs) :])
             if self.task.average == "steps":
                 part = part / (len(pairs) + count)
             total = total + part
         return total / (self._filled if self.task.average == "steps" else self._constant)
 
+    def _sample(self, key: int, step: int) -> tuple[Tensor, Tensor]:
+        pairs, among, each = self._pairs[step], self._candidates(step), self.task.negatives
+        if self.task.sampling == "destinations":
+            return sample_destinations(key, each, among, pairs, self.place.vertices)
+        return sample(key, len(pairs) * each, among, pairs)
+
+    def _judge(self, score: PairDecoder, frame: Tensor, step: int) -> dict[str, float]:
+        """The measures of a step, its loss as a sum, and over how many pairs."""
+        task, pairs = self.task, self._pairs[step]
+        if task.eval_negatives == "all":
+            weights = (task.positive_weight, task.negative_weight)
+            found = rank_all_pairs(
+                score.blocks(frame, **self._remembered(step)), self.timeline.vertices, pairs, task.mrr, weights
+            )
+            return {**found, "pairs": float(self.timeline.vertices**2)}
+        scores, labels, sources = self._scored(score, frame, step)
+        rank = metrics.mean_reciprocal_rank if task.mrr == "rows" else metrics.pair_reciprocal_rank
+        return {
+            "map": metrics.average_precision(scores, labels),
+            "auc": metrics.roc_auc(scores, labels),
+            "mrr": rank(scores, labels, sources),
+            "loss": float(self._bce(scores[labels == 1].double(), scores[labels == 0].double())),
+            "pairs": float(scores.numel()),
+        }
+
     def _scored(self, score: PairDecoder, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """All pairs that are judged at a step: scores, labels, sources."""
+        """The pairs that exist and the sampled ones of a step: scores, labels, sources."""
         pairs = self._pairs[step]
-        if self.task.eval_negatives == "all":
-            parts = [
-                (score(frame, src, dst)[:, 0], held.long(), src)
-                for src, dst, held in every_pair(self._candidates(step), pairs)
-            ]
-            scores, labels, sources = (torch.cat(column) for column in zip(*parts, strict=True))
-            return scores, labels, sources
         if step not in self._negatives:
             key = Noise(self.place.seed, epoch=0, step=step).key("evaluation negatives")
-            wanted = len(pairs) * self.task.eval_negatives
+            wanted = len(pairs) * int(self.task.eval_negatives)
             self._negatives[step] = sample_distinct(key, wanted, self._candidates(step), pairs)
         src, dst = self._negatives[step]
         sources = torch.cat([pairs.src, src])
         labels = torch.zeros_like(sources)
         labels[: len(pairs)] = 1
-        return score(frame, sources, torch.cat([pairs.dst, dst]))[:, 0], labels, sources
+        scores = score(frame, sources, torch.cat([pairs.dst, dst]), **self._remembered(step))[:, 0]
+        return scores, labels, sources
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Each measure of each step, at the step's place in a vector over the whole timeline."""
@@ -161,17 +203,12 @@ class BoundLinkPrediction(BoundTask):
             name: torch.zeros(self.timeline.steps, dtype=torch.float64)
             for name in (*_MEASURES, "loss", "pairs", "filled")
         }
-        rank = metrics.mean_reciprocal_rank if self.task.mrr == "rows" else metrics.pair_reciprocal_rank
         for position, frame in enumerate(frames):
             step = first_step + position
             if step not in self.runs[split] or not len(self._pairs[step]):
                 continue
-            scores, labels, sources = self._scored(score, frame, step)
-            sums["map"][step] = metrics.average_precision(scores, labels)
-            sums["auc"][step] = metrics.roc_auc(scores, labels)
-            sums["mrr"][step] = rank(scores, labels, sources)
-            sums["loss"][step] = float(self._bce(scores[labels == 1].double(), scores[labels == 0].double()))
-            sums["pairs"][step] = scores.numel()
+            for name, value in self._judge(score, frame, step).items():
+                sums[name][step] = value
             sums["filled"][step] = 1
         return Statistics(sums)
 

@@ -5,13 +5,13 @@ What is sampled is a function of a key and the user's vertex ids, so that neithe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trisect.noise import mix64, random_bits, row_keys
+from trisect.noise import bits_at, mix64, random_bits, row_keys
 
 _TRIES = 4
 
@@ -44,6 +44,41 @@ class Pairs:
             return torch.zeros_like(codes, dtype=torch.bool)
         place = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
         return self.codes[place] == codes
+
+    def inside(self, sources: slice, vertices: int) -> slice:
+        """Which of them have these sources."""
+        ends = torch.tensor([sources.start * vertices, sources.stop * vertices], device=self.codes.device)
+        first, last = torch.searchsorted(self.codes, ends).tolist()
+        return slice(first, last)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """The pairs of the last steps, and two numbers about each: log(1 + how often it occurred), and 1 / (1 + age), where
+    age is how many steps ago it did last. features: float32 [pairs, 2].
+    """
+
+    pairs: Pairs
+    features: Tensor
+
+    @classmethod
+    def gather(cls, steps: Sequence[Tensor], vertices: int) -> Memory:
+        """From the codes of the events of some steps, the newest step first."""
+        codes, place = torch.unique(torch.cat([*steps]), return_inverse=True)
+        age = torch.cat([torch.full_like(step, k) for k, step in enumerate(steps)])
+        newest = torch.full_like(codes, len(steps)).scatter_reduce_(0, place, age, "amin")
+        often = torch.bincount(place, minlength=codes.numel())
+        features = torch.stack([torch.log1p(often.float()), 1 / (1 + newest.float())], 1)
+        return cls(Pairs.from_codes(codes, vertices), features)
+
+    def of(self, codes: Tensor) -> Tensor:
+        """The two numbers of these pairs, zeros where nothing is remembered: [codes, 2]."""
+        found = self.features.new_zeros(codes.numel(), 2)
+        if len(self.pairs):
+            place = torch.searchsorted(self.pairs.codes, codes).clamp_(max=len(self.pairs) - 1)
+            held = self.pairs.codes[place] == codes
+            found[held] = self.features[place[held]]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +116,28 @@ def sample(key: int, count: int, among: Candidates, existing: Pairs) -> tuple[Te
         if bad.numel() == 0:
             break
         src[bad], dst[bad] = among.draw(mix64(key ^ attempt), bad)
+    return src, dst
+
+
+def sample_destinations(
+    key: int, each: int, among: Candidates, existing: Pairs, vertices: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """For every existing pair `each` others with its source and another destination; as `sample`, for training.
+
+    Args:
+        vertices: the user's id of each row, or None where rows are vertices; what is drawn for a pair follows them.
+    """
+    ends = existing.src, existing.dst
+    source, target = ends if vertices is None else (vertices[end] for end in ends)
+    keys = row_keys(key, source * among.vertices + target).repeat_interleave(each)
+    column = torch.arange(each, device=keys.device).repeat(len(existing))
+    src = existing.src.repeat_interleave(each)
+    dst = among.rows[(bits_at(keys, column) * among.size) >> 32]
+    for attempt in range(1, _TRIES):
+        bad = torch.nonzero((src == dst) | existing.contains(src * among.vertices + dst))[:, 0]
+        if bad.numel() == 0:
+            break
+        dst[bad] = among.rows[(bits_at(keys[bad], column[bad] + attempt * each) * among.size) >> 32]
     return src, dst
 
 

@@ -1,0 +1,97 @@
+"""Features of the vertices of a timeline, made from its events: `data.features`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trisect.data.derive import activity_features
+from trisect.data.records import Array, TimelineRecord
+from trisect.errors import ConfigError, DataError
+
+PARTS = ("degree", "activity")
+_FORMS = "a width (random features), 'activity', or a mapping of degree (a width) and activity (a list of windows)"
+
+
+def check_features(value: Any) -> None:
+    """Refuse a `data.features` that has none of the forms of `with_features`."""
+    if value is None or value == "activity" or _whole(value):
+        return
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError(f"data.features is {value!r}; give {_FORMS}.")
+    for key, part in value.items():
+        if key not in PARTS:
+            raise ConfigError(f"data.features has the key {key!r}; it may have {', '.join(PARTS)}.")
+        windows = isinstance(part, (list, tuple)) and len(part) > 0 and all(_whole(window) for window in part)
+        if not (windows if key == "activity" else _whole(part)):
+            wanted = "a list of window lengths in steps" if key == "activity" else "a width"
+            raise ConfigError(f"data.features.{key} is {part!r}; give {wanted}, each at least 1.")
+
+
+def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any], seed: int) -> TimelineRecord:
+    """The record with made features instead of its own.
+
+    Args:
+        features: a width: random features, fixed for each vertex. `activity`: see `activity_features`. Or a mapping,
+            whose parts stand side by side, [steps, vertices, ·]: `degree: K`, one-hot of the number of distinct
+            neighbours in the step, K - 1 standing for all from there on; `activity: [w, …]`, for each window
+            log(1 + ·) of the events out and in over the last w steps (together where the timeline is undirected), and
+            of their weights where it has weights.
+    """
+    check_features(features)
+    if features == "activity":
+        return replace(record, x=activity_features(record))
+    if isinstance(features, str):
+        raise DataError(f"data.features is {features!r}; give {_FORMS}.")
+    if isinstance(features, int):
+        rng = np.random.default_rng([seed, 0xFEA7])
+        return replace(record, x=rng.standard_normal((record.vertices, features), dtype=np.float32))
+    parts = []
+    if "degree" in features:
+        parts.append(_one_hot_degree(record, features["degree"]))
+    if "activity" in features:
+        parts.append(_windows(record, features["activity"]))
+    return replace(record, x=np.concatenate(parts, axis=2))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _one_hot_degree(record: TimelineRecord, width: int) -> Array:
+    """float32 [steps, vertices, width]; a neighbour is who is met in either direction, oneself excepted."""
+    x = np.zeros((record.steps, record.vertices, width), np.float32)
+    everyone = np.arange(record.vertices)
+    for t in range(record.steps):
+        there = slice(int(record.offsets[t]), int(record.offsets[t + 1]))
+        src, dst = record.src[there].astype(np.int64), record.dst[there].astype(np.int64)
+        low, high = np.minimum(src, dst), np.maximum(src, dst)
+        pairs = np.unique((low * record.vertices + high)[low != high])
+        ends = np.concatenate([pairs // record.vertices, pairs % record.vertices])
+        degree = np.bincount(ends, minlength=record.vertices)
+        x[t, everyone, np.minimum(degree, width - 1)] = 1.0
+    return x
+
+
+def _windows(record: TimelineRecord, windows: list[int]) -> Array:
+    """float32 [steps, vertices, windows · columns]."""
+    step = np.repeat(np.arange(record.steps), np.diff(record.offsets))
+    size = record.steps * record.vertices
+    columns: list[Array] = []
+    for weight in (None,) if record.weight is None else (None, record.weight):
+        sides = [
+            np.bincount(step * record.vertices + ends, weights=weight, minlength=size).reshape(record.steps, -1)
+            for ends in (record.src, record.dst)
+        ]
+        columns.extend([sides[0] + sides[1]] if record.undirected else sides)
+    past = np.cumsum(np.stack(columns, axis=2, dtype=np.float64), axis=0)
+    x = np.empty((record.steps, record.vertices, len(windows) * len(columns)), np.float32)
+    for k, window in enumerate(windows):
+        recent = past.copy()
+        recent[window:] -= past[:-window]
+        # a difference of sums of weights may miss zero by a rounding error
+        x[:, :, k * len(columns) : (k + 1) * len(columns)] = np.log1p(np.maximum(recent, 0.0))
+    return x
