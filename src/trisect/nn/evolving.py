@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.activation import Activation, activate
+from trisect.nn.activation import RRELU_MEAN, Activation, activate
 from trisect.nn.base import Context, State
-from trisect.nn.dynamic import DynamicLayer, Snapshots, context_at, frame_of
+from trisect.nn.dynamic import DynamicLayer, Snapshots, context_at
 from trisect.nn.initial import fan_in_, fill_
 from trisect.noise import Noise
 
@@ -189,16 +189,32 @@ class Evolving(DynamicLayer):
     ) -> tuple[Tensor, State]:
         """See `DynamicLayer.forward`."""
         steps = len(snapshots)
-        summaries = torch.stack([self.summarise(frame_of(xs, t)) for t in range(steps)])
+        # unbind: the backward of a single xs[t] would fill a gradient of all steps
+        frames = xs.unbind() if xs.dim() == 3 else (xs,) * steps
+        summaries = torch.stack([self.summarise(frame) for frame in frames])
         weights, after = self.recur([summaries], state, first_step)
+        draws = noise is not None and (self.dropout > 0.0 or self.activation == "rrelu")
+        if xs.dim() == 3 and not draws:
+            return self._all_steps(xs, snapshots, weights, aggregated), after
         outputs = []
         for t, weight in enumerate(weights):
             context = context_at(noise, first_step + t)
             if aggregated is None:
-                outputs.append(self.convolve(frame_of(xs, t), snapshots[t], context, weight))
+                outputs.append(self.convolve(frames[t], snapshots[t], context, weight))
             else:
                 outputs.append(self.convolve_aggregated(aggregated[t], context, weight))
         return torch.stack(outputs), after
+
+    def _all_steps(self, xs: Tensor, snapshots: Snapshots, weights: Tensor, aggregated: Tensor | None) -> Tensor:
+        """The spatial half of all steps at once, where no random numbers tell them apart."""
+        # `leaky` is done by the kernels; without noise `rrelu` is the same
+        slope = RRELU_MEAN if self.activation in ("leaky", "rrelu") else None
+        if aggregated is None and self.out_channels <= self.in_channels:
+            y = ops.aggregate_steps(ops.product_steps(xs, weights), snapshots, slope=slope)
+        else:
+            read = ops.aggregate_steps(xs, snapshots) if aggregated is None else aggregated
+            y = ops.product_steps(read, weights, slope=slope)
+        return y if slope is not None else activate(y, self.activation)
 
     def __repr__(self) -> str:
         return f"Evolving({self.in_channels}, {self.out_channels}, variant={self.variant})"
