@@ -20,6 +20,7 @@ _BLOCK = 1 << 18  # scores: small enough for the second-level cache
 _KEPT = 1 << 27  # scores: up to here the whole matrix is kept for the second pass
 
 
+@torch.no_grad()
 def rank_all_pairs(
     block: Block, vertices: int, pairs: Pairs, mrr: Literal["rows", "pairs"], weights: tuple[float, float]
 ) -> dict[str, float]:

@@ -68,7 +68,7 @@ class PairDecoder(Decoder):
 
     def blocks(self, z: Tensor) -> Block:
         """What depends on one vertex is computed now; the function then gives the first score of all pairs of some
-        sources, [sources, rows of z]. For evaluation: no gradient.
+        sources, [sources, rows of z]. For evaluation, under torch.no_grad().
         """
         raise NotImplementedError
 
