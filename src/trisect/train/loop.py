@@ -198,10 +198,7 @@ class Trainer:
         while self.done < options.epochs and not self._out_of_patience():
             epoch = self.done + 1
             begin = time.perf_counter()
-            self.ledger.clear()
-            self.optimiser.zero_grad()
-            self.program.begin(epoch)
-            self._executor.run(self.program.actions(), epoch=epoch)
+            self.train_epoch(epoch)
             seconds.append(time.perf_counter() - begin)
             self.done = epoch
             self.loss.append(self._current)
@@ -227,7 +224,7 @@ class Trainer:
                 self.recorder.checkpoint(self.state_tensors(), self.state_meta(), best=improved)
         self._take_best()
         begin = time.perf_counter()
-        metrics = self.evaluate(SPLITS, epoch=self.done)
+        metrics = self.evaluate(self.setup.task.final, epoch=self.done)
         evaluating += time.perf_counter() - begin
         return Result(
             loss=self.loss,
@@ -245,6 +242,14 @@ class Trainer:
             program=self.program,
             stopped_early=self.done < options.epochs,
         )
+
+    def train_epoch(self, epoch: int) -> float:
+        """One epoch (1, 2, …): forward, backward, step. Gives its loss."""
+        self.ledger.clear()
+        self.optimiser.zero_grad()
+        self.program.begin(epoch)
+        self._executor.run(self.program.actions(), epoch=epoch)
+        return self._current
 
     def _communication(self, sent: Mapping[str, int]) -> dict[str, Any]:
         by_axis = {axis: int(self.program.total(float(size))) for axis, size in sent.items()}

@@ -143,6 +143,32 @@ def test_averages_weigh_steps_by_pairs_or_alike(timeline: Timeline) -> None:
     assert by["steps"]["map"] == pytest.approx(values.mean())
 
 
+def test_memory_is_of_the_past_and_the_same_in_blocks(timeline: Timeline) -> None:
+    task = LinkPrediction(decoder="dot", memory=2, split=(4, 1, 2))
+    bound = task.bind(timeline, Place())
+    decoder = ready(bound.decoder(4))
+    torch.nn.init.constant_(decoder.weight, 0.7)
+    memory = bound._remembered(3)["memory"]
+    past = {code for step in (2, 3) for code in _codes(timeline, step)}
+    assert set(memory.pairs.codes.tolist()) == past
+    frame, everyone = embeddings(timeline)[3], torch.arange(40)
+    with torch.no_grad():
+        matrix = decoder.blocks(frame, memory)(slice(5, 20))
+        plain = decoder.blocks(frame)(slice(5, 20))
+    for row, source in zip(matrix, range(5, 20), strict=True):
+        assert torch.allclose(row, decoder(frame, torch.full((40,), source), everyone, memory)[:, 0])
+    changed = torch.nonzero(matrix != plain)
+    assert {(int(r) + 5) * 40 + int(c) for r, c in changed} == {code for code in past if 5 <= code // 40 < 20}
+    loss = bound.loss(decoder, embeddings(timeline), 0, Noise(0, epoch=1))
+    (gradient,) = torch.autograd.grad(loss, decoder.weight)
+    assert (gradient != 0).all()
+
+
+def _codes(timeline: Timeline, step: int) -> list[int]:
+    src, dst = timeline.events(step)
+    return (src.long() * 40 + dst.long()).tolist()
+
+
 def test_undirected_events_are_pairs_both_ways(record: TimelineRecord) -> None:
     both = LinkPrediction().bind(Timeline.from_record(replace(record, undirected=True)), Place())
     one = LinkPrediction().bind(Timeline.from_record(record), Place())

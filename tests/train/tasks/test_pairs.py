@@ -5,7 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trisect.train.tasks.pairs import Candidates, Pairs, every_pair, sample, sample_distinct
+from trisect.train.tasks.pairs import (
+    Candidates,
+    Memory,
+    Pairs,
+    every_pair,
+    sample,
+    sample_destinations,
+    sample_distinct,
+)
 
 
 def some_pairs(vertices: int, count: int, seed: int = 0) -> Pairs:
@@ -84,3 +92,41 @@ def test_every_pair_comes_once() -> None:
     held = torch.cat([held for *_, held in parts])
     assert sorted(found.tolist()) == [s * 9 + d for s in range(9) for d in range(9) if s != d]
     assert set(found[held].tolist()) == {code for code in pairs.codes.tolist() if code // 9 != code % 9}
+
+
+def test_destinations_change_and_sources_stay() -> None:
+    pairs = some_pairs(40, 100)
+    src, dst = sample_destinations(3, 5, everyone(40), pairs, None)
+    assert torch.equal(src, pairs.src.repeat_interleave(5))
+    assert not pairs.contains(src * 40 + dst).any()
+    assert not (src == dst).any()
+    again = sample_destinations(3, 5, everyone(40), pairs, None)
+    assert torch.equal(dst, again[1])
+    assert not torch.equal(dst, sample_destinations(4, 5, everyone(40), pairs, None)[1])
+    many = sample_destinations(3, 400, everyone(40), some_pairs(40, 100), None)[1]
+    assert (torch.bincount(many, minlength=40) / many.numel()).sub(1 / 40).abs().max() < 0.005
+
+
+def test_destinations_do_not_depend_on_the_order_of_vertices() -> None:
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(2))
+    row_of = torch.argsort(order)
+    pairs = some_pairs(40, 100)
+    moved = Pairs.of(row_of[pairs.src], row_of[pairs.dst], 40)
+    plain = sample_destinations(3, 5, everyone(40), pairs, None)
+    other = sample_destinations(3, 5, Candidates(40, row_of), moved, order)
+    wrong = sample_destinations(3, 5, Candidates(40, row_of), moved, None)
+    same = sorted(codes(plain, 40))
+    assert same == sorted(codes((order[other[0]], order[other[1]]), 40))
+    assert same != sorted(codes((order[wrong[0]], order[wrong[1]]), 40))
+
+
+def test_memory_counts_and_ages() -> None:
+    steps = [torch.tensor([7, 3, 7]), torch.tensor([], dtype=torch.int64), torch.tensor([3, 9])]
+    memory = Memory.gather(steps, 4)
+    assert memory.pairs.codes.tolist() == [3, 7, 9]
+    found = memory.of(torch.tensor([9, 8, 3, 7, 99]))
+    often = torch.tensor([1.0, 0.0, 2.0, 2.0, 0.0])
+    age = torch.tensor([1 / 3, 0.0, 1.0, 1.0, 0.0])
+    assert torch.allclose(found, torch.stack([often.log1p(), age], 1))
+    nothing = Memory.gather([torch.tensor([], dtype=torch.int64)], 4)
+    assert not nothing.of(torch.tensor([1, 2])).any()

@@ -71,7 +71,7 @@ def _histogram(bins: Tensor, blocks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     equal = torch.zeros(bins.numel() + 1, dtype=torch.int64, device=bins.device)
     below = torch.zeros_like(equal)
     for scores in blocks:
-        flat = scores.reshape(-1)
+        flat = scores.contiguous().view(-1)
         place = torch.searchsorted(bins, flat, out_int32=True)
         hits = place[edges[place] == flat]
         here = torch.bincount(hits, minlength=edges.numel())

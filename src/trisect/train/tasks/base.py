@@ -57,11 +57,13 @@ class BoundTask(ABC):
         channels: how wide the model's output must be, or None where the decoder adapts to it.
         monitor: the measure by which the best epoch is chosen, unless the user says otherwise.
         cheap: whether all splits may be measured in every evaluation; otherwise train and test wait for the end.
+        final: the splits that are measured at the end.
     """
 
     channels: int | None = None
     monitor: str = "val.loss"
     cheap: bool = True
+    final: tuple[Split, ...] = SPLITS
 
     def decoder(self, channels: int) -> nn.Module | None:
         """The trained part that follows the model's last layer of `channels` outputs (it belongs to the last stage)."""

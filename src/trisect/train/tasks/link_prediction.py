@@ -36,7 +36,7 @@ class LinkPrediction(Task):
         negatives: sampled pairs a positive in training, new in each epoch.
         sampling: `uniform` draws both ends of a sampled pair; `destinations` keeps the source of the positive.
         eval_negatives: the same in evaluation, fixed for the whole run and uniform; or `all`: every ordered pair of
-            vertices that is not linked, a vertex with itself included, as EvolveGCN evaluates.
+            vertices that is not linked, a vertex with itself included, as EvolveGCN evaluates (val and test only).
         candidates: whether pairs are sampled from `all` vertices or from those `seen` up to step t.
         positive_weight, negative_weight: of a pair in the loss.
         average: over `pairs` (a step counts by the pairs that it scores, in the loss and in the measures) or `steps`.
@@ -97,6 +97,8 @@ class BoundLinkPrediction(BoundTask):
             raise DataError("the training steps have no pair to predict; check task.split and the period.")
         self._filled = sum(len(self._pairs[step]) > 0 for step in self.runs["train"])
         self._constant = float(counts["train"] * (1 + task.negatives))
+        if task.eval_negatives == "all":
+            self.final = ("val", "test")  # the train steps would take longer than the training
 
     def _events(self, step: int) -> tuple[Tensor, Tensor]:
         src, dst = self.timeline.events(step)
