@@ -24,7 +24,6 @@ def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float
     """One epoch of Trisect's trainer, without evaluation and files."""
     from trisect.bench._static_graph import problem
     from trisect.nn.registry import build
-    from trisect.schedule.builders import single
     from trisect.train.loop import NoRecorder, Trainer, TrainOptions
     from trisect.train.setup import Setup
 
@@ -32,15 +31,12 @@ def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float
     network = build(model, data.x.shape[1], data.classes, layers=data.layers, hidden=data.hidden, dropout=data.dropout)
     options = TrainOptions(epochs=1_000_000, lr=data.lr, order=order)  # type: ignore[arg-type]
     trainer = Trainer(Setup.of(network, data.graph, "node-classification", options), options, NoRecorder())
-    actions = single().ranks[0]
     number = 0
 
     def epoch() -> float:
         nonlocal number
         number += 1
-        trainer.program.begin(number)
-        trainer._executor.run(actions, epoch=number)
-        return trainer._current
+        return trainer.train_epoch(number)
 
     return epoch
 
