@@ -173,7 +173,10 @@ def _costs(summary: Mapping[str, Any]) -> str:
             f" {size(transfer['full_bytes'])} ({share:.0%}).</p>"
         )
     staleness = summary.get("staleness")
-    exact = "Exact: no stale rows are read." if staleness is None else f"Staleness: {html.escape(str(staleness))}."
+    exact = "Exact: no stale rows are read."
+    if staleness is not None:
+        told = ", ".join(f"{key} {value}" for key, value in staleness.items())
+        exact = f"Rows of chunks that are not done yet are stale: {html.escape(told)}."
     wire += f'<p class="note">{exact}</p>'
     return (
         f'<div class="two"><div class="card"><h3>Peak memory</h3>{memory}</div>'

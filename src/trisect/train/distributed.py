@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -93,14 +94,15 @@ def run_rank(
             if mesh.rank == 0:
                 directory.continue_from(checkpoint)
             gather(None)
-        recorder = RankRecorder(directory, mesh, gather, on_epoch)
-        try:
-            trainer = Trainer(setup, options, recorder)
-            if state is not None:
-                trainer.load(*state)
-            result = trainer.run()
-        finally:
-            recorder.close()
+        with directory if mesh.rank == 0 else nullcontext():
+            recorder = RankRecorder(directory, mesh, gather, on_epoch)
+            try:
+                trainer = Trainer(setup, options, recorder)
+                if state is not None:
+                    trainer.load(*state)
+                result = trainer.run()
+            finally:
+                recorder.close()
         gather(None)  # every rank's events are on disk
         summary = _summary(config, layout, result, cut, directory, history is not None)
         if mesh.rank == 0:
