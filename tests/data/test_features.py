@@ -44,10 +44,19 @@ def test_activity_sums_over_windows() -> None:
 def test_weights_have_columns_of_their_own() -> None:
     weight = np.array([0.5, 1.0, 2.0, 4.0, 8.0], np.float32)
     x = np.expm1(made({"activity": [2]}, undirected=False, weight=weight))
+    x[:, :, 2:] *= weight.mean()
     assert x.shape == (3, 4, 4)
     assert np.allclose(x[0, :, 2:], [[1.5, 2.0], [0, 1.5], [2.0, 0], [0, 0]])
     assert np.allclose(x[1], x[0])
     assert np.allclose(x[2, :, 2:], [[0, 0], [4, 0], [0, 4], [8, 8]])
+
+
+def test_neighbours_are_counted_once_in_a_window() -> None:
+    x = np.expm1(made({"neighbours": [1, 3]}))
+    assert np.allclose(x[:, :, 0], [[2, 1, 1, 0], [0, 0, 0, 0], [0, 1, 1, 0]])
+    assert np.allclose(x[2, :, 1], [2, 2, 2, 0])
+    directed = np.expm1(made({"neighbours": [1]}, undirected=False))
+    assert np.allclose(directed[0], [[1, 1], [0, 1], [1, 0], [0, 0]])
 
 
 def test_parts_stand_side_by_side() -> None:

@@ -12,8 +12,8 @@ from trisect.data.derive import activity_features
 from trisect.data.records import Array, TimelineRecord
 from trisect.errors import ConfigError, DataError
 
-PARTS = ("degree", "activity")
-_FORMS = "a width (random features), 'activity', or a mapping of degree (a width) and activity (a list of windows)"
+PARTS = ("degree", "activity", "neighbours")
+_FORMS = "a width (random features), 'activity', or a mapping of degree (a width), activity and neighbours (lists of windows)"
 
 
 def check_features(value: Any) -> None:
@@ -26,8 +26,8 @@ def check_features(value: Any) -> None:
         if key not in PARTS:
             raise ConfigError(f"data.features has the key {key!r}; it may have {', '.join(PARTS)}.")
         windows = isinstance(part, (list, tuple)) and len(part) > 0 and all(_whole(window) for window in part)
-        if not (windows if key == "activity" else _whole(part)):
-            wanted = "a list of window lengths in steps" if key == "activity" else "a width"
+        if not (_whole(part) if key == "degree" else windows):
+            wanted = "a width" if key == "degree" else "a list of window lengths in steps"
             raise ConfigError(f"data.features.{key} is {part!r}; give {wanted}, each at least 1.")
 
 
@@ -39,7 +39,8 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
             whose parts stand side by side, [steps, vertices, ·]: `degree: K`, one-hot of the number of distinct
             neighbours in the step, K - 1 standing for all from there on; `activity: [w, …]`, for each window
             log(1 + ·) of the events out and in over the last w steps (together where the timeline is undirected), and
-            of their weights where it has weights.
+            of their weights, in units of the mean weight, where it has weights; `neighbours: [w, …]`, the same of the
+            distinct vertices met, out and in (together where the timeline is undirected).
     """
     check_features(features)
     if features == "activity":
@@ -54,6 +55,8 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
         parts.append(_one_hot_degree(record, features["degree"]))
     if "activity" in features:
         parts.append(_windows(record, features["activity"]))
+    if "neighbours" in features:
+        parts.append(_neighbours(record, features["neighbours"]))
     return replace(record, x=np.concatenate(parts, axis=2))
 
 
@@ -81,7 +84,9 @@ def _windows(record: TimelineRecord, windows: list[int]) -> Array:
     step = np.repeat(np.arange(record.steps), np.diff(record.offsets))
     size = record.steps * record.vertices
     columns: list[Array] = []
-    for weight in (None,) if record.weight is None else (None, record.weight):
+    # in units of the mean weight, so that both kinds of columns have the same scale
+    weights = None if record.weight is None else record.weight / max(float(np.abs(record.weight).mean()), 1e-12)
+    for weight in (None,) if weights is None else (None, weights):
         sides = [
             np.bincount(step * record.vertices + ends, weights=weight, minlength=size).reshape(record.steps, -1)
             for ends in (record.src, record.dst)
@@ -95,3 +100,20 @@ def _windows(record: TimelineRecord, windows: list[int]) -> Array:
         # a difference of sums of weights may miss zero by a rounding error
         x[:, :, k * len(columns) : (k + 1) * len(columns)] = np.log1p(np.maximum(recent, 0.0))
     return x
+
+
+def _neighbours(record: TimelineRecord, windows: list[int]) -> Array:
+    """float32 [steps, vertices, windows · (1 or 2)]."""
+    n, sides = record.vertices, 1 if record.undirected else 2
+    x = np.empty((record.steps, n, len(windows) * sides), np.float32)
+    codes = record.src.astype(np.int64) * n + record.dst
+    if record.undirected:
+        back = record.dst.astype(np.int64) * n + record.src
+    for t in range(record.steps):
+        for k, window in enumerate(windows):
+            recent = slice(int(record.offsets[max(0, t + 1 - window)]), int(record.offsets[t + 1]))
+            pairs = np.unique(np.concatenate([codes[recent], back[recent]]) if record.undirected else codes[recent])
+            pairs = pairs[pairs // n != pairs % n]
+            for side, ends in enumerate((pairs // n, pairs % n)[:sides]):
+                x[t, :, k * sides + side] = np.bincount(ends, minlength=n)
+    return np.log1p(x, out=x)
