@@ -51,12 +51,13 @@ def test_weights_have_columns_of_their_own() -> None:
     assert np.allclose(x[2, :, 2:], [[0, 0], [4, 0], [0, 4], [8, 8]])
 
 
-def test_neighbours_are_counted_once_in_a_window() -> None:
-    x = np.expm1(made({"neighbours": [1, 3]}))
-    assert np.allclose(x[:, :, 0], [[2, 1, 1, 0], [0, 0, 0, 0], [0, 1, 1, 0]])
-    assert np.allclose(x[2, :, 1], [2, 2, 2, 0])
-    directed = np.expm1(made({"neighbours": [1]}, undirected=False))
-    assert np.allclose(directed[0], [[1, 1], [0, 1], [1, 0], [0, 0]])
+def test_repeats_are_the_events_beyond_the_first_of_a_pair() -> None:
+    x = np.expm1(made({"repeats": [1, 3]}))
+    assert np.allclose(x[:, :, 0], [[1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]])  # a loop is a pair met twice
+    assert np.allclose(x[2, :, 1], [1, 1, 0, 1])
+    directed = np.expm1(made({"repeats": [1]}, undirected=False))
+    assert np.allclose(directed[0], [[1, 0], [0, 1], [0, 0], [0, 0]])
+    assert not directed[1:].any()
 
 
 def test_parts_stand_side_by_side() -> None:

@@ -12,8 +12,8 @@ from trisect.data.derive import activity_features
 from trisect.data.records import Array, TimelineRecord
 from trisect.errors import ConfigError, DataError
 
-PARTS = ("degree", "activity", "neighbours")
-_FORMS = "a width (random features), 'activity', or a mapping of degree (a width), activity and neighbours (lists of windows)"
+PARTS = ("degree", "activity", "repeats")
+_FORMS = "a width (random features), 'activity', or a mapping of degree (a width), activity and repeats (windows)"
 
 
 def check_features(value: Any) -> None:
@@ -39,8 +39,8 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
             whose parts stand side by side, [steps, vertices, ·]: `degree: K`, one-hot of the number of distinct
             neighbours in the step, K - 1 standing for all from there on; `activity: [w, …]`, for each window
             log(1 + ·) of the events out and in over the last w steps (together where the timeline is undirected), and
-            of their weights, in units of the mean weight, where it has weights; `neighbours: [w, …]`, the same of the
-            distinct vertices met, out and in (together where the timeline is undirected).
+            of their weights, in units of the mean weight, where it has weights; `repeats: [w, …]`, log(1 + ·) of
+            the events out and in that were not the first of their pair in the window.
     """
     check_features(features)
     if features == "activity":
@@ -55,8 +55,8 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
         parts.append(_one_hot_degree(record, features["degree"]))
     if "activity" in features:
         parts.append(_windows(record, features["activity"]))
-    if "neighbours" in features:
-        parts.append(_neighbours(record, features["neighbours"]))
+    if "repeats" in features:
+        parts.append(_repeats(record, features["repeats"]))
     return replace(record, x=np.concatenate(parts, axis=2))
 
 
@@ -102,7 +102,7 @@ def _windows(record: TimelineRecord, windows: list[int]) -> Array:
     return x
 
 
-def _neighbours(record: TimelineRecord, windows: list[int]) -> Array:
+def _repeats(record: TimelineRecord, windows: list[int]) -> Array:
     """float32 [steps, vertices, windows · (1 or 2)]."""
     n, sides = record.vertices, 1 if record.undirected else 2
     x = np.empty((record.steps, n, len(windows) * sides), np.float32)
@@ -112,8 +112,9 @@ def _neighbours(record: TimelineRecord, windows: list[int]) -> Array:
     for t in range(record.steps):
         for k, window in enumerate(windows):
             recent = slice(int(record.offsets[max(0, t + 1 - window)]), int(record.offsets[t + 1]))
-            pairs = np.unique(np.concatenate([codes[recent], back[recent]]) if record.undirected else codes[recent])
-            pairs = pairs[pairs // n != pairs % n]
+            met = np.concatenate([codes[recent], back[recent]]) if record.undirected else codes[recent]
+            pairs, often = np.unique(met, return_counts=True)
+            again = often - 1
             for side, ends in enumerate((pairs // n, pairs % n)[:sides]):
-                x[t, :, k * sides + side] = np.bincount(ends, minlength=n)
+                x[t, :, k * sides + side] = np.bincount(ends, weights=again, minlength=n)
     return np.log1p(x, out=x)
