@@ -194,11 +194,16 @@ class Adjacency:
         found = self._cache.get("edge_index")
         if isinstance(found, Tensor):
             return found
-        row_of = torch.repeat_interleave(torch.arange(self.rows, device=self.device), self.ends - self.starts)
-        read = self.indices if self.is_plain() else self.indices[self.entry_positions()] - self.column_base
-        result = torch.stack([read.long(), row_of])
+        row, column = self.coordinates()
+        result = torch.stack([column, row])
         self._cache["edge_index"] = result
         return result
+
+    def coordinates(self) -> tuple[Tensor, Tensor]:
+        """The row and the column of each entry, row by row: int64 [entries] both, numbered from 0 within the block."""
+        row = torch.repeat_interleave(torch.arange(self.rows, device=self.device), self.ends - self.starts)
+        read = self.indices if self.is_plain() else self.indices[self.entry_positions()] - self.column_base
+        return row, read.long()
 
     def edge_weight(self) -> Tensor | None:
         """The values in the order of `edge_index`, or None."""

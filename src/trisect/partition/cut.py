@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -38,11 +40,9 @@ def induced(adjacency: Adjacency, members: Tensor) -> Adjacency:
     """The structure among `members` (ascending vertices) alone, renumbered 0..len-1, without values."""
     number = torch.full((adjacency.columns,), -1, dtype=torch.int64)
     number[members] = torch.arange(members.numel())
-    lengths = (adjacency.ends - adjacency.starts)[members].to(torch.int64)
-    offsets = torch.cumsum(lengths, 0) - lengths
-    row = torch.repeat_interleave(torch.arange(members.numel()), lengths)
-    entry = torch.arange(row.numel()) + (adjacency.starts[members] - offsets)[row]
-    column = number[adjacency.indices[entry].to(torch.int64) - adjacency.column_base]
+    chosen = replace(adjacency, starts=adjacency.starts[members], ends=adjacency.ends[members], _cache={})
+    row, column = chosen.coordinates()
+    column = number[column]
     keep = column >= 0
     pointers = torch.zeros(members.numel() + 1, dtype=torch.int64)
     pointers[1:] = torch.cumsum(torch.bincount(row[keep], minlength=members.numel()), 0)

@@ -62,12 +62,7 @@ def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
 def _send_lists(adjacency: Adjacency, partition: Partition, part: int) -> tuple[tuple[Tensor, ...], ...]:
     """For each other part, by chunk, the own rows that it reads: a look at the columns of this part, row by row."""
     first, last = partition.part(part)
-    block = adjacency.columns_between(first, last)
-    lengths = (block.ends - block.starts).to(torch.int64)
-    reader = torch.repeat_interleave(torch.arange(block.rows), lengths)
-    offsets = torch.cumsum(lengths, 0) - lengths
-    entry = torch.arange(reader.numel()) + torch.repeat_interleave(block.starts - offsets, lengths)
-    row = block.indices[entry].to(torch.int64) - block.column_base
+    reader, row = adjacency.columns_between(first, last).coordinates()
     pairs = torch.unique(partition.owner_of_positions(reader) * max(last - first, 1) + row)
     peer, row = pairs // max(last - first, 1), pairs % max(last - first, 1)
     starts = torch.tensor(partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1]) - first

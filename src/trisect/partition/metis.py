@@ -63,11 +63,7 @@ def cut_by_order(adjacency: Adjacency, parts: int) -> Tensor:
 def symmetric_structure(adjacency: Adjacency) -> tuple[Array, Array]:
     """CSR arrays of A + Aᵀ without loops and weights, as METIS wants it (int64)."""
     n = adjacency.rows
-    lengths = (adjacency.ends - adjacency.starts).to(torch.int64)
-    row = torch.repeat_interleave(torch.arange(n), lengths)
-    offsets = torch.cumsum(lengths, 0) - lengths
-    entry = torch.arange(row.numel()) + (adjacency.starts - offsets)[row]
-    column = adjacency.indices[entry].to(torch.int64) - adjacency.column_base
+    row, column = adjacency.coordinates()
     keep = row != column
     row, column = row[keep], column[keep]
     keys = torch.unique(torch.cat([row * n + column, column * n + row]))

@@ -86,13 +86,12 @@ class Quality:
 
 def quality(adjacency: Adjacency, assignment: Tensor, parts: int) -> Quality:
     """Measure an assignment of the vertices (rows) of a square adjacency to parts."""
-    lengths = (adjacency.ends - adjacency.starts).to(torch.int64)
-    target = torch.repeat_interleave(assignment.to(torch.int64), lengths)
-    source_vertex = _columns(adjacency, lengths)
-    source = assignment.to(torch.int64)[source_vertex]
+    part = assignment.to(torch.int64)
+    target_vertex, source_vertex = adjacency.coordinates()
+    target, source = part[target_vertex], part[source_vertex]
     crossing = target != source
     reads = torch.unique(target[crossing] * adjacency.columns + source_vertex[crossing])
-    vertex_counts = torch.bincount(assignment.to(torch.int64), minlength=parts).double()
+    vertex_counts = torch.bincount(part, minlength=parts).double()
     edge_counts = torch.bincount(target, minlength=parts).double()
     return Quality(
         volume=reads.numel(),
@@ -105,11 +104,3 @@ def quality(adjacency: Adjacency, assignment: Tensor, parts: int) -> Quality:
 def _imbalance(counts: Tensor) -> float:
     mean = float(counts.mean())
     return float(counts.max()) / mean if mean > 0 else 1.0
-
-
-def _columns(adjacency: Adjacency, lengths: Tensor) -> Tensor:
-    """The column of every entry, int64, row by row."""
-    offsets = torch.cumsum(lengths, 0) - lengths
-    row_of = torch.repeat_interleave(torch.arange(adjacency.rows, device=lengths.device), lengths)
-    entry = torch.arange(row_of.numel(), device=lengths.device) + (adjacency.starts - offsets)[row_of]
-    return adjacency.indices[entry].to(torch.int64) - adjacency.column_base

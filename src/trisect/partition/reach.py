@@ -28,17 +28,14 @@ def reach_of(adjacency: Adjacency, low: int, high: int) -> Reach:
 
     For example, rows 1..2 of a path 0-1-2-3 read the others [0, 3]; row 1 reads columns 1 (vertex 2) and 2 (vertex 0).
     """
-    lengths = (adjacency.ends - adjacency.starts)[low:high].to(torch.int64)
+    block = adjacency.rows_between(low, high)
+    row, column = block.coordinates()
     pointers = torch.zeros(high - low + 1, dtype=torch.int64)
-    pointers[1:] = torch.cumsum(lengths, 0)
-    shift = adjacency.starts[low:high] - pointers[:-1]
-    entry = torch.arange(int(pointers[-1])) + torch.repeat_interleave(shift, lengths)
-    column = adjacency.indices[entry].to(torch.int64) - adjacency.column_base
+    pointers[1:] = torch.cumsum(block.ends - block.starts, 0)
     own = (column >= low) & (column < high)
     others = torch.unique(column[~own])
     local = torch.where(own, column - low, high - low + torch.searchsorted(others, column))
     # own columns come first now: sort the entries of each row again
-    row = torch.repeat_interleave(torch.arange(high - low), lengths)
     order = torch.argsort(row * (adjacency.columns + 1) + local)
-    values = None if adjacency.values is None else adjacency.values[entry][order]
+    values = None if adjacency.values is None else adjacency.values[block.entry_positions()][order]
     return Reach(Adjacency.from_csr(pointers, local[order], values, high - low + others.numel()), others)
