@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py cora-gcn --seeds 5 --json out.json  one of them, five runs
 
 Run k has train.seed=k; a data set with several splits also takes its split k. The epoch is chosen on validation; the
-test value is that of this epoch. The exit code is 1 where a mean stays below its goal.
+test value is that of this epoch. The exit code is 1 where a mean misses its goal.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from trisect.train.from_config import resolve
 from trisect.train.run_directory import CONFIG, SUMMARY
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples" / "accuracy"
+LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ class Outcome:
 
     @property
     def reached(self) -> bool:
-        return self.goal is None or self.mean >= self.goal
+        if self.goal is None:
+            return True
+        return self.mean <= self.goal if self.measure in LOWER_IS_BETTER else self.mean >= self.goal
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "mean": self.mean, "deviation": self.deviation, "reached": self.reached}

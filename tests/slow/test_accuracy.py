@@ -31,8 +31,8 @@ def load_benchmark() -> ModuleType:
 benchmark = load_benchmark()
 
 
-def outcome(values: tuple[float, ...], goal: float | None):
-    return benchmark.Outcome("case", "accuracy", values, goal, None, (1,) * len(values), 1.0)
+def outcome(values: tuple[float, ...], goal: float | None, measure: str = "accuracy"):
+    return benchmark.Outcome("case", measure, values, goal, None, (1,) * len(values), 1.0)
 
 
 @pytest.mark.parametrize("case", benchmark.find_cases([]), ids=lambda case: case.name)
@@ -41,7 +41,7 @@ def test_configuration_is_sound(case):
     assert config.train.seed == 1
     assert not case.splits or config.data.options["split"] == 1
     assert config.data.directory is None
-    assert config.train.monitor.startswith("val.")
+    assert config.train.monitor is None or config.train.monitor.startswith("val.")
 
 
 def test_every_case_has_a_configuration():
@@ -52,6 +52,8 @@ def test_goal_is_of_the_mean():
     assert outcome((0.80, 0.82), 0.81).reached
     assert not outcome((0.80, 0.81), 0.81).reached
     assert outcome((0.1,), None).reached
+    assert outcome((0.80, 0.81), 0.81, "mse").reached
+    assert not outcome((0.80, 0.83), 0.81, "mse").reached
 
 
 def test_table_tells_a_missed_goal():
