@@ -80,7 +80,7 @@ def test_only_the_very_same_finished_run_is_reused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("case", benchmark.STATIC, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", benchmark.CASES.values(), ids=lambda case: case.name)
 def test_accuracy(case, shared_data, tmp_path):
     for found in benchmark.run_case(case, 3, str(shared_data), tmp_path):
         assert found.reached, benchmark.table([found])
