@@ -6,6 +6,7 @@ import torch
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
 from trisect.partition import Partition, cut_graph, metis, quality, share_of
+from trisect.partition.child import ChildError
 
 
 def dense_of(matrix: Adjacency) -> torch.Tensor:
@@ -95,9 +96,9 @@ def test_without_metis_vertices_are_cut_by_order(monkeypatch: pytest.MonkeyPatch
 
 def test_a_failing_child_falls_back_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        raise ValueError("killed")
+        raise ChildError("killed")
 
-    monkeypatch.setattr(metis, "_run_child", fail)
+    monkeypatch.setattr(metis, "run_child", fail)
     with pytest.warns(UserWarning, match="METIS did not finish \\(killed\\)"):
         assert metis.cut(from_dense(random_graph(50, 4)), 2).unique().numel() == 2
 

@@ -15,8 +15,16 @@ def main(folder: Path, parts: int, seed: int) -> None:
     indptr, indices, weights = (
         np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("indptr", "indices", "weights")
     )
-    options = pymetis.Options(seed=seed)
-    _, assignment = pymetis.part_graph(parts, xadj=indptr, adjncy=indices, vweights=weights, options=options)
+    edges = folder / "edge_weights.npy"
+    edge_weights = np.load(edges, allow_pickle=False) if edges.exists() else None
+    _, assignment = pymetis.part_graph(
+        parts,
+        xadj=indptr,
+        adjncy=indices,
+        vweights=weights,
+        eweights=edge_weights,
+        options=pymetis.Options(seed=seed),
+    )
     np.save(folder / "assignment.npy", np.asarray(assignment, dtype=np.int64), allow_pickle=False)
 
 

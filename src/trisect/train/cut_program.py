@@ -20,11 +20,11 @@ from trisect.runtime.volume import static_volume
 from trisect.schedule.action import Action, Kind
 from trisect.schedule.pipeline import forward_only, pipeline
 from trisect.schedule.validate import validate
-from trisect.train.programs import Program
-from trisect.train.tasks.base import BoundTask, Split, Statistics
+from trisect.train.tasks.base import BoundTask
+from trisect.train.together import RankProgram
 
 
-class CutProgram(Program):
+class CutProgram(RankProgram):
     """A stage of a static model over a part of one graph, and the exchanges with the other ranks.
 
     Args:
@@ -118,30 +118,6 @@ class CutProgram(Program):
         total = float(self._exchange.sum_everywhere(own.double()))
         if self.history is not None and self.history.period > 1 and self._epoch % self.history.period == 0:
             self._rank.stage.keep()
-        return total
-
-    def total(self, value: float) -> float:
-        """The sum over all ranks."""
-        return float(self._exchange.sum_everywhere(torch.tensor(value, dtype=torch.float64)))
-
-    def total_square(self, square: float) -> float:
-        """Ways of a stage hold the same gradients; each counts its share."""
-        return self.total(square / (self.mesh.layout.vertex * self.mesh.layout.time))
-
-    def listed(self, value: float) -> list[float]:
-        """A value of each rank."""
-        world = self.mesh.layout.world
-        values = torch.zeros(world, dtype=torch.float64)
-        values[self.mesh.rank] = value
-        return [float(v) for v in self._exchange.sum_everywhere(values)]
-
-    def merged(self, found: Mapping[Split, Statistics]) -> dict[Split, Statistics]:
-        """Strung together in the order of ranks, the same on all."""
-        plain = {split: (part.sums, part.rows) for split, part in found.items()}
-        total = {split: Statistics() for split in found}
-        for other in self._exchange.gather(plain):
-            for split, (sums, rows) in other.items():
-                total[split] = total[split].merge(Statistics(sums, rows))
         return total
 
     def state(self) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from trisect.layout import Layout
 from trisect.partition import Share, cut_graph, quality, share_of
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
+from trisect.train.arrays import load_array, save_array
 
 _META = "cut.json"
 
@@ -83,12 +83,12 @@ def write_shares(
         target = folder / f"part-{part}"
         target.mkdir(parents=True)
         _write_share(share, target)
-        _save(target / "x.npy", features[slice(*partition.part(part))])
+        save_array(target / "x.npy", features[slice(*partition.part(part))])
     for name, tensor in (("y", graph.y), ("order", graph.order)):
         if tensor is not None:
-            _save(folder / f"{name}.npy", tensor)
+            save_array(folder / f"{name}.npy", tensor)
     for name, mask in graph.splits.items():
-        _save(folder / f"split-{name}.npy", mask)
+        save_array(folder / f"split-{name}.npy", mask)
     meta = {
         "parts": layout.vertex,
         "chunks": layout.chunks,
@@ -110,9 +110,9 @@ def read_cut(folder: Path) -> Cut:
         parts=meta["parts"],
         chunks=meta["chunks"],
         starts=tuple(meta["starts"]),
-        order=_load(folder / "order.npy"),
-        y=_load(y) if y.exists() else None,
-        splits={name: _load(folder / f"split-{name}.npy") for name in meta["splits"]},
+        order=load_array(folder / "order.npy"),
+        y=load_array(y) if y.exists() else None,
+        splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
         features=meta["features"],
         remote=tuple(meta["remote"]),
         quality=meta["quality"],
@@ -122,7 +122,7 @@ def read_cut(folder: Path) -> Cut:
 def read_share(cut: Cut, part: int) -> tuple[Share, Tensor]:
     """The share of one part, and its features."""
     folder = cut.folder / f"part-{part}"
-    arrays = {path.stem: _load(path) for path in folder.glob("*.npy")}
+    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy")}
     rows = arrays["pointers"].numel() - 1
     values = arrays.get("values")
     matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
@@ -145,15 +145,15 @@ def read_share(cut: Cut, part: int) -> tuple[Share, Tensor]:
 
 def _write_share(share: Share, folder: Path) -> None:
     matrix = share.adjacency
-    _save(folder / "pointers.npy", torch.cat([matrix.starts, matrix.ends[-1:]]))
-    _save(folder / "indices.npy", matrix.indices)
+    save_array(folder / "pointers.npy", torch.cat([matrix.starts, matrix.ends[-1:]]))
+    save_array(folder / "indices.npy", matrix.indices)
     if matrix.values is not None:
-        _save(folder / "values.npy", matrix.values)
-    _save(folder / "halo.npy", share.halo)
-    _save(folder / "receive.npy", torch.tensor(share.receive, dtype=torch.int64))
+        save_array(folder / "values.npy", matrix.values)
+    save_array(folder / "halo.npy", share.halo)
+    save_array(folder / "receive.npy", torch.tensor(share.receive, dtype=torch.int64))
     pieces = [rows for chunks in share.send for rows in chunks]
-    _save(folder / "send.npy", torch.cat(pieces))
-    _save(folder / "send_counts.npy", torch.tensor([piece.numel() for piece in pieces]))
+    save_array(folder / "send.npy", torch.cat(pieces))
+    save_array(folder / "send_counts.npy", torch.tensor([piece.numel() for piece in pieces]))
 
 
 def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
@@ -164,12 +164,3 @@ def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
             assignment = torch.repeat_interleave(torch.arange(count), sizes)
             found[name] = asdict(quality(adjacency, assignment, count))
     return found
-
-
-def _save(path: Path, tensor: Tensor) -> None:
-    np.save(path, tensor.contiguous().cpu().numpy(), allow_pickle=False)
-
-
-def _load(path: Path) -> Tensor:
-    # copy-on-write pages: nothing is read before it is used, and torch may treat the array as its own
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

@@ -8,7 +8,7 @@ the same way. A static graph is a timeline of one step: outputs are always [step
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +22,7 @@ from trisect.noise import Noise
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+Frames = Tensor | Sequence[Tensor]
 
 
 @dataclass
@@ -58,12 +59,14 @@ class BoundTask(ABC):
         monitor: the measure by which the best epoch is chosen, unless the user says otherwise.
         cheap: whether all splits may be measured in every evaluation; otherwise train and test wait for the end.
         final: the splits that are measured at the end.
+        whole: whether a step is measured from the outputs of all vertices together (tasks on pairs).
     """
 
     channels: int | None = None
     monitor: str = "val.loss"
     cheap: bool = True
     final: tuple[Split, ...] = SPLITS
+    whole: bool = False
 
     def decoder(self, channels: int) -> nn.Module | None:
         """The trained part that follows the model's last layer of `channels` outputs (it belongs to the last stage)."""
@@ -73,16 +76,29 @@ class BoundTask(ABC):
         """The same task, constants and all, for a part of the rows (positions, int64) alone."""
         raise LayoutError(f"{type(self).__name__} reads pairs of vertices and cannot be cut by vertex or chunk yet.")
 
+    def divide(self, starts: Sequence[int], way: int) -> BoundTask:
+        """The same task, constants and all, for the loss of one of several parts of the rows, which are intervals."""
+        return self.restrict(torch.arange(starts[way], starts[way + 1]))
+
+    def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
+        """Of a divided task: for each part the rows (positions among all vertices, ascending) of other parts whose
+        outputs of this step its loss reads; None where a loss reads its own rows alone.
+
+        All parts find the same, since what is sampled is a function of the seed, the epoch and the step.
+        """
+        return None
+
     @abstractmethod
     def steps(self, split: Split) -> range:
         """The steps whose outputs a split reads."""
 
     @abstractmethod
-    def loss(self, decoder: nn.Module | None, frames: Tensor, first_step: int, noise: Noise) -> Tensor:
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """The training loss of these outputs: a sum divided by the run's constant.
 
         Args:
-            frames: [steps, rows, channels], the outputs of steps first_step, first_step + 1, …
+            frames: [steps, rows, channels], the outputs of steps first_step, first_step + 1, …; of a divided task that
+                wants rows of other parts, for each step the own rows and then those, part by part.
             noise: the epoch, for what is sampled anew in each.
         """
 

@@ -177,12 +177,17 @@ class Remembering(PairDecoder):
         self.decoder.reset_parameters(seed, index)
         fill_(self.weight, 0.0)
 
-    def forward(self, z: Tensor, src: Tensor, dst: Tensor, memory: Memory | None = None) -> Tensor:
-        """memory: of the step that z belongs to; without it nothing is remembered."""
+    def forward(
+        self, z: Tensor, src: Tensor, dst: Tensor, memory: Memory | None = None, codes: Tensor | None = None
+    ) -> Tensor:
+        """memory: of the step that z belongs to; without it nothing is remembered. codes: of the pairs in the memory,
+        where z holds a part of the vertices.
+        """
         scores: Tensor = self.decoder(z, src, dst)
         if memory is None:
             return scores
-        return scores + functional.linear(memory.of(src * z.shape[0] + dst).to(z), self.weight)
+        codes = src * z.shape[0] + dst if codes is None else codes
+        return scores + functional.linear(memory.of(codes).to(z), self.weight)
 
     def blocks(self, z: Tensor, memory: Memory | None = None) -> Block:
         """The other decoder's scores; the few pairs that are remembered are added to."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -13,8 +15,9 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.train import metrics
-from trisect.train.tasks.base import SPLITS, BoundTask, Place, Split, Statistics, Task
+from trisect.train.tasks.base import SPLITS, BoundTask, Frames, Place, Split, Statistics, Task
 from trisect.train.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
+from trisect.train.tasks.division import Division
 from trisect.train.tasks.node_classification import ClassWeights, class_weights, classification_metrics
 from trisect.train.tasks.splits import Shares, refuse_empty, split_steps
 
@@ -56,8 +59,10 @@ class BoundEdgeClassification(BoundTask):
     """Edge classification on one timeline."""
 
     monitor = "val.f1_micro"
+    whole = True
 
     def __init__(self, task: EdgeClassification, timeline: Timeline, classes: int) -> None:
+        self._division: Division | None = None
         self.task, self.timeline, self.classes = task, timeline, classes
         self.runs = split_steps(timeline.steps - task.horizon, task.split)
         counts = {name: self._counts(self.runs[name]) for name in SPLITS}
@@ -90,13 +95,32 @@ class BoundEdgeClassification(BoundTask):
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(logits, labels, self.weights.to(logits), reduction="sum")
 
-    def loss(self, decoder: nn.Module | None, frames: Tensor, first_step: int, noise: Noise) -> Tensor:
+    def divide(self, starts: Sequence[int], way: int) -> BoundEdgeClassification:
+        """The events whose source lies in the part."""
+        part = copy(self)
+        part._division = Division(tuple(starts), way)
+        return part
+
+    def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
+        """The destinations of the events of each part."""
+        if self._division is None:
+            return None
+        if step not in self.runs["train"]:
+            return [torch.zeros(0, dtype=torch.int64)] * self._division.parts
+        return self._division.remote(*self._events(step)[:2])
+
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Weighted cross entropy over the training events, divided by the sum of their weights."""
         score = cast(PairDecoder, decoder)
-        total = frames.new_zeros(())
+        total = frames[0].new_zeros(())
         for position, frame in enumerate(frames):
             if first_step + position in self.runs["train"]:
                 src, dst, labels = self._events(first_step + position)
+                if self._division is not None:
+                    mine = self._division.mine(src)
+                    remote = self._division.remote(src, dst)[self._division.way]
+                    labels = labels[mine]
+                    src, dst = self._division.local(src[mine], dst[mine], remote)
                 total = total + self._loss_sum(score(frame, src, dst), labels)
         return total / self._constant
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -15,8 +17,9 @@ from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.train import metrics
 from trisect.train.tasks.all_pairs import rank_all_pairs
-from trisect.train.tasks.base import SPLITS, BoundTask, Place, Split, Statistics, Task
+from trisect.train.tasks.base import SPLITS, BoundTask, Frames, Place, Split, Statistics, Task
 from trisect.train.tasks.decoders import PairDecoder, PairDecoderName, Remembering, pair_decoder
+from trisect.train.tasks.division import Division
 from trisect.train.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
 from trisect.train.tasks.splits import Shares, split_steps
 
@@ -82,6 +85,7 @@ class BoundLinkPrediction(BoundTask):
 
     monitor = "val.map"
     cheap = False
+    whole = True
 
     def __init__(self, task: LinkPrediction, timeline: Timeline, place: Place) -> None:
         self.task, self.timeline, self.place = task, timeline, place
@@ -92,6 +96,8 @@ class BoundLinkPrediction(BoundTask):
         self._first_seen = first_seen(timeline) if task.candidates == "seen" else None
         self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
         self._memories: dict[int, Memory] = {}
+        self._division: Division | None = None
+        self._drawn: dict[Any, Any] = {}
         counts = {name: sum(len(self._pairs[step]) for step in self.runs[name]) for name in SPLITS}
         if counts["train"] == 0:
             raise DataError("the training steps have no pair to predict; check task.split and the period.")
@@ -120,7 +126,7 @@ class BoundLinkPrediction(BoundTask):
         decoder = pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
         return Remembering(decoder) if self.task.memory else decoder
 
-    def _remembered(self, step: int) -> dict[str, Memory]:
+    def _remembered(self, step: int) -> dict[str, Any]:
         """What the decoder reads at a step beside the embeddings."""
         if not self.task.memory:
             return {}
@@ -140,24 +146,57 @@ class BoundLinkPrediction(BoundTask):
             + self.task.negative_weight * functional.softplus(negative).sum()
         )
 
-    def loss(self, decoder: nn.Module | None, frames: Tensor, first_step: int, noise: Noise) -> Tensor:
+    def divide(self, starts: Sequence[int], way: int) -> BoundLinkPrediction:
+        """The pairs whose source lies in the part."""
+        part = copy(self)
+        part._division, part._drawn = Division(tuple(starts), way), {}
+        return part
+
+    def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
+        """The destinations of the pairs of each part."""
+        if self._division is None:
+            return None
+        if step not in self.runs["train"] or not len(self._pairs[step]):
+            return [torch.zeros(0, dtype=torch.int64)] * self._division.parts
+        return self._division.remote(*self._ends(noise, step))
+
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Weighted binary cross entropy, the mean over pairs or over steps."""
         score = cast(PairDecoder, decoder)
-        total = frames.new_zeros(())
+        total = frames[0].new_zeros(())
         for position, frame in enumerate(frames):
             step = first_step + position
             if step not in self.runs["train"] or not len(self._pairs[step]):
                 continue
-            pairs = self._pairs[step]
-            count = len(pairs) * self.task.negatives
-            src, dst = self._sample(noise.at(step=step).key("negatives"), step)
-            ends = torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
-            logits = score(frame, *ends, **self._remembered(step))[:, 0]
-            part = self._bce(logits[: len(pairs)], logits[len(pairs) :])
-            if self.task.average == "steps":
-                part = part / (len(pairs) + count)
-            total = total + part
+            src, dst = self._ends(noise, step)
+            exists, count = len(self._pairs[step]), src.numel()
+            more = self._remembered(step)
+            if self._division is not None:
+                mine = self._division.mine(src)
+                remote = self._division.remote(src, dst)[self._division.way]
+                exists, src, dst = int(mine[:exists].sum()), src[mine], dst[mine]
+                if more:
+                    more = {**more, "codes": src * self.timeline.vertices + dst}
+                src, dst = self._division.local(src, dst, remote)
+            logits = score(frame, src, dst, **more)[:, 0]
+            part = self._bce(logits[:exists], logits[exists:])
+            total = total + (part / count if self.task.average == "steps" else part)
         return total / (self._filled if self.task.average == "steps" else self._constant)
+
+    def _ends(self, noise: Noise, step: int) -> tuple[Tensor, Tensor]:
+        """The pairs of a training step, those that exist first and then the sampled ones."""
+        pairs = self._pairs[step]
+        if self._division is None:
+            src, dst = self._sample(noise.at(step=step).key("negatives"), step)
+            return torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
+        # asked for when rows are fetched, and again for the loss
+        if self._drawn.get("epoch") != noise.epoch:
+            self._drawn = {"epoch": noise.epoch}
+        if step not in self._drawn:
+            src, dst = self._sample(noise.at(step=step).key("negatives"), step)
+            self._drawn[step] = torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
+        found: tuple[Tensor, Tensor] = self._drawn[step]
+        return found
 
     def _sample(self, key: int, step: int) -> tuple[Tensor, Tensor]:
         pairs, among, each = self._pairs[step], self._candidates(step), self.task.negatives

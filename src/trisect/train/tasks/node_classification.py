@@ -15,7 +15,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.train import metrics
-from trisect.train.tasks.base import BoundTask, Place, Split, Statistics, Task, take
+from trisect.train.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take
 from trisect.train.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.train.tasks.node import Moment, NodeTargets, node_targets
 from trisect.train.tasks.splits import Shares
@@ -97,9 +97,9 @@ class BoundNodeClassification(BoundTask):
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(logits, labels, self.weights.to(logits), reduction="sum")
 
-    def loss(self, decoder: nn.Module | None, frames: Tensor, first_step: int, noise: Noise) -> Tensor:
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Weighted cross entropy over the training vertices, divided by the sum of their weights."""
-        total = frames.new_zeros(())
+        total = frames[0].new_zeros(())
         for position, frame in enumerate(frames):
             if first_step + position in self.targets.runs["train"]:
                 rows = self.targets.rows("train", first_step + position)

@@ -13,7 +13,7 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.train.tasks.base import BoundTask, Place, Split, Statistics, Task, take
+from trisect.train.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take
 from trisect.train.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.train.tasks.node import Moment, NodeTargets, node_targets
 from trisect.train.tasks.splits import Shares
@@ -80,9 +80,9 @@ class BoundNodeRegression(BoundTask):
         chosen = take(frame, rows)
         return (chosen if decoder is None else decoder(chosen)) - self.targets.values(rows, step).to(frame.dtype)
 
-    def loss(self, decoder: nn.Module | None, frames: Tensor, first_step: int, noise: Noise) -> Tensor:
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Mean squared error over the training targets."""
-        total = frames.new_zeros(())
+        total = frames[0].new_zeros(())
         for position, frame in enumerate(frames):
             if first_step + position in self.targets.runs["train"]:
                 total = total + self._error(decoder, frame, "train", first_step + position).square().sum()

@@ -1,0 +1,52 @@
+"""Tasks on pairs under a cut by vertex: the owner of a pair's source scores it, and reads the destination's row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Rows dealt to parts in intervals, seen from one of them.
+
+    With starts (0, 4, 7) and way 0, the pairs 1→2, 1→5, 6→0 and 3→6 leave `mine` 1→2, 1→5 and 3→6; the remote rows are
+    [5, 6], and locally the pairs are 1→2, 1→4 and 3→5.
+
+    Attributes:
+        starts: part w has the rows starts[w] .. starts[w+1]-1.
+        way: this part.
+    """
+
+    starts: tuple[int, ...]
+    way: int
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return len(self.starts) - 1
+
+    def owner(self, rows: Tensor) -> Tensor:
+        """The part of each row."""
+        return torch.searchsorted(torch.tensor(self.starts[1:], device=rows.device), rows, right=True)
+
+    def mine(self, src: Tensor) -> Tensor:
+        """Which of the pairs this part scores: bool [pairs]."""
+        return (src >= self.starts[self.way]) & (src < self.starts[self.way + 1])
+
+    def remote(self, src: Tensor, dst: Tensor) -> list[Tensor]:
+        """For each part the rows of others, ascending, that the pairs which it scores read."""
+        scorer, holder = self.owner(src), self.owner(dst)
+        crossing = scorer != holder
+        total = self.starts[-1]
+        codes = torch.unique(scorer[crossing] * total + dst[crossing])
+        sizes = torch.bincount(codes // max(total, 1), minlength=self.parts)
+        return list(torch.split(codes % max(total, 1), sizes.tolist()))
+
+    def local(self, src: Tensor, dst: Tensor, remote: Tensor) -> tuple[Tensor, Tensor]:
+        """The pairs of this part as rows of its own outputs with the remote rows appended."""
+        first, last = self.starts[self.way], self.starts[self.way + 1]
+        here = (dst >= first) & (dst < last)
+        return src - first, torch.where(here, dst - first, last - first + torch.searchsorted(remote, dst))
