@@ -32,7 +32,7 @@ check: $(DEV_STAMP)
 	$(BIN)/lint-imports --config pyproject.toml
 
 pytest: $(DEV_STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 test: check pytest
 
