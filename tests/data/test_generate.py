@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trisect.data.generate import GENERATORS, generate
+from trisect.data.load import load
 from trisect.data.records import Record, StaticRecord, TimelineRecord
 from trisect.errors import ConfigError, DataError
 
@@ -187,3 +188,11 @@ def test_impossible_sizes(name: str, arguments: dict[str, object], words: str) -
 
 def test_text_arguments_are_read() -> None:
     assert generate("uniform", vertices="1_000", degree="2", steps="3").vertices == 1000
+
+
+def test_weights_are_left_out_on_demand() -> None:
+    section = {"generate": "laundering", "vertices": 100, "steps": 5}
+    assert load(section).weight is not None
+    assert load({**section, "weighted": False}).weight is None
+    with pytest.raises(ConfigError, match=r"data\.weighted is 3"):
+        load({**section, "weighted": 3})

@@ -23,6 +23,9 @@ FORMS = ("name", "path", "generate")
 LATER = ("smoothing",)
 """Keys of the data section that other packages act on; `load` lets them pass."""
 
+COMMON = ("weighted",)
+"""Keys that any data section may have; `weighted: false` makes every edge count 1."""
+
 _DIRECTORY = ("period", "symmetrise", "features", "classes", "seed")
 _TABLE = tuple(item.name for item in fields(Table))
 
@@ -42,17 +45,17 @@ def options(data: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys that this data section may have, its form's own among them."""
     form = form_of(data)
     if form == "name":
-        return (form, *OPTION_NAMES, *LATER)
+        return (form, *OPTION_NAMES, *COMMON, *LATER)
     if form == "generate":
         name = str(data[form])
         if name not in GENERATORS:
             raise ConfigError(unknown("generator", name, GENERATORS))
         own = GENERATORS[name].arguments
-        return (form, *own, *(key for key in ("symmetrise",) if key not in own), *LATER)
+        return (form, *own, *(key for key in ("symmetrise",) if key not in own), *COMMON, *LATER)
     path = Path(data[form]).expanduser()
     if path.suffix.lower() == ".npz":
-        return (form, *OPTION_NAMES, *LATER)
-    return (form, *(_DIRECTORY if path.is_dir() else (*_TABLE, "seed")), *LATER)
+        return (form, *OPTION_NAMES, *COMMON, *LATER)
+    return (form, *(_DIRECTORY if path.is_dir() else (*_TABLE, "seed")), *COMMON, *LATER)
 
 
 def check(data: Mapping[str, Any]) -> None:
@@ -62,7 +65,9 @@ def check(data: Mapping[str, Any]) -> None:
         if key not in known:
             raise ConfigError(unknown("key of data:", str(key), known))
     form = form_of(data)
-    given = {key: value for key, value in data.items() if key not in (form, *LATER)}
+    if not isinstance(data.get("weighted", True), bool):
+        raise ConfigError(f"data.weighted is {data['weighted']!r}; it must be true or false.")
+    given = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
     if form == "generate":
         GENERATORS[str(data[form])].check({key: value for key, value in given.items() if key != "symmetrise"})
     else:
@@ -80,8 +85,13 @@ def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
         data_dir: where named data sets lie (else the variable TRISECT_DATA).
     """
     check(data)
+    record = _load(data, data_dir)
+    return record if data.get("weighted", True) else replace(record, weight=None)
+
+
+def _load(data: Mapping[str, Any], data_dir: Path | str | None) -> Record:
     form = form_of(data)
-    given = {key: value for key, value in data.items() if key not in (form, *LATER)}
+    given = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
     if form == "name":
         return load_named(str(data[form]), data_dir, **given)
     if form == "generate":

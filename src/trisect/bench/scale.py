@@ -1,0 +1,89 @@
+"""Whole epochs over a timeline of a billion smoothed edges, on one rank and on two, and how the cost grows.
+
+The timeline is made in the manner of AML-Sim: accounts that pay each other, edges that live some steps. With `doubling`
+a smaller one is measured beside the same with twice the steps and with twice the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trisect.bench._runs import peak_gib, timeline_config, train
+from trisect.data.generate import generate
+from trisect.data.records import TimelineRecord
+from trisect.errors import DataError
+from trisect.graph.timeline import Timeline
+
+
+def run(
+    vertices: int = 1_000_000,
+    steps: int = 200,
+    transactions: float = 0.6,
+    life: int = 10,
+    model: str = "cd-gcn",
+    layers: int = 2,
+    hidden: int = 6,
+    epochs: int = 1,
+    layouts: Sequence[str] = ("blocks=auto", "time=2,blocks=auto"),
+    doubling: bool = False,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Measure each layout; with `doubling`, the growth from a tenth of the vertices and a quarter of the steps."""
+    sizes = {"vertices": vertices, "steps": steps, "transactions": transactions}
+    cases: list[tuple[str, dict[str, Any], str]] = []
+    if doubling:
+        small = {**sizes, "vertices": vertices // 10, "steps": steps // 4}
+        cases.append(("base", small, layouts[0]))
+        cases.append(("twice the steps", {**small, "steps": 2 * small["steps"]}, layouts[0]))
+        cases.append(("twice the edges", {**small, "transactions": 2 * transactions}, layouts[0]))
+    else:
+        cases = [(layout, sizes, layout) for layout in layouts]
+    found = []
+    counted: dict[str, int] = {}
+    for name, size, layout in cases:
+        key = str(size)
+        if key not in counted:
+            counted[key] = smoothed_edges(life=life, **size)
+        config = timeline_config(
+            life=life, model=model, layers=layers, hidden=hidden, epochs=epochs, threads=threads, **size
+        )
+        summary = train(config, layout)
+        found.append(
+            {
+                "name": name,
+                **size,
+                "smoothed_edges": counted[key],
+                "seconds": summary["seconds_per_epoch"]["best"],
+                "peak_gib": peak_gib(summary),
+                "blocks": summary["layout"]["blocks"],
+                "loss": summary["loss"],
+            }
+        )
+    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "runs": found}
+
+
+def smoothed_edges(*, vertices: int, steps: int, transactions: float, life: int) -> int:
+    """Entries of all snapshots together, without loops: counted, not estimated."""
+    record = generate("laundering", vertices=vertices, steps=steps, transactions=transactions)
+    if not isinstance(record, TimelineRecord):
+        raise DataError("the generator laundering makes timelines.")
+    timeline = Timeline.from_arrays(
+        record.src,
+        record.dst,
+        record.offsets,
+        vertices=vertices,
+        smoothing={"kind": "edge-life", "length": life},
+    )
+    return sum(timeline.snapshot(step).entries for step in range(timeline.steps))
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print as a table."""
+    print(f"{result['model']}, {result['layers']} layers of {result['hidden']}, edges live {result['life']} steps")
+    print(f"{'run':<22} {'smoothed edges':>15} {'blocks':>6} {'epoch s':>9} {'peak GiB':>9} {'time':>6}")
+    for row in result["runs"]:
+        print(
+            f"{row['name']:<22} {row['smoothed_edges']:>15,} {row['blocks']!s:>6} {row['seconds']:>9.1f}"
+            f" {row['peak_gib']:>9.2f} {row['seconds'] / result['runs'][0]['seconds']:>6.2f}"
+        )
