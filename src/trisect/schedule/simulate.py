@@ -30,24 +30,40 @@ class Span:
     end: float
 
 
+def exchange_of(action: Action) -> tuple[object, ...]:
+    """Which exchange a posted action or a halo belongs to: equal on all ranks of the group."""
+    return (action.phase, action.stage, action.chunk, action.layer, action.half, action.block)
+
+
 def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
     """The spans of each rank.
 
     A send (or an outgoing carry) does not block: it takes its turn on the link to that peer, and `cost` is the time
     that the message needs there. A receive ends when its message has arrived. A collective starts when all its ranks
     are there and ends for all together. Everything else takes `cost` on its own rank.
+
+    A posted exchange does not block either: `cost` is the time that the rank's rows need on the link, and the halo that
+    follows it ends when those of all ranks of the group have arrived.
     """
     spans: list[list[Span]] = [[] for _ in schedule.ranks]
     clock = [0.0] * schedule.world
     link: dict[tuple[int, int], float] = {}
     mail: dict[tuple[int, int], deque[tuple[Action, float]]] = {}
+    posted: dict[tuple[int, tuple[object, ...]], float] = {}
+    awaited: dict[tuple[int, tuple[object, ...]], int] = {}
 
     def advance(rank: int) -> bool:
         """Do the next action of the rank if it can be done now."""
         action = schedule.ranks[rank][len(spans[rank])]
         start = clock[rank]
+        if action.kind is Kind.HALO and (rank, exchange_of(action)) in posted:
+            return arrive(rank, action)
         if action.kind in COLLECTIVE:
             return meet(rank, action)
+        if action.kind is Kind.POST:
+            posted[rank, exchange_of(action)] = start + cost(rank, action)
+            spans[rank].append(Span(action, start, start))
+            return True
         if action.peer is None:
             end = start + cost(rank, action)
         elif not action.incoming:
@@ -68,6 +84,22 @@ def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
             end = max(start, arrival)
         spans[rank].append(Span(action, start, end))
         clock[rank] = end
+        return True
+
+    def arrive(rank: int, action: Action) -> bool:
+        exchange = exchange_of(action)
+        group = schedule.group(rank, action)
+        if any((other, exchange) not in posted for other in group):
+            return False
+        end = max(clock[rank], *(posted[other, exchange] for other in group))
+        spans[rank].append(Span(action, clock[rank], end))
+        clock[rank] = end
+        # forgotten when all have it, so that the next one of the same name is told apart
+        awaited[group[0], exchange] = awaited.get((group[0], exchange), 0) + 1
+        if awaited[group[0], exchange] == len(group):
+            del awaited[group[0], exchange]
+            for other in group:
+                del posted[other, exchange]
         return True
 
     def meet(rank: int, action: Action) -> bool:
@@ -122,4 +154,4 @@ def draw(schedule: Schedule, cost: Cost | None = None, columns: int | None = Non
 
 
 def _unit(rank: int, action: Action) -> float:
-    return 1.0 if action.kind in (Kind.FORWARD, Kind.BACKWARD) else 0.0
+    return 1.0 if action.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.RECOMPUTE) else 0.0

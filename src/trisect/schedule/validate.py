@@ -5,7 +5,7 @@ from __future__ import annotations
 from trisect.errors import LayoutError
 from trisect.schedule.action import Action, Kind
 from trisect.schedule.schedule import Schedule
-from trisect.schedule.simulate import StuckError, simulate
+from trisect.schedule.simulate import StuckError, exchange_of, simulate
 
 
 def validate(schedule: Schedule) -> None:
@@ -21,27 +21,42 @@ def validate(schedule: Schedule) -> None:
 
 
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
-    """Forward once, backward once and after its forward, nothing left to do after the last step but transfers."""
-    forward: set[tuple[int | None, ...]] = set()
-    backward: set[tuple[int | None, ...]] = set()
+    """Forward once, backward once and after its forward (and what is computed again in between), nothing left to do
+    after the last step but transfers.
+    """
+    forward: set[tuple[object, ...]] = set()
+    again: set[tuple[object, ...]] = set()
+    backward: set[tuple[object, ...]] = set()
     stepped: set[int] = set()
+    posted: set[tuple[object, ...]] = set()
     for position, action in enumerate(actions):
-        place = (action.stage, action.chunk, action.layer, action.block)
+        place = (action.stage, action.chunk, action.layer, action.half, action.side, action.block)
         wrong = None
         if action.kind is Kind.FORWARD:
             wrong = "is a second forward" if place in forward else None
             forward.add(place)
+        elif action.kind is Kind.RECOMPUTE:
+            wrong = "is a second recomputation" if place in again else None
+            wrong = "comes after its backward" if place in backward else wrong
+            again.add(place)
         elif action.kind is Kind.BACKWARD:
-            wrong = "comes before its forward" if place not in forward else None
+            wrong = "comes before its forward" if place not in forward and place not in again else None
             wrong = "is a second backward" if place in backward else wrong
             backward.add(place)
+        elif action.kind is Kind.POST:
+            wrong = "is posted a second time before its halo" if exchange_of(action) in posted else None
+            posted.add(exchange_of(action))
+        elif action.kind is Kind.HALO:
+            posted.discard(exchange_of(action))
         elif action.kind is Kind.STEP:
             stepped.add(action.stage)
-        if action.kind in (Kind.FORWARD, Kind.BACKWARD) and action.stage in stepped:
+        if action.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.RECOMPUTE) and action.stage in stepped:
             wrong = "comes after the step of its stage"
         if wrong is not None:
             positions = [position if r == rank else -1 for r in range(schedule.world)]
             raise LayoutError(f"rank {rank}: {action} {wrong}\n{_marked(schedule, positions)}")
+    if posted:
+        raise LayoutError(f"rank {rank}: {len(posted)} of the exchanges that it posts are never waited for")
 
 
 def _check_peers(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
