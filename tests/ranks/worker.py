@@ -5,6 +5,7 @@ Runs every case of the list in one world, and writes for each what this rank fou
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -18,12 +19,11 @@ torch.set_num_threads(1)
 
 
 def main() -> None:
-    import static_cases
-
     cases = json.loads(Path(sys.argv[1]).read_text())
     results = []
     for case in cases:
-        results.append(getattr(static_cases, case["run"])(case))
+        module = importlib.import_module(case.get("module", "static_cases"))
+        results.append(getattr(module, case["run"])(case))
     rank = os.environ["RANK"]
     Path(sys.argv[2], f"rank-{rank}.json").write_text(json.dumps(results))
     import torch.distributed as dist

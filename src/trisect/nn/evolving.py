@@ -165,11 +165,25 @@ class Evolving(DynamicLayer):
             weights.append(weight)
         return torch.stack(weights), (weight,)
 
+    @property
+    def message_channels(self) -> int:
+        """How wide a row is that neighbours read: the narrower of the two widths."""
+        return min(self.in_channels, self.out_channels)
+
+    def prepare(self, xs: Tensor, weights: Tensor) -> Tensor:
+        """What neighbours read, of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
+        return ops.product_steps(xs, weights) if self.out_channels <= self.in_channels else xs
+
+    def combine(self, message: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
+        """One snapshot, from what `prepare` gave: [columns, message_channels] → [rows, out_channels]."""
+        if self.out_channels <= self.in_channels:
+            return self._finish(ops.aggregate(message, adjacency), context)
+        return self.convolve_aggregated(ops.aggregate(message, adjacency), context, weight)
+
     def convolve(self, x: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
         """One snapshot with its weight [in_channels, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
-        if self.out_channels <= self.in_channels:
-            return self._finish(ops.aggregate(x @ weight, adjacency), context)
-        return self.convolve_aggregated(ops.aggregate(x, adjacency), context, weight)
+        message = x @ weight if self.out_channels <= self.in_channels else x
+        return self.combine(message, adjacency, context, weight)
 
     def convolve_aggregated(self, aggregated: Tensor, context: Context, weight: Tensor) -> Tensor:
         """One snapshot, from Â·x [rows, in_channels]."""
@@ -188,14 +202,36 @@ class Evolving(DynamicLayer):
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """See `DynamicLayer.forward`."""
-        steps = len(snapshots)
-        # unbind: the backward of a single xs[t] would fill a gradient of all steps
-        frames = xs.unbind() if xs.dim() == 3 else (xs,) * steps
-        summaries = torch.stack([self.summarise(frame) for frame in frames])
+        summaries = self.summaries(xs, len(snapshots))
         weights, after = self.recur([summaries], state, first_step)
+        return self.over_steps(xs, snapshots, weights, noise, first_step, aggregated), after
+
+    def summaries(self, xs: Tensor, steps: int) -> Tensor:
+        """`summarise` of each step: [steps, in_channels, out_channels], or for O [steps, in_channels, 0]."""
+        if xs.dim() == 2 or self.summary is None:
+            only = self.summarise(xs if xs.dim() == 2 else xs[:0].flatten(0, 1))
+            return only.expand(steps, *only.shape)
+        # unbind: the backward of a single xs[t] would fill a gradient of all steps
+        return torch.stack([self.summarise(frame) for frame in xs.unbind()])
+
+    def over_steps(
+        self,
+        xs: Tensor,
+        snapshots: Snapshots,
+        weights: Tensor,
+        noise: Noise | None = None,
+        first_step: int = 0,
+        aggregated: Tensor | None = None,
+    ) -> Tensor:
+        """The spatial half of some steps, each with its weight: weights [steps, in_channels, out_channels].
+
+        The other arguments, and the result, as in `forward`.
+        """
+        steps = weights.shape[0]
         draws = noise is not None and (self.dropout > 0.0 or self.activation == "rrelu")
         if xs.dim() == 3 and not draws:
-            return self._all_steps(xs, snapshots, weights, aggregated), after
+            return self._all_steps(xs, snapshots, weights, aggregated)
+        frames = xs.unbind() if xs.dim() == 3 else (xs,) * steps
         outputs = []
         for t, weight in enumerate(weights):
             context = context_at(noise, first_step + t)
@@ -203,7 +239,7 @@ class Evolving(DynamicLayer):
                 outputs.append(self.convolve(frames[t], snapshots[t], context, weight))
             else:
                 outputs.append(self.convolve_aggregated(aggregated[t], context, weight))
-        return torch.stack(outputs), after
+        return torch.stack(outputs)
 
     def _all_steps(self, xs: Tensor, snapshots: Snapshots, weights: Tensor, aggregated: Tensor | None) -> Tensor:
         """The spatial half of all steps at once, where no random numbers tell them apart."""

@@ -1,0 +1,360 @@
+"""What a rank does in a test of timelines; each case is compared by the rank with one process and one block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trisect.graph.adjacency import Adjacency
+from trisect.layout import Layout
+from trisect.nn import build
+from trisect.nn.dynamic import DynamicModel, first_aggregation
+from trisect.noise import Noise
+from trisect.runtime.exchange import Exchange
+from trisect.runtime.executor import Executor
+from trisect.runtime.ledger import Ledger
+from trisect.runtime.mesh import Mesh, connect
+from trisect.runtime.timeline import TimelineRank
+from trisect.runtime.timeline_part import StepHalo, TimelinePart
+from trisect.runtime.timeline_plan import plan_of
+from trisect.runtime.volume_timeline import timeline_volume
+from trisect.schedule.action import Kind
+from trisect.schedule.timeline import timeline_schedule
+from trisect.schedule.validate import validate
+
+FEATURES, CLASSES = 3, 3
+_MESHES: dict[tuple[int, int, int], Mesh] = {}
+
+
+def mesh_of(layout: Layout) -> Mesh:
+    """Groups are made once for all cases of a world."""
+    key = (layout.time, layout.layer, layout.vertex)
+    if key not in _MESHES:
+        _MESHES[key] = connect(layout, torch.device("cpu"), 60)
+    return replace(_MESHES[key], layout=layout)
+
+
+def sparse(dense: Tensor) -> Adjacency:
+    row, column = torch.nonzero(dense, as_tuple=True)
+    pointers = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
+    pointers[1:] = torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0)
+    return Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
+
+
+def dense_snapshots(steps: int, n: int, loops: bool) -> list[Tensor]:
+    """Directed graphs of growing size; step 2 has no edges, and the last two vertices never have one."""
+    generator = torch.Generator().manual_seed(3)
+    found = []
+    for step in range(steps):
+        dense = (torch.rand(n, n, generator=generator) < 0.05 + 0.01 * step).double()
+        dense *= torch.rand(n, n, generator=generator, dtype=torch.float64) + 0.2
+        if step == 2:
+            dense.zero_()
+        dense[-2:] = 0
+        dense[:, -2:] = 0
+        dense.fill_diagonal_(1.0 if loops else 0.0)
+        found.append(dense)
+    return found
+
+
+def cut_steps(steps: int, blocks: int, times: int, uneven: bool) -> tuple[tuple[range, ...], ...]:
+    """Runs of each block; uneven: the first moment has one step, the second of several has none."""
+    result = []
+    for b in range(blocks):
+        start, stop = steps * b // blocks, steps * (b + 1) // blocks
+        size = stop - start
+        cuts = [size * m // times for m in range(times + 1)]
+        if uneven and times > 1:
+            cuts = [0, *[min(1, size)] * (times - 1), size] if times > 2 else [0, min(1, size), size]
+        result.append(tuple(range(start + a, start + b) for a, b in pairwise(cuts)))
+    return tuple(result)
+
+
+@dataclass(frozen=True, eq=False)
+class DensePart(TimelinePart):
+    """A part of dense snapshots; rows are the vertices with id % ways == way."""
+
+    way: int
+    ways: int
+    dense: Sequence[Tensor]
+    xs: Tensor
+    keep: bool
+    known: Tensor | None
+
+    def owned(self, way: int) -> Tensor:
+        return torch.arange(way, self.dense[0].shape[0], self.ways)
+
+    def features(self, steps: range) -> Tensor:
+        own = self.owned(self.way)
+        return self.xs[own] if self.xs.dim() == 2 else self.xs[steps.start : steps.stop, own]
+
+    def wanted(self, step: int, reader: int, owner: int) -> Tensor:
+        """Positions among the owner's rows that the reader's rows read."""
+        if reader == owner:
+            return torch.empty(0, dtype=torch.int64)
+        block = self.dense[step][self.owned(reader)][:, self.owned(owner)]
+        return torch.nonzero(block.abs().sum(0))[:, 0]
+
+    def snapshots(self, steps: range) -> Sequence[Adjacency]:
+        own = self.owned(self.way)
+        found = []
+        for step in steps:
+            others = [self.owned(w)[self.wanted(step, self.way, w)] for w in range(self.ways)]
+            found.append(sparse(self.dense[step][own][:, torch.cat([own, *others])]))
+        return found
+
+    def aggregated(self, steps: range) -> Tensor | None:
+        if not self.keep or self.known is None:
+            return None
+        return self.known[steps.start : steps.stop, self.owned(self.way)]
+
+    def halo(self, step: int) -> StepHalo | None:
+        if self.ways == 1:
+            return None
+        return StepHalo(
+            tuple(self.wanted(step, w, self.way) for w in range(self.ways)),
+            tuple(self.wanted(step, self.way, w).numel() for w in range(self.ways)),
+        )
+
+
+class Setting:
+    """A timeline, a model and this rank's part of both."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        self.case = case
+        self.layout = Layout(**case["layout"])
+        self.mesh = mesh_of(self.layout)
+        self.n, self.steps = case.get("vertices", 23), case.get("steps", 7)
+        options = case.get("options", {})
+        self.dense = dense_snapshots(self.steps + 3, self.n, options.get("spatial") != "sage")
+        generator = torch.Generator().manual_seed(5)
+        shape = (self.n, FEATURES) if case.get("fixed") else (self.steps + 3, self.n, FEATURES)
+        self.xs = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        self.y = torch.randint(CLASSES, (self.steps + 3, self.n), generator=generator)
+        self.train = torch.rand(self.steps + 3, self.n, generator=generator) < 0.5
+        self.pairs = torch.randint(self.n, (self.steps + 3, 2, 11), generator=generator)
+        self.model = cast(DynamicModel, build(case["model"], FEATURES, CLASSES, seed=11, **options)).double()
+        self.layers = self.model.stack
+        stages = self.layout.layer
+        self.bounds = [len(self.layers) * s // stages for s in range(stages + 1)]
+        self.runs = cut_steps(self.steps, self.layout.blocks, self.layout.time, case.get("uneven", False))
+        self.whole = [sparse(dense) for dense in self.dense]
+        keep = bool(case.get("aggregated"))
+        own = torch.arange(self.mesh.way, self.n, self.layout.vertex)
+        self.part = DensePart(
+            steps=self.steps,
+            runs=self.runs,
+            rows=own.numel(),
+            vertices=own,
+            way=self.mesh.way,
+            ways=self.layout.vertex,
+            dense=self.dense,
+            xs=self.xs,
+            keep=keep,
+            known=first_aggregation(self.xs, self.whole) if keep else None,
+        )
+        self.rows = [self.part.owned(w).numel() for w in range(self.layout.vertex)]
+        self.plan = plan_of(
+            self.layers,
+            self.bounds,
+            self.layout,
+            self.runs,
+            self.rows,
+            aggregated=keep,
+            fixed=bool(case.get("fixed")),
+            fetches=bool(case.get("pairs")),
+            dtype=torch.float64,
+        )
+        self.ledger = Ledger()
+        self.exchange = Exchange(self.mesh, self.ledger, self.layout.wire)
+
+    def node_loss(self, frames: Sequence[Tensor] | Tensor, first: int, rows: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for t, frame in enumerate(frames):
+            chosen = self.train[first + t][rows]
+            wanted = self.y[first + t][rows][chosen]
+            total = total + nn.functional.cross_entropy(frame[: len(rows)][chosen], wanted, reduction="sum")
+        return total / 50.0
+
+    def pair_loss(self, frames: Sequence[Tensor] | Tensor, first: int, way: int, ways: int) -> Tensor:
+        """Pairs whose first end is of the way; rows of other ways stand after the own, by way."""
+        total = torch.zeros((), dtype=torch.float64)
+        for t, frame in enumerate(frames):
+            src, dst = self.pairs[first + t]
+            mine = src % ways == way
+            if ways == 1:
+                a, b = frame[src], frame[dst]
+            else:
+                place = {int(v): k for k, v in enumerate(torch.arange(way, self.n, ways))}
+                offset = len(place)
+                for other in range(ways):
+                    for k, position in enumerate(self.wanted_rows(first + t, way, other, ways).tolist()):
+                        place[position * ways + other] = offset + k
+                    offset += self.wanted_rows(first + t, way, other, ways).numel()
+                a = frame[[place[int(v)] for v in src[mine]]]
+                b = frame[[place[int(v)] for v in dst[mine]]]
+            total = total + nn.functional.softplus(-(a * b).sum(1)).sum()
+        return total / 20.0
+
+    def wanted_rows(self, step: int, reader: int, owner: int, ways: int) -> Tensor:
+        if reader == owner:
+            return torch.empty(0, dtype=torch.int64)
+        src, dst = self.pairs[step]
+        return torch.unique(dst[(src % ways == reader) & (dst % ways == owner)] // ways)
+
+    def loss(self, frames: Sequence[Tensor] | Tensor, first: int) -> Tensor:
+        if self.case.get("pairs"):
+            return self.pair_loss(frames, first, self.mesh.way, self.layout.vertex)
+        return self.node_loss(frames, first, self.part.owned(self.mesh.way))
+
+    def reference(self, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
+        xs = self.xs if self.xs.dim() == 2 else self.xs[: self.steps]
+        frames, _ = self.model(xs, self.whole[: self.steps], None, noise)
+        if self.case.get("pairs"):
+            loss = self.pair_loss(frames, 0, 0, 1)
+        else:
+            loss = self.node_loss(frames, 0, torch.arange(self.n))
+        loss.backward()
+        wanted = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
+        self.model.zero_grad()
+        return loss.detach(), wanted
+
+    def rank(self) -> TimelineRank:
+        ways = range(self.layout.vertex)
+
+        def readers(step: int, noise: Noise | None) -> list[list[Tensor]]:
+            return [[self.wanted_rows(step, r, o, len(ways)) for o in ways] for r in ways]
+
+        return TimelineRank(
+            self.layers,
+            self.model.head,
+            self.bounds,
+            self.part,
+            self.plan,
+            self.exchange,
+            self.loss,
+            dtype=torch.float64,
+            readers=readers,
+        )
+
+    def epoch(self, rank: TimelineRank, noise: Noise | None) -> Tensor:
+        schedule = timeline_schedule(self.layout, self.plan)
+        validate(schedule)
+        actions = schedule.ranks[self.mesh.rank]
+        rank.begin(noise, actions, train=True)
+        Executor({**rank.handlers(), Kind.STEP: lambda action: None}).run(actions)
+        return self.exchange.sum_everywhere(rank.finish())
+
+    def worst(self, wanted: dict[str, Tensor]) -> float:
+        """The largest relative error of a gradient of this rank's layers."""
+        first, last = self.bounds[self.mesh.stage], self.bounds[self.mesh.stage + 1]
+        worst = 0.0
+        for name, p in self.model.named_parameters():
+            head = name.startswith("head")
+            mine = self.mesh.stage == self.layout.layer - 1 if head else first <= int(name.split(".")[1]) < last
+            if mine:
+                grad = torch.zeros_like(p) if p.grad is None else p.grad
+                scale = wanted[name].abs().max().clamp_min(1e-12)
+                worst = max(worst, float((grad - wanted[name]).abs().max() / scale))
+        return worst
+
+    def formula(self) -> dict[tuple[str, str], int]:
+        sizes = []
+        for a, b in pairwise(self.bounds):
+            parameters = [p for layer in self.layers[a:b] for p in layer.parameters()]
+            if b == len(self.layers) and self.model.head is not None:
+                parameters += list(self.model.head.parameters())
+            sizes.append(sum(p.numel() * p.element_size() for p in parameters))
+        ways = range(self.layout.vertex)
+        remote = [sum(self.part.wanted(s, r, o).numel() for r in ways for o in ways) for s in range(self.steps)]
+        fetched = [
+            sum(self.wanted_rows(s, r, o, len(ways)).numel() for r in ways for o in ways) for s in range(self.steps)
+        ]
+        return timeline_volume(
+            self.layers,
+            self.plan,
+            self.layout,
+            sizes,
+            remote=remote,
+            fetched=fetched,
+            out_channels=self.model.out_channels,
+            dtype=torch.float64,
+        )
+
+    def sent(self) -> dict[tuple[str, str], int]:
+        """What all ranks sent in the epoch."""
+        total: dict[tuple[str, str], int] = {}
+        for entries in self.exchange.gather([(e.axis, e.kind, e.bytes) for e in self.ledger.entries()]):
+            for axis, kind, size in entries:
+                if size:
+                    total[axis, kind] = total.get((axis, kind), 0) + size
+        return total
+
+
+def _break(setting: Setting, rank: TimelineRank) -> None:
+    """Spoil one exchange, so that the comparison must fail."""
+    which = setting.case["break"]
+    work = rank.works[-1]
+    if which == "carry":
+        pack = work.recurrence.packing.pack
+        work.recurrence.packing.pack = lambda state: pack(state) * 1.01  # type: ignore[method-assign]
+    elif which == "swap":
+        begin = setting.exchange.begin_swap
+
+        def wrong(outgoing: Sequence[Tensor], *arguments: Any, **named: Any) -> Any:
+            return begin([rows * 1.01 for rows in outgoing], *arguments, **named)
+
+        setting.exchange.begin_swap = wrong  # type: ignore[method-assign]
+    elif which == "send":
+        send = setting.exchange.send
+
+        def late(x: Tensor, *arguments: Any, **named: Any) -> None:
+            send(x * 1.01, *arguments, **named)
+
+        setting.exchange.send = late  # type: ignore[method-assign]
+
+
+def timeline(case: dict[str, Any]) -> dict[str, Any]:
+    """Every parameter's gradient, the loss and the bytes, this rank against one process and the formula."""
+    setting = Setting(case)
+    noise = Noise(seed=9, epoch=2)
+    loss, wanted = setting.reference(noise)
+    rank = setting.rank()
+    if "break" in case:
+        _break(setting, rank)
+    result: dict[str, Any] = {"loss": 0.0}
+    # twice, since an epoch must leave nothing behind
+    for _ in range(2 if case.get("twice") else 1):
+        setting.model.zero_grad()
+        setting.ledger.clear()
+        total = setting.epoch(rank, noise)
+        result["loss"] = max(result["loss"], float((total - loss).abs() / loss.abs()))
+        result["gradient"] = setting.worst(wanted)
+    result["along"] = [layer.along for layer in setting.plan.layers]
+    sent, formula = setting.sent(), setting.formula()
+    result["bytes"] = {"/".join(key): size for key, size in sorted(sent.items())}
+    result["formula"] = {"/".join(key): size for key, size in sorted(formula.items())}
+    if case.get("evaluate"):
+        result["outputs"] = evaluated(setting, rank)
+    return result
+
+
+def evaluated(setting: Setting, rank: TimelineRank) -> float:
+    """The largest error of the outputs of own rows, later steps than those of training included."""
+    steps = setting.steps + 3
+    with torch.no_grad():
+        wanted, _ = setting.model(setting.xs, setting.whole, None, None)
+    worst, seen = 0.0, torch.zeros(steps, dtype=torch.int64)
+    own = setting.part.owned(setting.mesh.way)
+    for first, frames in rank.outputs(range(1, steps)):
+        reference = wanted[first : first + len(frames), own]
+        worst = max(worst, float((frames - reference).abs().max()))
+        seen[first : first + len(frames)] += 1
+    seen = setting.exchange.sum_everywhere(seen)
+    complete = seen[0] == 0 and bool((seen[1:] == setting.layout.vertex).all())
+    return worst if complete else float("inf")
