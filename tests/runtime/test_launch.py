@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from trisect.errors import RunError
-from trisect.runtime.launch import launch, world_from_environment
+from trisect.runtime.launch import launch
+from trisect.runtime.world import world_from_environment
 
 
 def python(code: str) -> list[str]:

@@ -1,19 +1,25 @@
 """The command `trisect`: what it knows, and how it ends.
 
-0 is success, 1 a run that could not go on, 2 something the user can mend (one sentence, no traceback), 130 Ctrl-C.
+0 is success, 1 a run that could not go on, 2 something the user can mend (one sentence, no traceback), 130 Ctrl-C, 143
+SIGTERM.
 Commands import what they need when they run, so that `--help` does not wait for torch.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from typing import Annotated
 
 import typer
 
 from trisect import __version__
 from trisect.cli import bench, check, data, predict, report, train
+from trisect.cli.source import end_on_request, stop_code
 from trisect.errors import TrisectError
+
+_PATIENCE = 2.0  # seconds
 
 app = typer.Typer(
     name="trisect",
@@ -28,7 +34,8 @@ app.command("check")(check.check)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.add_typer(data.app, name="data")
-app.command("bench")(bench.bench)
+# a measurement has arguments of its own
+app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
 
 
 def _version(wanted: bool) -> None:
@@ -48,7 +55,15 @@ def main(
 
 def run(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
-    sys.exit(run_command(arguments))
+    if "RANK" not in os.environ:
+        end_on_request()
+        sys.exit(run_command(arguments))
+    # a rank has whoever started it to put things in order: SIGTERM ends it at once. It leaves without tearing down
+    # its connections one by one, during which a peer that is faster could make it abort
+    code = run_command(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_command(arguments: list[str] | None = None) -> int:
@@ -59,9 +74,9 @@ def run_command(arguments: list[str] | None = None) -> int:
     except TrisectError as error:
         return _end(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _end("Stopped.", 130)
+        return _end("Stopped.", stop_code())
     except typer.Exit as leave:  # typer also turns Ctrl-C into one
-        return _end("Stopped.", 130) if leave.exit_code == 130 else int(leave.exit_code)
+        return _end("Stopped.", stop_code()) if leave.exit_code == 130 else int(leave.exit_code)
     except BrokenPipeError:  # the reader of our output (head, less) has gone
         sys.stderr.close()
         return 141
@@ -75,10 +90,13 @@ def run_command(arguments: list[str] | None = None) -> int:
             return 0
         return _end(message(), 2)
     if result == 130:
-        return _end("Stopped.", 130)
+        return _end("Stopped.", stop_code())
     return result if isinstance(result, int) else 0
 
 
 def _end(sentence: str, code: int) -> int:
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        # what stops one rank of a host stops all: the first says it, and torchrun ends the others
+        time.sleep(_PATIENCE)
     print(f"trisect: {sentence}", file=sys.stderr)
     return code

@@ -1,20 +1,26 @@
-"""`trisect train` with a layout: start the local ranks, or be one of them."""
+"""A command on several ranks: start the local ones, or be one of them."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 
 from trisect.cli.progress import Progress
-from trisect.cli.source import StoppedError, sentence
+from trisect.cli.source import sentence, stopped
 from trisect.config import Config
-from trisect.errors import LayoutError, TrisectError
 from trisect.layout import Layout
 from trisect.report import write_report
-from trisect.runtime.launch import World, launch, tell_failure, world_from_environment
+from trisect.runtime.faults import LostRankError, leave, reporting_failures
+from trisect.runtime.launch import launch
+from trisect.runtime.world import World, world_from_environment
 from trisect.train.distributed import cut_from_config, run_rank
+from trisect.train.export import join, pieces_beside, pieces_folder
+from trisect.train.predict_ranks import RunCut, predict_rank
 from trisect.train.run_directory import RunDirectory
 from trisect.train.supported import require_supported
 
@@ -32,25 +38,68 @@ def train_on_ranks(
     require_supported(layout)
     world = world_from_environment()
     if world is None:
-        _start(config, layout, arguments, data_dir)
+        try:
+            _start(config, layout, arguments, data_dir)
+        except KeyboardInterrupt:
+            raise stopped(target) from None
         return
-    if world.size != layout.world:
-        raise LayoutError(
-            f"The layout needs {layout.time} × {layout.layer} × {layout.vertex} = {layout.world} ranks, but"
-            f" {world.size} were started; start {layout.world}, or change --layout."
-        )
-    try:
+    world.require(layout)
+    with as_rank(world):
         _be_rank(config, layout, target, world, resume=resume, data_dir=data_dir)
-    except KeyboardInterrupt:
-        raise StoppedError(f"Stopped; continue with: trisect train --resume --out {target}") from None
-    except TrisectError as error:
-        tell_failure(world.rank, str(error), of_peer=False)
-        raise
-    except RuntimeError as error:
-        # torch.distributed says so when another rank is gone, or silent for too long
-        lost = any(word in str(error) for word in ("Connection closed", "Connection reset", "Timed out", "timed out"))
-        tell_failure(world.rank, str(error).splitlines()[0], of_peer=lost)
-        raise
+
+
+def predict_on_ranks(directory: RunDirectory, layout: Layout, target: Path, data_dir: Path | None) -> int | None:
+    """Outputs of a run under a layout; how many rows were written, or None on ranks that did not write the file."""
+    require_supported(layout)
+    world = world_from_environment()
+    cut = RunCut(directory.config, layout, data_dir)
+    if world is None:
+        arguments = ["predict", str(directory.path), "--out", str(target), "--layout", _text(layout)]
+        arguments += ["--data-dir", str(data_dir)] if data_dir is not None else []
+        with tempfile.TemporaryDirectory(prefix="trisect-shares-") as shares, pieces_beside(target) as folder:
+            cut(Path(shares))
+            command = [sys.executable, "-m", "trisect", *arguments]
+            threads = directory.config.train.threads
+            launch(command, layout.world, threads=threads, environment={SHARES: shares})
+            return join(folder, target, cut.names, cut.vertices, cut.steps, timeline=cut.timeline)
+    world.require(layout)
+    shares_here = shares_from_launcher()
+    # the launcher makes the folder and joins the pieces; under torchrun rank 0 does
+    joins = shares_here is None and world.rank == 0
+    with as_rank(world), pieces_beside(target) if joins else nullcontext(pieces_folder(target)) as folder:
+        predict_rank(
+            directory,
+            layout,
+            world,
+            folder,
+            shares=cut if shares_here is None else shares_here,
+            data_dir=data_dir,
+            say=sentence if world.rank == 0 else lambda text: None,
+        )
+        if joins:
+            return join(folder, target, cut.names, cut.vertices, cut.steps, timeline=cut.timeline)
+    return None
+
+
+def _text(layout: Layout) -> str:
+    return ",".join(f"{field.name}={getattr(layout, field.name)}" for field in fields(layout))
+
+
+@contextmanager
+def as_rank(world: World) -> Iterator[None]:
+    """Be one rank: whatever ends it badly is told to whoever started it."""
+    try:
+        with reporting_failures(world):
+            yield
+    except LostRankError as error:
+        print(f"trisect: {error}", file=sys.stderr)
+        leave(error.exit_code)
+
+
+def shares_from_launcher() -> Path | None:
+    """Where the launcher has put the cut data, or None under torchrun."""
+    found = os.environ.get(SHARES)
+    return None if found is None else Path(found)
 
 
 def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path | None) -> None:
@@ -65,7 +114,6 @@ def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path 
 def _be_rank(
     config: Config, layout: Layout, target: Path, world: World, *, resume: bool, data_dir: Path | None
 ) -> None:
-    shares = os.environ.get(SHARES)
     begin = RunDirectory.reopen if resume else RunDirectory.create
     quiet = world.rank > 0
     with Progress(config.train.epochs, live=False if quiet else None) as progress:
@@ -74,7 +122,7 @@ def _be_rank(
             layout,
             world,
             lambda resolved: begin(target, resolved),
-            shares=None if shares is None else Path(shares),
+            shares=shares_from_launcher(),
             data_dir=data_dir,
             resume=resume,
             say=(lambda text: None) if quiet else progress.say,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,6 +17,34 @@ class StoppedError(TrisectError):
     """The user pressed Ctrl-C. (Left as KeyboardInterrupt, typer would end the process without a word.)"""
 
     exit_code = 130
+
+
+_requests: set[int] = set()
+
+
+def end_on_request() -> None:
+    """Let SIGTERM end this process as Ctrl-C does: what was begun is put in order, with a sentence."""
+
+    def end(number: int, frame: object) -> None:
+        _requests.add(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def stop_code() -> int:
+    """The exit code of a process that was stopped: 143 by SIGTERM, 130 by Ctrl-C."""
+    return 143 if signal.SIGTERM in _requests else 130
+
+
+def stopped(target: Path) -> StoppedError:
+    """What to say about a run that was stopped: how to continue it, where it has begun."""
+    begun = (target / "config.yaml").exists()
+    found = StoppedError(
+        f"Stopped; continue with: trisect train --resume --out {target}" if begun else "Stopped before training began."
+    )
+    found.exit_code = stop_code()
+    return found
 
 
 def examples() -> dict[str, Path]:

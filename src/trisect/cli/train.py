@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trisect.cli.source import StoppedError, find_config, newest_run, sentence
+from trisect.cli.source import find_config, newest_run, sentence, stopped
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
     from trisect.cli.ranks import train_on_ranks
     from trisect.config import apply_overrides, load_config, parse_config
     from trisect.report import write_report
-    from trisect.runtime.launch import world_from_environment
+    from trisect.runtime.world import world_from_environment
     from trisect.train.from_config import prepare, run
     from trisect.train.run_directory import RunDirectory, read_config
     from trisect.train.supported import is_cut
@@ -70,7 +70,7 @@ def train(
         try:
             summary = run(prepared, directory, resume=resume, say=progress.say, on_epoch=progress.epoch)
         except KeyboardInterrupt:
-            raise StoppedError(f"Stopped; continue with: trisect train --resume --out {target}") from None
+            raise stopped(target) from None
     progress.metrics(summary)
     try:
         sentence(f"Report: {write_report(directory)}")

@@ -10,58 +10,41 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trisect.errors import RunError
+from trisect.runtime.world import FAILURES, LAUNCHER
 
-FAILURES = "TRISECT_FAILURES"
 _POLL = 0.05
 _GRACE = 5.0
-
-
-@dataclass(frozen=True)
-class World:
-    """What the environment says about the ranks that were started (by us or by torchrun)."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-
-
-def world_from_environment(environment: Mapping[str, str] | None = None) -> World | None:
-    """The world that this process was started in, or None where it stands alone."""
-    found = os.environ if environment is None else environment
-    if "RANK" not in found or "WORLD_SIZE" not in found:
-        return None
-    rank, size = int(found["RANK"]), int(found["WORLD_SIZE"])
-    return World(rank, size, int(found.get("LOCAL_RANK", rank)), int(found.get("LOCAL_WORLD_SIZE", size)))
-
-
-def tell_failure(rank: int, message: str, *, of_peer: bool) -> None:
-    """Leave word for the launcher of why this rank ends. `of_peer`: it only lost another one."""
-    folder = os.environ.get(FAILURES)
-    if folder is not None:
-        note = {"rank": rank, "time": time.time(), "message": message, "of_peer": of_peer}
-        with suppress(OSError):
-            Path(folder, f"rank-{rank}.json").write_text(json.dumps(note))
+_SETTLE = 3.0
 
 
 def launch(
-    command: Sequence[str], world: int, *, threads: int | None = None, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    world: int,
+    *,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    given: bytes = b"",
+    on_poll: Callable[[], None] = lambda: None,
 ) -> None:
     """Run `command` once a rank on this machine, with the variables that torchrun would set.
 
-    Rank 0 keeps the terminal; what the others print on standard error is shown if they fail.
+    Rank 0 keeps the terminal; what the others print on standard error is shown if they fail. Whatever ends this call
+    (an exception, Ctrl-C) ends the ranks.
 
     Args:
         threads: for each rank; cores / ranks by default.
+        given: what each rank reads from its standard input.
+        on_poll: called now and then while the ranks run.
 
     Raises:
-        RunError: names the first rank that ended badly, and why.
+        RunError: names the first rank that ended badly, and why; with that rank's exit code where it is the user's
+            mistake.
     """
     share = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
     with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
@@ -79,26 +62,32 @@ def launch(
                     "LOCAL_WORLD_SIZE": str(world),
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
+                    LAUNCHER: str(os.getpid()),
                     FAILURES: folder,
                 }
-                with open(Path(folder, f"rank-{rank}.err"), "wb") as errors:
+                with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
+                    stdin.write(given)
+                    stdin.seek(0)
                     ranks.append(
                         subprocess.Popen(  # noqa: S603
                             list(command),
                             env=variables,
-                            stdin=subprocess.DEVNULL,
+                            stdin=stdin,
                             stdout=None if rank == 0 else subprocess.DEVNULL,
                             stderr=None if rank == 0 else errors,
+                            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
                         )
                     )
-            first = _watch(ranks)
+            first = _watch(ranks, on_poll)
+            failure = None if first is None else _failure(Path(folder), ranks, first)
         finally:
             _end(ranks)
-        if first is not None:
-            raise RunError(_reason(Path(folder), first, ranks[first].returncode))
+        on_poll()
+        if failure is not None:
+            raise failure
 
 
-def _watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
+def _watch(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]) -> int | None:
     """Wait for all ranks; the first that ends badly, or None."""
     running = set(range(len(ranks)))
     while running:
@@ -108,42 +97,91 @@ def _watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
                 running.discard(rank)
                 if code != 0:
                     return rank
+        on_poll()
         time.sleep(_POLL)
     return None
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
     """Ask those that still run to end, and kill those that do not."""
-    for rank in ranks:
-        if rank.poll() is None:
+    alive = [rank for rank in ranks if rank.poll() is None]
+    try:
+        for rank in alive:
             rank.terminate()
-    deadline = time.monotonic() + _GRACE
-    for rank in ranks:
-        with suppress(subprocess.TimeoutExpired):
-            rank.wait(max(0.0, deadline - time.monotonic()))
-    for rank in ranks:
-        if rank.poll() is None:
-            rank.kill()
-            rank.wait()
+            # one that was stopped ends only when it goes on
+            with suppress(OSError, AttributeError):
+                rank.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + _GRACE
+        for rank in alive:
+            with suppress(subprocess.TimeoutExpired):
+                rank.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for rank in alive:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+        if alive and sys.stdout.isatty():
+            sys.stdout.write("\x1b[?25h")  # a rank that drew a bar had hidden the cursor
+            sys.stdout.flush()
 
 
-def _reason(folder: Path, first: int, code: int) -> str:
-    """What to tell: the earliest word that a rank left about itself, else how the first one ended."""
-    notes = []
+def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int) -> RunError:
+    """What to tell: the earliest word that a rank left about itself, else who was killed, else who was silent."""
+    notes = _notes(folder)
+    noticed = first in notes and notes[first]["of_peer"]
+    # the rank that ended first only noticed; see which of the others have something to say, and which are silent
+    deadline = time.monotonic() + (_SETTLE if noticed or ranks[first].returncode == -signal.SIGABRT else 0.0)
+    while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
+        time.sleep(_POLL)
+    notes = _notes(folder)
+    own = sorted((note for note in notes.values() if not note["of_peer"]), key=lambda note: note["time"])
+    if own:
+        if own[0].get("unexpected"):
+            _show(folder, own[0]["rank"])
+        error = RunError(f"rank {own[0]['rank']}: {own[0]['message']}")
+        error.exit_code = int(own[0].get("exit_code", 1))
+        return error
+    codes = {rank: process.returncode for rank, process in enumerate(ranks)}
+    killed = [rank for rank, code in codes.items() if code is not None and code < 0]
+    killed.sort(key=lambda rank: (codes[rank] == -signal.SIGABRT, rank != first))
+    if killed:
+        _show(folder, killed[0])
+        code = -codes[killed[0]]
+        name = signal.Signals(code).name if code in set(signal.Signals) else "unknown"
+        return RunError(f"rank {killed[0]} was ended by signal {code} ({name}); the run is stopped.")
+    if noticed:
+        silent = [rank for rank, code in codes.items() if code is None and rank not in notes]
+        silent = [rank for rank in silent if _is_stopped(ranks[rank].pid)] or silent
+        if silent:
+            which = f"rank {silent[0]} is" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))} are"
+            return RunError(f"{which} silent, and the others waited for longer than train.timeout; the run is stopped.")
+        return RunError(f"rank {first} {notes[first]['message']}")
+    _show(folder, first)
+    return RunError(f"rank {first} ended with exit code {codes[first]}; the run is stopped.")
+
+
+def _notes(folder: Path) -> dict[int, dict[str, Any]]:
+    notes = {}
     for path in folder.glob("rank-*.json"):
         with suppress(OSError, ValueError):
-            notes.append(json.loads(path.read_text()))
-    own = sorted((note for note in notes if not note["of_peer"]), key=lambda note: note["time"])
-    if own:
-        return f"rank {own[0]['rank']}: {own[0]['message']}"
-    if code < 0:
-        with suppress(ValueError):
-            return f"rank {first} was ended by signal {-code} ({signal.Signals(-code).name}); the run is stopped."
-    errors = folder / f"rank-{first}.err"
+            note = json.loads(path.read_text())
+            notes[int(note["rank"])] = note
+    return notes
+
+
+def _show(folder: Path, rank: int) -> None:
+    """The last lines that a rank printed on standard error (rank 0's have been seen)."""
+    errors = folder / f"rank-{rank}.err"
     lines = errors.read_text(errors="replace").strip().splitlines() if errors.exists() else []
     if lines:
         sys.stderr.write("\n".join(lines[-30:]) + "\n")
-    return f"rank {first} ended with exit code {code}; the run is stopped."
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the system says that a process is stopped (SIGSTOP, a debugger); False where it does not tell."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in ("T", "t")
+    return False
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trisect.errors import LayoutError
 from trisect.layout import AXES, Layout
+from trisect.runtime.world import World
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +61,27 @@ class Mesh:
         return self.device_mesh.get_group(axis)
 
 
-def connect(layout: Layout, device: torch.device, timeout: float = 600.0) -> Mesh:
-    """Join the other ranks (addresses from the environment, as torchrun and our own launcher set them)."""
+def connect(
+    layout: Layout,
+    device: torch.device,
+    timeout: float = 600.0,
+    *,
+    store: dist.Store | None = None,
+    world: World | None = None,
+) -> Mesh:
+    """Join the other ranks.
+
+    Args:
+        timeout: seconds that a rank waits for another, in every group.
+        store: where they meet (`world.meet`), with `world`; None: addresses from the environment.
+    """
     if layout.world == 1:
         return Mesh(layout, 0, device)
+    patience = datetime.timedelta(seconds=timeout)
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+        place = {} if world is None else {"rank": world.rank, "world_size": world.size}
+        dist.init_process_group(backend, timeout=patience, store=store, **place)
     if dist.get_world_size() != layout.world:
         raise LayoutError(
             f"the layout needs {layout.time} × {layout.layer} × {layout.vertex} = {layout.world} ranks, "
@@ -74,6 +89,9 @@ def connect(layout: Layout, device: torch.device, timeout: float = 600.0) -> Mes
         )
     shape = (layout.time, layout.layer, layout.vertex)
     device_mesh = init_device_mesh(device.type, shape, mesh_dim_names=AXES)
+    for axis in AXES:
+        # torch gives these groups its own patience of half an hour
+        dist.distributed_c10d._set_pg_timeout(patience, device_mesh.get_group(axis))
     rank = dist.get_rank()
     replicas = None
     if layout.time * layout.vertex > 1:
@@ -84,7 +102,7 @@ def connect(layout: Layout, device: torch.device, timeout: float = 600.0) -> Mes
                 for moment in range(layout.time)
                 for way in range(layout.vertex)
             ]
-            group = dist.new_group(members)
+            group = dist.new_group(members, timeout=patience)
             if rank in members:
                 replicas = group
     return Mesh(layout, rank, device, device_mesh, replicas)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,29 @@ import torch
 
 from trisect import __version__
 from trisect.config import Config
-from trisect.data.records import TimelineRecord
-from trisect.errors import LayoutError
-from trisect.graph.graph import Graph
+from trisect.data.records import Record
+from trisect.errors import CheckpointError
 from trisect.layout import Layout
 from trisect.runtime.exchange import Exchange
-from trisect.runtime.launch import World
+from trisect.runtime.joined import joined
 from trisect.runtime.ledger import Ledger
-from trisect.runtime.mesh import connect, disconnect
+from trisect.runtime.world import World
 from trisect.train.fit import model_maker
-from trisect.train.from_config import load_record, resolve, seconds_per_epoch, train_options
+from trisect.train.from_config import (
+    data_of,
+    load_record,
+    resolve,
+    seconds_per_epoch,
+    settled_layout,
+    train_options,
+)
 from trisect.train.loop import Trainer
-from trisect.train.ranks import RankRecorder, cut_data, history_of, rank_setup
+from trisect.train.ranks import Gather, RankRecorder, cut_data, history_of, rank_setup
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import ModelMaker
 from trisect.train.shares import Cut, read_cut
-from trisect.train.supported import require_fit
 from trisect.train.tasks import SPLITS
+from trisect.train.timeline_shares import TimelineCut
 
 Say = Callable[[str], None]
 
@@ -38,12 +43,14 @@ Say = Callable[[str], None]
 def cut_from_config(config: Config, layout: Layout, folder: Path, data_dir: str | Path | None = None) -> Config:
     """Check everything, cut the data into `folder`, and give the configuration with every option filled in."""
     config = resolve(config, data_dir)
-    record = load_record(config)
-    if isinstance(record, TimelineRecord):
-        require_fit(layout, layers=1, vertices=record.vertices, timeline=True)
-        raise LayoutError("this version runs timelines on one rank; leave the layout out.")
-    cut_data(Graph.from_record(record), _maker(config), config.task.model_dump(), layout, train_options(config), folder)
+    cut_record(config, load_record(config), layout, folder)
     return config
+
+
+def cut_record(config: Config, record: Record, layout: Layout, folder: Path) -> None:
+    """Check that the layout fits the data and the model, and cut the data into `folder`."""
+    data, task = data_of(config, record), config.task.model_dump()
+    cut_data(data, maker_of(config), task, layout, train_options(config), folder, config.layout.partition)
 
 
 def run_rank(
@@ -66,24 +73,20 @@ def run_rank(
     """
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
-    device = torch.device(f"cuda:{world.local_rank}" if config.train.device.startswith("cuda") else "cpu")
-    mesh = connect(layout, device, config.train.timeout)
-    gather = Exchange(mesh, Ledger()).gather
-    own_folder: Path | None = None
-    try:
-        if shares is None and world.local_rank == 0:
-            own_folder = Path(tempfile.mkdtemp(prefix="trisect-shares-"))
-            cut_from_config(config, layout, own_folder, data_dir)
-        folders = gather(None if own_folder is None else str(own_folder))
-        cut = read_cut(shares if shares is not None else Path(str(folders[world.rank - world.local_rank])))
+    device = rank_device(config, world)
+    source = shares if shares is not None else partial(_cut, config, layout, data_dir)
+    with joined(layout, world, device, config.train.timeout, source) as (mesh, folder):
+        gather = Exchange(mesh, Ledger()).gather
+        cut = read_cut(folder)
         config = resolve(config, data_dir)
         directory = open_directory(config) if mesh.rank == 0 else None
-        path = gather(None if directory is None else str(directory.path))[0]
+        path = gather(None if directory is None else str(directory.path.absolute()))[0]
         if directory is None:
             directory = RunDirectory(Path(path), config)
-        history = history_of(layout, config.layout.history)
+        require_visible(directory.path, gather)
+        history = history_of(layout, config.layout.history.plain())
         options = train_options(config)
-        setup = rank_setup(cut, _maker(config), config.task.model_dump(), mesh, options, history)
+        setup = rank_setup(cut, maker_of(config), config.task.model_dump(), mesh, options, history, world.local_size)
         state = None
         if resume:
             checkpoint = directory.checkpoints.latest(say)
@@ -104,24 +107,38 @@ def run_rank(
             finally:
                 recorder.close()
         gather(None)  # every rank's events are on disk
-        summary = _summary(config, layout, result, cut, directory, history is not None)
+        summary = _summary(settled_layout(layout, setup.program), result, cut, directory)
         if mesh.rank == 0:
             directory.write_summary(summary)
         return directory, summary
-    finally:
-        disconnect()
-        if own_folder is not None:
-            shutil.rmtree(own_folder, ignore_errors=True)
 
 
-def _maker(config: Config) -> ModelMaker:
+def rank_device(config: Config, world: World) -> torch.device:
+    """The device of this rank among those of its host."""
+    return torch.device(f"cuda:{world.local_rank}" if config.train.device.startswith("cuda") else "cpu")
+
+
+def require_visible(folder: Path, gather: Gather) -> None:
+    """Raise on all ranks where one of them does not see the folder that rank 0 sees."""
+    blind = [str(rank) for rank, seen in enumerate(gather(folder.is_dir())) if not seen]
+    if blind:
+        raise CheckpointError(
+            f"The directory {folder} does not exist where rank {', '.join(blind)} runs; put it on a file system that"
+            " all hosts share."
+        )
+
+
+def _cut(config: Config, layout: Layout, data_dir: str | Path | None, folder: Path) -> None:
+    cut_from_config(config, layout, folder, data_dir)
+
+
+def maker_of(config: Config) -> ModelMaker:
+    """The configuration's model, yet to be made."""
     model = config.model.model_dump(exclude_none=True)
     return model_maker(model.pop("name"), model, config.train.seed)
 
 
-def _summary(
-    config: Config, layout: Layout, result: Any, cut: Cut, directory: RunDirectory, stale: bool
-) -> dict[str, Any]:
+def _summary(layout: Layout, result: Any, cut: Cut | TimelineCut, directory: RunDirectory) -> dict[str, Any]:
     return {
         "version": __version__,
         "layout": {field.name: getattr(layout, field.name) for field in fields(Layout)},
@@ -136,7 +153,7 @@ def _summary(
         "communication": result.communication,
         "transfer": result.transfer,
         "memory": result.memory,
-        "staleness": {"history": config.layout.history, "chunks": layout.chunks} if stale else None,
+        "staleness": result.staleness,
         "partition": cut.quality,
         "plan": {
             "seconds_per_epoch": None,

@@ -1,0 +1,79 @@
+"""The world that a process finds itself in: its rank, how many there are, and where they meet."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from trisect.errors import LayoutError
+from trisect.layout import Layout
+
+FAILURES = "TRISECT_FAILURES"
+LAUNCHER = "TRISECT_LAUNCHER"
+
+_meetings = itertools.count()
+
+
+@dataclass(frozen=True)
+class World:
+    """What the environment says about the ranks that were started (by us or by torchrun)."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    @property
+    def first_here(self) -> int:
+        """The first rank of this host."""
+        return self.rank - self.local_rank
+
+    def require(self, layout: Layout) -> None:
+        """Raise a LayoutError where the layout needs another number of ranks."""
+        if self.size != layout.world:
+            raise LayoutError(
+                f"The layout needs {layout.time} × {layout.layer} × {layout.vertex} = {layout.world} ranks, but"
+                f" {self.size} were started; start {layout.world}, or change the layout."
+            )
+
+
+def world_from_environment(environment: Mapping[str, str] | None = None) -> World | None:
+    """The world that this process was started in, or None where it stands alone."""
+    found = os.environ if environment is None else environment
+    if "RANK" not in found or "WORLD_SIZE" not in found:
+        return None
+    rank, size = int(found["RANK"]), int(found["WORLD_SIZE"])
+    return World(rank, size, int(found.get("LOCAL_RANK", rank)), int(found.get("LOCAL_WORLD_SIZE", size)))
+
+
+def meet(world: World, timeout: float = 600.0) -> dist.Store:
+    """Where the ranks of this world leave word for one another before they are connected.
+
+    Every rank calls it equally often; each time they find an empty store.
+    """
+    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        raise LayoutError("RANK is set, but MASTER_ADDR and MASTER_PORT are not; start the ranks with torchrun.")
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    name = f"trisect/{attempt}/{next(_meetings)}"
+    return dist.PrefixStore(name, _store(host, port, world, timeout))
+
+
+@functools.cache
+def _store(host: str, port: int, world: World, timeout: float) -> dist.TCPStore:
+    # torchrun's agent keeps one for its ranks; elsewhere rank 0 does, unless the user has connected the ranks already
+    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return dist.TCPStore(
+        host,
+        port,
+        world.size,
+        is_master=world.rank == 0 and not of_agent and not dist.is_initialized(),
+        timeout=datetime.timedelta(seconds=timeout),
+        wait_for_workers=False,
+    )
