@@ -125,7 +125,7 @@ def test_steps_of_a_timeline_can_be_chosen(timeline: Timeline) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"layout": "vertex=2"}, LayoutError, "needs 2 ranks"),
+        ({"layout": "layer=9"}, LayoutError, "layout.layer is 9"),
         ({"model": "cd-gcn"}, DataError, "needs a timeline"),
         ({"model": "gcm"}, ConfigError, "gcn"),
         ({"hiden": 4}, ConfigError, "hidden"),

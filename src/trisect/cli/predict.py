@@ -15,16 +15,30 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", help="A .parquet or .npz file; predictions.parquet in the run otherwise.")
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", help="How to cut the work, as for train (vertex=1: one process); else as trained."),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
 ) -> None:
     """Write embeddings and predictions, with the parameters of the best epoch."""
+    from trisect.config import parse_layout
+    from trisect.runtime.world import world_from_environment
     from trisect.train.export import check_target, export
     from trisect.train.from_config import restore
+    from trisect.train.predict_ranks import predicting
     from trisect.train.run_directory import RunDirectory
 
     target = run / "predictions.parquet" if out is None else out
     directory = RunDirectory.reopen(run)
     check_target(target)
-    prepared = restore(directory, data_dir, sentence)
-    rows = export(prepared.setup, prepared.record, target)
-    sentence(f"Predictions: {target} ({rows:,} rows)")
+    chosen = predicting((directory.config.layout if layout is None else parse_layout(layout)).to_layout())
+    if chosen.world > 1 or world_from_environment() is not None:
+        from trisect.cli.ranks import predict_on_ranks
+
+        rows = predict_on_ranks(directory, chosen, target, data_dir)
+    else:
+        prepared = restore(directory, data_dir, sentence)
+        rows = export(prepared.setup, prepared.record, target)
+    if rows is not None:
+        sentence(f"Predictions: {target} ({rows:,} rows)")

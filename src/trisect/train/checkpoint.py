@@ -132,8 +132,12 @@ class Checkpoints:
         found = [path for path in self.directory.iterdir() if path.is_dir() and _NAME.match(path.name)]
         return sorted(found, key=_epoch_of)
 
-    def latest(self, say: Callable[[str], None] = lambda sentence: None) -> Checkpoint | None:
+    def latest(
+        self, say: Callable[[str], None] = lambda sentence: None, wanted: Callable[[str], bool] = lambda name: True
+    ) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None where there is none at all.
+
+        Of its tensors those are read whose names are `wanted`.
 
         A damaged or foreign one is told to `say`, set aside under a name ending in `.damaged`, and the one before it
         is tried.
@@ -146,7 +150,7 @@ class Checkpoints:
         bad: list[Path] = []
         for path in reversed(paths):
             try:
-                found = self.read(path)
+                found = self.read(path, wanted)
             except CheckpointError as error:
                 failure = error
                 bad.append(path)
@@ -169,7 +173,7 @@ class Checkpoints:
                 return self.read(path)
         return None
 
-    def read(self, path: Path) -> Checkpoint:
+    def read(self, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
         """A checkpoint, after its sizes and hashes were compared with its manifest."""
         manifest = read_manifest(path)
         if manifest["run"] != self.run:
@@ -180,7 +184,7 @@ class Checkpoints:
             path=path,
             epoch=manifest["epoch"],
             best=manifest["best"],
-            tensors=_assemble(path, manifest["tensors"]),
+            tensors=_assemble(path, {k: v for k, v in manifest["tensors"].items() if wanted(k)}),
             meta=manifest["meta"],
         )
 
@@ -268,15 +272,15 @@ def _index(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _assemble(path: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    files: dict[str, dict[str, Tensor]] = {}
+    files: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for name, entry in index.items():
         for shard in entry["shards"]:
             if shard["file"] not in files:
-                files[shard["file"]] = load_file(path / shard["file"])
-            part = files[shard["file"]][name]
+                files[shard["file"]] = safe_open(path / shard["file"], framework="pt")
+            part: Tensor = files[shard["file"]].get_tensor(name)
             if shard["shape"] == entry["shape"]:
                 tensors[name] = part
                 continue

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trisect.data.records import Array, Record
+from trisect.data.records import Array, Names, Record
 from trisect.errors import TrisectError
-from trisect.train.predict import embed, predict
+from trisect.train.pieces import Joined, Pieces
+from trisect.train.predict import outputs
 from trisect.train.setup import Setup
 
 SUFFIXES = (".parquet", ".npz")
+_BLOCK = 65_536  # rows
 
 
 def check_target(path: Path) -> None:
@@ -33,40 +39,79 @@ def export(setup: Setup, record: Record, path: Path) -> int:
     An .npz holds `vertex` [vertices], `embedding` and each output as [vertices, …], or [steps, vertices, …] for a
     timeline. A Parquet file has a row for each vertex (and `step`), lists where a row has several numbers.
     """
-    arrays = {"embedding": embed(setup)} | predict(setup)
-    found: dict[str, Array] = {
-        name: value.float().numpy() if value.is_floating_point() else value.numpy() for name, value in arrays.items()
-    }
-    names = vertex_ids(record)
-    steps = setup.steps
+    with pieces_beside(path) as folder:
+        pieces = Pieces(folder)
+        for first, columns in outputs(setup):
+            pieces.add(first, setup.vertices, columns)
+        return join(folder, path, record.names, record.vertices, setup.steps, timeline=setup.timeline)
+
+
+def pieces_folder(path: Path) -> Path:
+    """Where the pieces of a table lie until they are joined: beside it, so that all ranks see them."""
+    return path.absolute().with_name(f".{path.name}.pieces")
+
+
+@contextmanager
+def pieces_beside(path: Path) -> Iterator[Path]:
+    """An empty folder for the pieces, gone afterwards."""
+    folder = pieces_folder(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def join(folder: Path, path: Path, names: Names | None, vertices: int, steps: int, *, timeline: bool) -> int:
+    """Put pieces together into one file, in the user's vertex order, a block of rows at a time; returns its rows."""
+    pieces = Joined(folder, vertices, steps)
     draft = path.with_name(f".{path.name}.draft")
-    if path.suffix == ".npz":
-        shaped = found if setup.timeline else {name: value[0] for name, value in found.items()}
-        with draft.open("wb") as file:
-            np.savez_compressed(file, vertex=names, **shaped)
-    else:
-        _write_parquet(draft, names, found, steps, setup.timeline)
-    draft.replace(path)
-    return steps * len(names)
+    try:
+        if path.suffix == ".npz":
+            _write_npz(draft, pieces, names, timeline)
+        else:
+            _write_parquet(draft, pieces, names, timeline)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return steps * vertices
 
 
-def vertex_ids(record: Record) -> Array:
-    """The user's ids, or 0, 1, … where there are none."""
-    return np.arange(record.vertices) if record.names is None else np.asarray(record.names)
+def vertex_ids(names: Names | None, start: int, stop: int) -> Array:
+    """The user's ids of some vertices; their numbers where there are none."""
+    return np.arange(start, stop) if names is None else np.asarray(names[start:stop])
 
 
-def _write_parquet(path: Path, names: Array, found: dict[str, Array], steps: int, timeline: bool) -> None:
+def _write_npz(path: Path, pieces: Joined, names: Names | None, timeline: bool) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("vertex.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, vertex_ids(names, 0, pieces.vertices), allow_pickle=False)
+        for name in pieces.names:
+            dtype, row = pieces.shape(name)
+            shape = (*((pieces.steps,) if timeline else ()), pieces.vertices, *row)
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                for step, start, stop in pieces.blocks(_BLOCK):
+                    file.write(pieces.block(name, step, start, stop).tobytes())
+
+
+def _write_parquet(path: Path, pieces: Joined, names: Names | None, timeline: bool) -> None:
     pyarrow, parquet = _parquet()
-    ids = pyarrow.array(names)
-    fields = [("vertex", ids.type)] + ([("step", pyarrow.int32())] if timeline else [])
-    fields += [(name, _column(pyarrow, value[0]).type) for name, value in found.items()]
-    with parquet.ParquetWriter(path, pyarrow.schema(fields)) as writer:
-        for step in range(steps):  # a row group a step, so that only one is in memory twice
-            columns = {"vertex": ids}
+    writer = None
+    try:
+        for step, start, stop in pieces.blocks(_BLOCK):  # a row group each
+            columns = {"vertex": pyarrow.array(vertex_ids(names, start, stop))}
             if timeline:
-                columns["step"] = pyarrow.array(np.full(len(names), step, np.int32))
-            columns |= {name: _column(pyarrow, value[step]) for name, value in found.items()}
-            writer.write_table(pyarrow.table(columns))
+                columns["step"] = pyarrow.array(np.full(stop - start, step, np.int32))
+            columns |= {name: _column(pyarrow, pieces.block(name, step, start, stop)) for name in pieces.names}
+            table = pyarrow.table(columns)
+            writer = parquet.ParquetWriter(path, table.schema) if writer is None else writer
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def _column(pyarrow: Any, values: Array) -> Any:

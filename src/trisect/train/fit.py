@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from trisect import __version__
 from trisect.config import parse_layout
+from trisect.config.schema import LayoutConfig
 from trisect.data.pyg import timeline_from_pyg
 from trisect.errors import ConfigError, DataError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
+from trisect.layout import Layout
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model, build
 from trisect.nn import options as model_options
 from trisect.nn.registry import DYNAMIC
+from trisect.train.fit_ranks import Job, train_on_ranks
 from trisect.train.loop import NoRecorder, Recorder, Result, Trainer, TrainOptions
 from trisect.train.predict import embed, predict
-from trisect.train.setup import AnyModel, ModelMaker, Setup
-from trisect.train.supported import require_whole
-from trisect.train.tasks import Task
+from trisect.train.setup import AnyModel, ModelMaker, Setup, check_device, check_fit
+from trisect.train.supported import is_cut, require_supported
+from trisect.train.tasks import Place, Task, make_task
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
 
 
-@dataclass(eq=False)
 class Run:
     """A finished run; the model holds the parameters of the best epoch.
 
     Attributes:
         result: everything that was measured.
-        setup: the model on its data, for further outputs.
     """
 
-    result: Result
-    setup: Setup
+    def __init__(self, result: Result, setup: Setup | Callable[[], Setup], layout: Layout | None = None) -> None:
+        self.result = result
+        self.layout = Layout() if layout is None else layout
+        self._setup = setup
+
+    @cached_property
+    def setup(self) -> Setup:
+        """The model on its data in this process, for further outputs."""
+        return self._setup if isinstance(self._setup, Setup) else self._setup()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json of a run directory has, as far as a call knows it."""
+        result = self.result
+        return {
+            "version": __version__,
+            "layout": asdict(self.layout),
+            "world": self.layout.world,
+            "epochs": result.epochs,
+            "stopped_early": result.stopped_early,
+            "seconds_per_epoch": result.seconds_per_epoch,
+            "loss": result.loss,
+            "metrics": result.metrics,
+            "monitor": result.monitor,
+            "best_epoch": result.best_epoch,
+            "communication": result.communication,
+            "transfer": result.transfer,
+            "memory": result.memory,
+            "staleness": result.staleness,
+        }
 
     @property
     def loss(self) -> list[float]:
@@ -52,12 +83,12 @@ class Run:
     @property
     def model(self) -> AnyModel:
         """The trained model."""
-        return self.setup.program.model
+        return cast("AnyModel", self.result.modules["model"])
 
     @property
     def decoder(self) -> nn.Module | None:
         """The trained part after it, where the task has one."""
-        return self.setup.program.decoder
+        return dict(self.result.modules.items()).get("decoder")
 
     def predict(self, steps: range | None = None) -> dict[str, Tensor]:
         """The task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
@@ -86,7 +117,7 @@ class Run:
         """Write the parameters as safetensors."""
         from safetensors.torch import save_file
 
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.setup.modules.state_dict().items()}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.result.modules.state_dict().items()}
         save_file(tensors, str(path))
 
     def _shaped(self, value: Tensor) -> Tensor:
@@ -104,9 +135,10 @@ def fit(
     model: ModelLike,
     graph: Any,
     task: str | Mapping[str, Any] | Task = "node-classification",
-    layout: str = "",
+    layout: str | Layout = "",
     *,
     recorder: Recorder | None = None,
+    timeout: float = 300.0,
     **options: Any,
 ) -> Run:
     """Train a model.
@@ -119,21 +151,53 @@ def fit(
         model: a name (`gcn`, `gcnii`, `cd-gcn`, …), a `trisect.nn` model, or a list of layers.
         graph: a `Graph`, a `Timeline`, or PyG's `Data`, `TemporalData` or list of `Data`.
         task: a name, {name: …, options}, or a `Task`.
-        layout: such as `vertex=2,layer=2`.
-        recorder: told of each epoch.
+        layout: such as `vertex=2,layer=2`, or a `Layout`. Where it cuts, the ranks are processes that are started here
+            (no guard around the main module is needed), or under torchrun the world that is found. The model ends up
+            with the trained parameters all the same.
+        recorder: told of each epoch; under a layout of nothing else.
+        timeout: seconds that a rank waits for another before the run is ended.
         **options: of training (`TrainOptions`), and of the model where it is given by name.
 
     Parameters of a model given by name, and all randomness, are a function of `seed`; torch's global random state is
     neither read nor changed.
     """
-    _check_layout(layout)
+    chosen, history = _layout(layout)
     known = {field.name for field in fields(TrainOptions)}
     training = TrainOptions(**{key: value for key, value in options.items() if key in known})
     rest = {key: value for key, value in options.items() if key not in known}
     maker = model_maker(model, rest, training.seed)
-    setup = Setup.of(maker, as_data(graph), task, training)
-    trainer = Trainer(setup, training, NoRecorder() if recorder is None else recorder)
-    return Run(trainer.run(), setup)
+    data = as_data(graph)
+    told = NoRecorder() if recorder is None else recorder
+    if not is_cut(chosen):
+        setup = Setup.of(maker, data, task, training, chosen)
+        return Run(Trainer(setup, training, told).run(), setup, chosen)
+    device = check_device(training.device)
+    bound = make_task(task).bind(data, Place(training.seed, data.order))
+    made = maker if isinstance(maker, (Model, DynamicModel)) else maker(data.features().shape[-1], bound.channels)
+    check_fit(made, data, data.features(), bound)
+    job = Job(_Given(made), make_task(task), chosen, history, training, timeout)
+    plain, tensors = train_on_ranks(job, data, told)
+    decoder = bound.decoder(made.out_channels)
+    modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
+    modules.to(device=device, dtype=training.dtype).load_state_dict(tensors)
+    result = Result(**plain, modules=modules, program=None)
+
+    def setup_here() -> Setup:
+        setup = Setup.of(made, data, task, training)
+        setup.modules.load_state_dict(tensors)
+        return setup
+
+    return Run(result, setup_here, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """The caller's model, as a maker."""
+
+    model: AnyModel
+
+    def __call__(self, in_channels: int, out_channels: int | None) -> AnyModel:
+        return self.model
 
 
 def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyModel | ModelMaker:
@@ -187,7 +251,12 @@ def as_data(graph: Any) -> Graph | Timeline:
     )
 
 
-def _check_layout(layout: str) -> None:
-    if not layout or layout == "auto":
-        return
-    require_whole(parse_layout(layout).to_layout())
+def _layout(given: str | Layout) -> tuple[Layout, dict[str, Any]]:
+    """The layout, and the parts of its history recipe."""
+    if isinstance(given, Layout):
+        layout, config = given, LayoutConfig()
+    else:
+        config = LayoutConfig() if not given or given == "auto" else parse_layout(given)
+        layout = config.to_layout()
+    require_supported(layout)
+    return layout, config.history.plain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,22 @@ from trisect.config.nearest import unknown_setting, unknown_value
 from trisect.data.generate import GENERATORS
 from trisect.data.load import check, load
 from trisect.data.records import Record, TimelineRecord
-from trisect.errors import CheckpointError, ConfigError, DataError
+from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import options as model_options
+from trisect.runtime.history import recipe
 from trisect.train.estimate import estimate_memory
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Result, Trainer, TrainOptions
+from trisect.train.predict import load_parameters, trained_parameters
+from trisect.train.programs import Program
 from trisect.train.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import Setup, check_device
-from trisect.train.supported import require_fit, require_supported
+from trisect.train.supported import is_cut, require_fit, require_timeline_fit
 from trisect.train.tasks import SPLITS, make_task
+from trisect.train.together import RankProgram
 
 Say = Callable[[str], None]
 
@@ -68,7 +72,7 @@ def prepare(config: Config, data_dir: str | Path | None = None) -> Prepared:
         torch.set_num_threads(config.train.threads)
     record = load_record(config)
     setup = build_setup(config, record)
-    return Prepared(config, layout, record, setup, train_options(config))
+    return Prepared(config, settled_layout(layout, setup.program), record, setup, train_options(config))
 
 
 def run(
@@ -104,17 +108,9 @@ def run(
 
 def restore(directory: RunDirectory, data_dir: str | Path | None = None, say: Say = lambda sentence: None) -> Prepared:
     """The run's data and its model with the parameters of the best epoch, for further outputs."""
-    checkpoint = directory.checkpoints.latest(say)
-    if checkpoint is None:
-        raise ConfigError(f"The run in {directory.path} has no checkpoint yet; let it train first.")
+    parameters = trained_parameters(directory, say)
     prepared = prepare(directory.config, data_dir)
-    # before its first evaluation a run has no best epoch; its newest parameters serve then
-    best = {name.removeprefix("best."): t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
-    newest = {name: t for name, t in checkpoint.tensors.items() if name.split(".", 1)[0] in ("model", "decoder")}
-    try:
-        prepared.setup.modules.load_state_dict(best or newest)
-    except RuntimeError:
-        raise CheckpointError(f"The checkpoint {checkpoint.path} does not fit the model in its run.") from None
+    load_parameters(prepared.setup, parameters, directory)
     return prepared
 
 
@@ -137,14 +133,20 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     task = make_task(config.task.model_dump())
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in task.options().items()}
     plain = config.resolved()
+    if config.layout.chunks > 1 and not config.layout.auto:
+        plain["layout"]["history"] = _resolved_history(config.layout.history.plain())
     return Config.model_validate({**plain, "data": data, "model": model, "task": {"name": config.task.name, **options}})
+
+
+def _resolved_history(given: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with every part filled in."""
+    found = recipe(given)
+    return given if found is None else {"preset": given["preset"], **found.parts()}
 
 
 def check_layout(config: Config) -> Layout:
     """The layout to run; `auto` is the one that this version has."""
-    layout = config.layout.to_layout()
-    require_supported(layout)
-    return layout
+    return config.layout.to_layout()
 
 
 def load_record(config: Config) -> Record:
@@ -157,34 +159,44 @@ def _source(config: Config) -> dict[str, Any]:
     return config.data.model_dump(exclude_none=True, exclude={"directory"})
 
 
-def build_setup(config: Config, record: Record) -> Setup:
-    """The model on its data, ready to train."""
-    data: Graph | Timeline
+def data_of(config: Config, record: Record) -> Graph | Timeline:
+    """The data as models read them."""
     smoothing = config.data.smoothing
-    if isinstance(record, TimelineRecord):
-        window = smoothing.length if smoothing is not None and smoothing.kind != "none" else 1
-        for name, length in (
-            ("data.smoothing.length", window),
-            ("model.window", config.model.options.get("window", 1)),
-        ):
-            if length > record.steps:
-                raise DataError(f"{name} is {length}, but the timeline has {record.steps} steps; use a shorter period.")
-        data = Timeline.from_record(record, smoothing=None if smoothing is None else smoothing.model_dump())
-    else:
+    if not isinstance(record, TimelineRecord):
         if smoothing is not None:
             raise ConfigError("data.smoothing is for timelines, and the data are one graph; leave it out.")
-        data = Graph.from_record(record)
+        return Graph.from_record(record)
+    window = smoothing.length if smoothing is not None and smoothing.kind != "none" else 1
+    for name, length in (("data.smoothing.length", window), ("model.window", config.model.options.get("window", 1))):
+        if length > record.steps:
+            raise DataError(f"{name} is {length}, but the timeline has {record.steps} steps; use a shorter period.")
+    return Timeline.from_record(record, smoothing=None if smoothing is None else smoothing.model_dump())
+
+
+def build_setup(config: Config, record: Record) -> Setup:
+    """The model on its data, ready to train in one process."""
+    data = data_of(config, record)
     model = config.model.model_dump(exclude_none=True)
     maker = model_maker(model.pop("name"), model, config.train.seed)
-    options = train_options(config)
-    setup = Setup.of(maker, data, config.task.model_dump(), options)
-    layers = len(setup.program.model.layers)
-    require_fit(
-        config.layout.to_layout(), layers=layers, vertices=record.vertices, timeline=isinstance(record, TimelineRecord)
-    )
+    options, layout = train_options(config), config.layout.to_layout()
+    # what several ranks do in blocks one process need not
+    setup = Setup.of(maker, data, config.task.model_dump(), options, layout if layout.world == 1 else Layout())
+    made = setup.modules["model"]
+    if isinstance(data, Timeline):
+        if is_cut(layout) or layout.blocks != 1:
+            require_timeline_fit(layout, made, training=setup.task.steps("train").stop, vertices=data.vertices)
+    else:
+        require_fit(layout, layers=len(setup.program.model.layers), vertices=data.vertices)
     if options.monitor is not None:
         _check_monitor(setup, options, options.monitor)
     return setup
+
+
+def settled_layout(layout: Layout, program: Program) -> Layout:
+    """The layout as it is run: with the number of blocks that was chosen."""
+    if isinstance(program, RankProgram):
+        return program.mesh.layout
+    return replace(layout, blocks=1)
 
 
 def _check_monitor(setup: Setup, options: TrainOptions, monitor: str) -> None:

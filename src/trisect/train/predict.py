@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from trisect.errors import CheckpointError, ConfigError
+from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
 
@@ -16,8 +18,7 @@ def predict(setup: Setup, steps: range | None = None) -> dict[str, Tensor]:
     Args:
         steps: of a timeline; None: all.
     """
-    decoder = setup.program.decoder
-    return _collect(setup, steps, lambda frames, first: setup.task.predict(decoder, frames, first), hidden=False)
+    return _collect(setup, predictions(setup, steps))
 
 
 def embed(setup: Setup, steps: range | None = None) -> Tensor:
@@ -25,16 +26,73 @@ def embed(setup: Setup, steps: range | None = None) -> Tensor:
 
     For tasks with a decoder it is the model's output; otherwise what its last layer reads.
     """
-    hidden = setup.program.decoder is None
-    return _collect(setup, steps, lambda frames, first: {"embedding": frames}, hidden=hidden)["embedding"]
+    return _collect(setup, embeddings(setup, steps))["embedding"]
 
 
 @torch.no_grad()
-def _collect(
-    setup: Setup, steps: range | None, make: Callable[[Tensor, int], dict[str, Tensor]], *, hidden: bool
-) -> dict[str, Tensor]:
-    parts: dict[str, list[Tensor]] = {}
+def outputs(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Embeddings and the task's outputs of all steps, some at a time: (first step, name → [steps, rows, …]).
+
+    Rows stand in the program's order.
+    """
+    if setup.program.decoder is not None:
+        yield from decoded(setup)
+    else:
+        yield from embeddings(setup)
+        yield from predictions(setup)
+
+
+@torch.no_grad()
+def decoded(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """`outputs` of a model with a decoder, in one pass: what the decoder reads, and what the task makes of it."""
+    program = setup.program
+    for first, frames in program.outputs(range(setup.steps)):
+        yield first, {"embedding": frames} | program.task.predict(program.decoder, frames, first)
+
+
+def embeddings(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """The embeddings alone, as `outputs` gives them."""
+    hidden = setup.program.decoder is None
     for first, frames in setup.program.outputs(range(setup.steps) if steps is None else steps, hidden=hidden):
-        for name, value in make(frames, first).items():
+        yield first, {"embedding": frames}
+
+
+@torch.no_grad()
+def predictions(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """The task's outputs alone, as `outputs` gives them."""
+    program = setup.program
+    for first, frames in program.outputs(range(setup.steps) if steps is None else steps):
+        yield first, program.task.predict(program.decoder, frames, first)
+
+
+def _collect(setup: Setup, found: Iterator[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
+    parts: dict[str, list[Tensor]] = {}
+    for _, columns in found:
+        for name, value in columns.items():
             parts.setdefault(name, []).append(setup.to_user_order(value, dim=1).cpu())
     return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def trained_parameters(
+    directory: RunDirectory, say: Callable[[str], None] = lambda sentence: None
+) -> dict[str, Tensor]:
+    """The parameters of the best epoch of a run, by name (`model.…`, `decoder.…`), whatever layout wrote them."""
+    checkpoint = directory.checkpoints.latest(say, wanted=_is_parameter)
+    if checkpoint is None:
+        raise ConfigError(f"The run in {directory.path} has no checkpoint yet; let it train first.")
+    # before its first evaluation a run has no best epoch; its newest parameters serve then
+    best = {name.removeprefix("best."): t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
+    return best or checkpoint.tensors
+
+
+def load_parameters(setup: Setup, tensors: dict[str, Tensor], directory: RunDirectory) -> None:
+    """Put trained parameters into the modules at hand: all of the model's, or one stage's."""
+    known = setup.modules.state_dict().keys()
+    try:
+        setup.modules.load_state_dict({name: tensor for name, tensor in tensors.items() if name in known})
+    except RuntimeError:
+        raise CheckpointError(f"The checkpoint in {directory.path} does not fit the model in its run.") from None
+
+
+def _is_parameter(name: str) -> bool:
+    return name.removeprefix("best.").split(".", 1)[0] in ("model", "decoder")

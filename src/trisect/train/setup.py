@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,19 +12,25 @@ from torch import Tensor, nn
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
+from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
 from trisect.partition.order import choose_order
+from trisect.runtime.stream import SnapshotStream
+from trisect.train.blocks import with_blocks
 from trisect.train.kept import free_bytes, keep_first_aggregation
 from trisect.train.programs import Program, StaticProgram, TimelineProgram
+from trisect.train.supported import require_fit, require_timeline_fit
 from trisect.train.tasks import BoundTask, Place, Task, make_task
 from trisect.train.tasks.decoders import Decoder
+from trisect.train.timeline_program import one_rank
 
 if TYPE_CHECKING:
     from trisect.train.loop import TrainOptions
 
 AnyModel = Model | DynamicModel
 ModelMaker = Callable[[int, int | None], AnyModel]
+_WHOLE = Layout()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +57,13 @@ class Setup:
         data: Graph | Timeline,
         task: Task | str | Mapping[str, Any],
         options: TrainOptions,
+        layout: Layout = _WHOLE,
     ) -> Setup:
-        """Reorder, bind the task, make the model, prepare the adjacency."""
+        """Reorder, bind the task, make the model, prepare the adjacency.
+
+        Args:
+            layout: says in how many blocks a timeline is run; this is one rank whatever else it says.
+        """
         device = check_device(options.device)
         chosen = make_task(task)
         order = choose_order(data) if options.order == "auto" else None
@@ -61,13 +72,15 @@ class Setup:
         bound = chosen.bind(data, Place(options.seed, vertices))
         x = data.features().to(options.dtype)
         made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
-        _check_fit(made, data, x, bound)
+        check_fit(made, data, x, bound)
         decoder = bound.decoder(made.out_channels)
         if isinstance(decoder, Decoder):
             decoder.reset_parameters(options.seed, len(made.layers) + 1)
         modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
         modules.to(device=device, dtype=options.dtype)
-        program = _program(made, decoder, bound, options.seed, vertices, data, x)
+        program = _in_blocks(made, decoder, bound, options, data, x, layout)
+        if program is None:
+            program = _program(made, decoder, bound, options.seed, vertices, data, x)
         timeline = isinstance(data, Timeline)
         return cls(program, bound, modules, vertices, data.steps if isinstance(data, Timeline) else 1, timeline)
 
@@ -111,7 +124,8 @@ def _make(maker: nn.Module | ModelMaker, in_channels: int, out_channels: int | N
     return made
 
 
-def _check_fit(model: AnyModel, data: Graph | Timeline, x: Tensor, task: BoundTask) -> None:
+def check_fit(model: AnyModel, data: Graph | Timeline, x: Tensor, task: BoundTask) -> None:
+    """Raise where the model does not fit the data or the task."""
     if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
         raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
     if model.in_channels != x.shape[-1]:
@@ -119,6 +133,31 @@ def _check_fit(model: AnyModel, data: Graph | Timeline, x: Tensor, task: BoundTa
     decoded = task.decoder(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
+
+
+def _in_blocks(
+    model: AnyModel,
+    decoder: nn.Module | None,
+    task: BoundTask,
+    options: TrainOptions,
+    data: Graph | Timeline,
+    x: Tensor,
+    layout: Layout,
+) -> Program | None:
+    """A program that runs a timeline block by block, where the layout or the free memory asks for it."""
+    if layout.blocks == 1:
+        return None
+    if isinstance(data, Graph):
+        require_fit(layout, layers=len(model.layers), vertices=data.vertices)
+        return None
+    training, free = task.steps("train").stop, free_bytes(data.device)
+    layout = Layout(blocks=layout.blocks)
+    dynamic = require_timeline_fit(layout, model, training=training, vertices=data.vertices)
+    layout = with_blocks(layout, dynamic, data, training, options.dtype, free)
+    if layout.blocks == 1:
+        return None
+    data = replace(data, x=x)  # degrees, where there are no features, are known by now
+    return one_rank(dynamic, decoder, task, options.seed, data, layout, options.dtype, free // 4)
 
 
 def _program(
@@ -136,6 +175,10 @@ def _program(
         adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
         keep = x.numel() * x.element_size() <= budget
         return StaticProgram(model, decoder, task, seed, vertices, x, adjacency, keep=keep)  # type: ignore[arg-type]
-    snapshots = data.snapshots(model.normalisation, self_loops=model.self_loops, dtype=values, keep_bytes=budget)
+    snapshots = SnapshotStream(
+        data, model.normalisation, self_loops=model.self_loops, dtype=values, device=x.device, keep_bytes=budget
+    )
     aggregated = keep_first_aggregation(model, x, snapshots, budget) if isinstance(model, DynamicModel) else None
-    return TimelineProgram(model, decoder, task, seed, vertices, x, snapshots, aggregated)
+    program = TimelineProgram(model, decoder, task, seed, vertices, x, snapshots, aggregated)
+    program.ledger = snapshots.ledger
+    return program

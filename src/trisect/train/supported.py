@@ -1,30 +1,31 @@
-"""What this version can run. The one place that refuses a sound layout."""
+"""Which layouts fit a model and its data. Said before any rank starts."""
 
 from __future__ import annotations
 
-from trisect.errors import LayoutError
+from torch import nn
+
+from trisect.errors import ConfigError, LayoutError
 from trisect.layout import Layout
+from trisect.nn.base import Model
+from trisect.nn.dynamic import DynamicModel
+from trisect.nn.still import as_dynamic
 
 
 def require_supported(layout: Layout) -> None:
-    """Raise a LayoutError for a layout that needs more than this version has."""
-    for field in ("time", "blocks"):
-        if getattr(layout, field) > 1:
+    """Nothing is refused before the data are known."""
+
+
+def require_fit(layout: Layout, *, layers: int, vertices: int, timeline: bool = False) -> None:
+    """Raise a LayoutError for a layout that a static model or graph cannot be cut by."""
+    if timeline:
+        return
+    for name in ("time", "blocks"):
+        value = getattr(layout, name)
+        if value != 1:
             raise LayoutError(
-                f"layout.{field} is {getattr(layout, field)}, but this version cuts by vertex and layer alone; leave"
-                f" {field} out."
+                f"layout.{name} is {value or 'auto'}, but the data are one graph, which has no steps; leave {name} out."
             )
-
-
-def require_fit(layout: Layout, *, layers: int, vertices: int, timeline: bool) -> None:
-    """Raise a LayoutError for a layout that the model or the data cannot be cut by."""
-    if timeline and is_cut(layout):
-        raise LayoutError(
-            f"The layout needs {layout.world} ranks and {layout.chunks} chunks, but this version runs timelines on one"
-            " rank in one piece; leave it out."
-        )
-    if layout.layer > layers:
-        raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")
+    _require_stages(layout, layers)
     if layout.vertex * layout.chunks > vertices:
         raise LayoutError(
             f"layout.vertex × layout.chunks is {layout.vertex} × {layout.chunks}, more than the graph's {vertices} "
@@ -32,16 +33,54 @@ def require_fit(layout: Layout, *, layers: int, vertices: int, timeline: bool) -
         )
 
 
+def require_timeline_fit(layout: Layout, model: nn.Module, *, training: int, vertices: int) -> DynamicModel:
+    """The model as layers that a timeline is cut with; a LayoutError where the layout does not fit it or the data.
+
+    Args:
+        training: how many steps are trained on.
+    """
+    if layout.time > training:
+        raise LayoutError(
+            f"layout.time is {layout.time}, but the timeline has {training} training steps; use at most {training} "
+            "ranks along time, or a shorter period."
+        )
+    if layout.blocks > training:
+        raise LayoutError(
+            f"layout.blocks is {layout.blocks}, but the timeline has {training} training steps; use fewer blocks, or "
+            "auto."
+        )
+    if layout.vertex > vertices:
+        raise LayoutError(
+            f"layout.vertex is {layout.vertex}, more than the timeline's {vertices} vertices; use fewer parts."
+        )
+    if isinstance(model, Model):
+        model = as_dynamic(model)
+    if not isinstance(model, DynamicModel):
+        raise ConfigError(f"the model is a {type(model).__name__}; give a trisect.nn Model or DynamicModel.")
+    _require_stages(layout, len(model.stack))
+    _require_temporal(layout, model)
+    return model
+
+
 def is_cut(layout: Layout) -> bool:
-    """Whether the work is cut at all; if not, one process does it in one piece."""
+    """Whether several processes, or several chunks, do the work; if not, one process does it alone."""
     return layout.world > 1 or layout.chunks > 1
 
 
-def require_whole(layout: Layout) -> None:
-    """Raise a LayoutError where one process is to do the work in one piece and the layout cuts it."""
-    require_supported(layout)
-    if is_cut(layout):
+def _require_stages(layout: Layout, layers: int) -> None:
+    if layout.layer > layers:
+        raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")
+
+
+def _require_temporal(layout: Layout, model: DynamicModel) -> None:
+    kinds = {layer.state_kind for layer in model.stack}
+    if layout.temporal == "halo" and kinds != {"window"}:
         raise LayoutError(
-            f"The layout needs {layout.world} ranks and {layout.chunks} chunks, and a call runs on one rank; use the"
-            " command: trisect train CONFIG --layout …"
+            "layout.temporal is halo, which fits models that read a window of frames alone, such as tm-gcn; use "
+            f"{'carry' if 'weight' in kinds else 'carry or redistribute'}, or auto."
+        )
+    if layout.temporal == "redistribute" and "weight" in kinds:
+        raise LayoutError(
+            "layout.temporal is redistribute, but the model's state is a weight matrix, which has no vertices to deal "
+            "out (EvolveGCN); use carry or auto."
         )
