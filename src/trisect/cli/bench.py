@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import pkgutil
 from pathlib import Path
@@ -14,12 +15,14 @@ from trisect.errors import ConfigError, TrisectError, unknown
 
 
 def bench(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which measurement; without it, all names are listed.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An argument of the measurement, KEY=VALUE.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
-    """Measure side by side, peers included where installed."""
+    """Measure side by side, peers included where installed. `--timeline` is short for `--set timeline=true`."""
     names = available()
+    name = None if name is None else name.replace("-", "_")
     if name is None:
         for each, line in names.items():
             typer.echo(f"{each:<12} {line}")
@@ -29,7 +32,12 @@ def bench(
     if json_ is not None and json_.is_dir():
         raise TrisectError(f"--json is {json_}, which is a directory; give a file.")
     module = importlib.import_module(f"trisect.bench.{name}")
-    result = module.run(**_arguments(set_ or []))
+    arguments = _arguments([*(set_ or []), *(_setting(word) for word in context.args)])
+    known = inspect.signature(module.run).parameters
+    for key in arguments:
+        if key not in known:
+            raise ConfigError(unknown(f"argument of bench {name}", key, known))
+    result = module.run(**arguments)
     module.show(result)
     if json_ is not None:
         json_.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +59,13 @@ def available() -> dict[str, str]:
             source = files(trisect.bench).joinpath(f"{module.name}.py").read_text(encoding="utf-8")
             found[module.name] = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
     return dict(sorted(found.items()))
+
+
+def _setting(word: str) -> str:
+    """`--timeline` → `timeline=true`, `--hosts=3` → `hosts=3`."""
+    if not word.startswith("--"):
+        raise ConfigError(f"{word!r} is one argument too many; write --set KEY=VALUE.")
+    return word[2:] if "=" in word else f"{word[2:]}=true"
 
 
 def _arguments(texts: list[str]) -> dict[str, Any]:

@@ -1,0 +1,251 @@
+"""Seconds an epoch on several hosts with slow links: graph parallelism, pipeline and hybrid, by form of the wire.
+
+Each host is a network namespace of this machine (root and iproute2 needed) with one rank of one thread; every port
+carries 1 Gbit/s each way. The hosts share the machine's cores: what differs between layouts is bytes, waits and how
+much of them is hidden, not the speed of computing. With `--timeline`: CD-GCN under a cut by vertex and by time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trisect.bench._hosts import Host, NoHostsError, several_hosts
+from trisect.config import load_config
+from trisect.errors import DataError, LayoutError, RunError
+from trisect.schedule.action import COMPUTE, Action
+from trisect.train.distributed import cut_from_config
+
+WIRES = ("float32", "bfloat16", "int8")
+_PORT = 29571
+
+
+def run(
+    model: str = "gcn",
+    graph: str = "ego-twitter",
+    wires: Sequence[str] = WIRES,
+    only: Sequence[str] | None = None,
+    hosts: int = 4,
+    mbit: int = 1000,
+    layers: int = 32,
+    hidden: int = 100,
+    chunks: int = 16,
+    epochs: int = 3,
+    data_dir: str | None = None,
+    limit: float = 240.0,
+    timeline: bool = False,
+) -> dict[str, Any]:
+    """Train a few epochs under each layout and wire, and collect what the runs say of themselves.
+
+    Args:
+        only: names of layouts (`graph`, `pipeline`, `hybrid`; on a timeline `vertex`, `redistribute`, `carry`).
+        mbit: of each port, each way.
+        limit: seconds for one run, after which it is ended.
+    """
+    layouts = timeline_layouts(hosts) if timeline else static_layouts(hosts, chunks)
+    if only is not None:
+        layouts = {name: text for name, text in layouts.items() if name in only}
+    config = timeline_config(epochs) if timeline else static_config(model, graph, layers, hidden, epochs)
+    result: dict[str, Any] = {
+        "hosts": hosts,
+        "mbit": mbit,
+        "config": config,
+        "layouts": layouts,
+        "runs": [],
+        "skipped": None,
+        "said": [],
+    }
+    with tempfile.TemporaryDirectory(prefix="trisect-hosts-") as name:
+        folder = Path(name)
+        try:
+            with several_hosts(hosts, mbit) as network:
+                for layout, text in layouts.items():
+                    _measure(result, network, folder, config, layout, text, wires, data_dir, limit)
+        except NoHostsError as error:
+            result["skipped"] = f"bench hosts is left out: {error}"
+    return result
+
+
+def static_layouts(hosts: int, chunks: int) -> dict[str, str]:
+    """Graph parallelism, pipeline and hybrid on so many ranks."""
+    found = {"graph": f"vertex={hosts}", "pipeline": f"layer={hosts},chunks={chunks}"}
+    if hosts % 2 == 0 and hosts > 2:
+        found["hybrid"] = f"layer={hosts // 2},vertex=2,chunks={chunks}"
+    return found
+
+
+def timeline_layouts(hosts: int) -> dict[str, str]:
+    """The cut by vertex, and the two exchanges of the cut by time that fit an LSTM."""
+    return {
+        "vertex": f"vertex={hosts}",
+        "redistribute": f"time={hosts},temporal=redistribute",
+        "carry": f"time={hosts},temporal=carry",
+    }
+
+
+def static_config(model: str, graph: str, layers: int, hidden: int, epochs: int) -> dict[str, Any]:
+    """A deep model on a named graph with made-up features."""
+    return {
+        "data": {"name": graph},
+        "model": {"name": model, "layers": layers, "hidden": hidden, "dropout": 0.5},
+        "task": "node-classification",
+        "train": _train(epochs),
+    }
+
+
+def timeline_config(epochs: int) -> dict[str, Any]:
+    """CD-GCN on a generated timeline."""
+    return {
+        "data": {"generate": "evolving", "vertices": 20_000, "steps": 64, "features": 16},
+        "model": {"name": "cd-gcn", "layers": 2, "hidden": 32},
+        "task": {"name": "link-prediction", "eval_negatives": 1},
+        "train": _train(epochs),
+    }
+
+
+def _train(epochs: int) -> dict[str, Any]:
+    return {"epochs": epochs, "eval_every": 1000, "checkpoint_every": 1000, "threads": 1, "timeout": 120.0}
+
+
+def _measure(
+    result: dict[str, Any],
+    network: Sequence[Host],
+    folder: Path,
+    config: dict[str, Any],
+    layout: str,
+    text: str,
+    wires: Sequence[str],
+    data_dir: str | None,
+    limit: float,
+) -> None:
+    """Cut once for a layout, then train with each form of the wire."""
+    path, shares = folder / "config.yaml", folder / f"shares-{layout}"
+    path.write_text(yaml.safe_dump(config))
+    shares.mkdir()
+    try:
+        _cut(path, text, shares, data_dir)
+    except LayoutError as error:
+        result["said"].append(f"{layout} is left out: {error}")
+        return
+    except DataError as error:
+        config["data"] = {"generate": "community", "vertices": 80_000, "degree": 33.0, "features": 64, "classes": 16}
+        result["said"].append(f"A generated graph stands in, since {error}")
+        path.write_text(yaml.safe_dump(config))
+        _cut(path, text, shares, data_dir)
+    for wire in wires:
+        out = folder / f"{layout}-{wire}"
+        words = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
+        words += ["--layout", f"{text},wire={wire}", *([] if data_dir is None else ["--data-dir", data_dir])]
+        train_on(network, words, {"TRISECT_SHARES": str(shares)}, limit)
+        result["runs"].append({"layout": layout, "wire": wire, **describe(out, result["mbit"])})
+
+
+def _cut(path: Path, text: str, shares: Path, data_dir: str | None) -> None:
+    config = load_config(path, layout=text)
+    cut_from_config(config, config.layout.to_layout(), shares, data_dir)
+
+
+def train_on(network: Sequence[Host], words: Sequence[str], environment: Mapping[str, str], limit: float) -> None:
+    """Run a command once a host, with the variables that torchrun would set, and wait for all."""
+    ranks: list[subprocess.Popen[str]] = []
+    try:
+        for rank, host in enumerate(network):
+            variables = {
+                **os.environ,
+                **environment,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(network)),
+                "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": network[0].address,
+                "MASTER_PORT": str(_PORT),
+                "GLOO_SOCKET_IFNAME": host.interface,
+            }
+            ranks.append(
+                subprocess.Popen(  # noqa: S603
+                    host.command(words),
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        deadline = time.monotonic() + limit
+        for number, rank in enumerate(ranks):
+            try:
+                _, errors = rank.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise RunError(f"rank {number} did not end within {limit:g} s; raise limit.") from None
+            if rank.returncode != 0:
+                raise RunError(f"rank {number} ended with code {rank.returncode}: {errors.strip()[-500:]}")
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.communicate()
+
+
+def describe(out: Path, mbit: int) -> dict[str, Any]:
+    """A finished run in figures: the fastest epoch after the first, its bytes, and what its ranks waited.
+
+    `link_seconds` is the time that the busiest port needs for its bytes alone.
+    """
+    summary = json.loads((out / "summary.json").read_text())
+    epochs = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    later = [record for record in epochs if record["epoch"] > 1] or epochs  # the first may fill histories
+    best = min(later, key=lambda record: float(record["seconds"]))
+    sent = summary["communication"]
+    return {
+        "seconds": best["seconds"],
+        "bytes": sent["bytes_per_epoch"],
+        "by_axis": sent["by_axis"],
+        "link_seconds": max(sent["by_rank"]) * 8 / (mbit * 1e6),
+        "waits": [_waits(path, best["epoch"]) for path in sorted(out.glob("events/rank-*.jsonl"))],
+        "loss": summary["loss"],
+    }
+
+
+def _waits(path: Path, epoch: int) -> float:
+    """Seconds that a rank spent in transfers, sending included, in an epoch."""
+    total = 0.0
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        if event.get("epoch") == epoch and not event.get("evaluation"):
+            try:
+                action = Action.parse(event["name"])
+            except LayoutError:
+                continue
+            total += 0.0 if action.kind in COMPUTE else float(event["seconds"])
+    return total
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print as a table."""
+    if result["skipped"] is not None:
+        print(result["skipped"])
+        return
+    for sentence in result["said"]:
+        print(sentence)
+    runs = result["runs"]
+    if not runs:
+        return
+    first = runs[0]["seconds"]
+    print(f"{result['hosts']} hosts, {result['mbit']} Mbit/s; seconds of the fastest epoch after the first")
+    print(f"{'layout':<14} {'wire':<9} {'seconds':>8} {'faster':>7} {'MB sent':>8} {'link s':>7}  waits by rank")
+    for found in runs:
+        waits = " ".join(f"{wait:.2f}" for wait in found["waits"])
+        print(
+            f"{found['layout']:<14} {found['wire']:<9} {found['seconds']:8.2f} {first / found['seconds']:6.2f}x"
+            f" {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}  {waits}"
+        )
