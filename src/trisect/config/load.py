@@ -101,11 +101,14 @@ def apply_overrides(
     return result
 
 
+_SHORT = {"task": "name", "history": "preset"}
+
+
 def _set(target: dict[str, Any], keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         inner = target.get(key)
-        # `task: link-prediction` is short for {name: …}, so that --set task.option=… can add to it
-        inner = {"name": inner} if key == "task" and isinstance(inner, str) else inner
+        # `task: link-prediction` is short for {name: …}, and --set task.option=… adds to it
+        inner = {_SHORT[key]: inner} if key in _SHORT and isinstance(inner, str) else inner
         inner = dict(inner) if isinstance(inner, dict) else {}
         target[key] = inner
         target = inner

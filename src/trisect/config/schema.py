@@ -52,6 +52,12 @@ def _period(value: Any) -> Any:
     raise ValueError(f"is {value!r}, but must be a number of seconds above 0 or a text like 1d")
 
 
+def _blocks(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"is {value!r}, but must be a whole number of at least 1, or auto")
+
+
 def _weight_decay(value: Any) -> Any:
     numbers = value.values() if isinstance(value, dict) and value.keys() <= {"conv", "dense"} else [value]
     for number in numbers:
@@ -110,18 +116,64 @@ class TaskConfig(OpenSection):
     name: TaskName
 
 
+class HistoryConfig(Section):
+    """What a chunk reads of chunks that are not done yet: a preset, and what differs from it (None: nothing).
+
+    Attributes:
+        preset: `default`, `gnnpipe` (the paper's), or `exact`: no history at all.
+        start: `exact`: the first epoch reads no history and fills the buffers; `zero`: they begin empty.
+        period: history is fixed for so many epochs; 1: it is what the last epoch left.
+        shuffle: the order of chunks is drawn anew in each epoch.
+        scale: factor of the gradient of rows that other chunks read fresh.
+        refresh: before every so many epochs an exact pass forward fills the buffers; 0: never.
+        guard: before every so many epochs the exact training loss is compared with the stale one; 0: never.
+        margin: how far the exact loss may lie above the stale one, as a share of it.
+    """
+
+    preset: Literal["default", "gnnpipe", "exact"] = "default"
+    start: Literal["exact", "zero"] | None = None
+    period: Positive | None = None
+    shuffle: bool | None = None
+    scale: Annotated[float, Field(gt=0)] | None = None
+    refresh: NotNegative | None = None
+    guard: NotNegative | None = None
+    margin: Annotated[float, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _exact_has_no_parts(self) -> HistoryConfig:
+        given = [key for key, value in self.plain().items() if key != "preset" and value is not None]
+        if self.preset == "exact" and given:
+            raise ValueError(f"is exact and has a {given[0]}; leave one of them out")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """What is set, by name."""
+        return self.model_dump(exclude_none=True)
+
+
+def _preset(value: Any) -> Any:
+    return {"preset": value} if isinstance(value, str) else value
+
+
 class LayoutConfig(Section):
-    """The degrees of the three cuts and how each is carried out; `auto` leaves the choice to the planner."""
+    """The degrees of the three cuts and how each is carried out; `auto` leaves the choice to the planner.
+
+    Attributes:
+        blocks: how many blocks a timeline is cut into to save memory, or `auto`: as many as the free memory asks for.
+        temporal: how state crosses ranks along time.
+        partition: what cuts the vertices of a timeline: METIS, or Mt-KaHyPar on the hypergraph of its snapshots.
+    """
 
     auto: bool = False
     time: Positive = 1
     layer: Positive = 1
     vertex: Positive = 1
     chunks: Positive = 1
-    blocks: Positive = 1
+    blocks: Annotated[Any, AfterValidator(_blocks)] = 1
     temporal: Temporal = "auto"
-    history: Literal["default", "gnnpipe", "exact"] = "default"
+    history: Annotated[HistoryConfig, BeforeValidator(_preset)] = HistoryConfig()
     wire: Wire = "float32"
+    partition: Literal["metis", "hypergraph"] = "metis"
 
     def to_layout(self) -> Layout:
         """The value that is passed along."""
@@ -130,7 +182,7 @@ class LayoutConfig(Section):
             layer=self.layer,
             vertex=self.vertex,
             chunks=self.chunks,
-            blocks=self.blocks,
+            blocks=0 if self.blocks == "auto" else self.blocks,
             temporal=self.temporal,
             wire=self.wire,
         )
@@ -196,4 +248,6 @@ class Config(Section):
             plain["layout"] = "auto"
         else:
             del plain["layout"]["auto"]
+            history = self.layout.history.plain()
+            plain["layout"]["history"] = history if len(history) > 1 else history["preset"]
         return plain

@@ -175,13 +175,31 @@ def _costs(summary: Mapping[str, Any]) -> str:
     staleness = summary.get("staleness")
     exact = "Exact: no stale rows are read."
     if staleness is not None:
-        told = ", ".join(f"{key} {value}" for key, value in staleness.items())
-        exact = f"Rows of chunks that are not done yet are stale: {html.escape(told)}."
+        exact = html.escape(_stale_words(staleness))
     wire += f'<p class="note">{exact}</p>'
     return (
         f'<div class="two"><div class="card"><h3>Peak memory</h3>{memory}</div>'
         f'<div class="card"><h3>Bytes sent an epoch, by axis</h3>{wire}</div></div>'
     )
+
+
+def _stale_words(staleness: Mapping[str, Any]) -> str:
+    """What was stale and what the guard did, in sentences."""
+    told = f"Rows of chunks that are not done yet ({staleness['chunks']} chunks) are stale"
+    if staleness.get("historical_reads") is not None:
+        told += f": {staleness['historical_reads']:.0%} of all reads"
+    if staleness.get("drift") is not None:
+        told += f", which lie {staleness['drift']:.0%} from the fresh rows"
+    told += "."
+    loss = staleness.get("loss")
+    if loss is not None:
+        told += f" Training loss at epoch {loss['epoch']}: exact {loss['exact']:.4g}, stale {loss['stale']:.4g}."
+    for action in staleness.get("stepped_in", ()):
+        told += (
+            f" The guard stepped in at epoch {action['epoch']} ({action['why']}) and went back to epoch"
+            f" {action['back_to']}; then {action['then']}."
+        )
+    return told
 
 
 def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
-from trisect.errors import ConfigError
+from trisect.errors import ConfigError, unknown
 from trisect.noise import Noise
 
 
@@ -18,16 +19,31 @@ class History:
         period: history is fixed for so many epochs, then refreshed; 1: it is what the last epoch left.
         shuffle: the order of chunks is drawn anew in each epoch, the same on all ranks.
         scale: the gradient of rows that other chunks read fresh is multiplied by it.
+        refresh: before every so many epochs an exact pass forward fills the buffers; 0: never.
+        guard: before every so many epochs the exact training loss is computed, to be compared with the stale one;
+            0: never.
+        margin: how far the exact loss may lie above the stale one, as a share of it, before the guard steps in.
     """
 
     start: Literal["exact", "zero"] = "exact"
     period: int = 1
     shuffle: bool = True
     scale: float = 1.0
+    refresh: int = 0
+    guard: int = 10
+    margin: float = 0.25
 
-    def is_exact(self, epoch: int) -> bool:
-        """Whether an epoch (1, 2, …) runs over all rows at once."""
-        return self.start == "exact" and epoch == 1
+    def is_exact(self, epoch: int, first: int = 1) -> bool:
+        """Whether an epoch (1, 2, …) runs over all rows at once; `first` is the one that history begins with."""
+        return self.start == "exact" and epoch == first
+
+    def keeps(self, epoch: int, first: int = 1) -> bool:
+        """Whether what the epoch leaves is history from then on."""
+        return epoch % self.period == 0 or self.is_exact(epoch, first)
+
+    def refreshes(self, epoch: int) -> bool:
+        """Whether an exact pass comes before the epoch."""
+        return self.refresh > 0 and epoch % self.refresh == 0
 
     def order(self, chunks: int, seed: int, epoch: int) -> list[int]:
         """In which order chunks go forward."""
@@ -36,10 +52,40 @@ class History:
         place = Noise(seed, epoch)
         return sorted(range(chunks), key=lambda chunk: place.at(layer=chunk).key("chunk order"))
 
+    def parts(self) -> dict[str, Any]:
+        """As plain values by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def tightened(self, level: int, chunks: int) -> tuple[History | None, int, str]:
+        """The recipe and the number of chunks after `level` steps towards exact training, and what they are in words.
+
+        Level 0 is the recipe itself; 1 an exact epoch and from there on the history of the last epoch; 2 the same with
+        a quarter of the chunks, where that is more than one; then exact (None).
+        """
+        if level == 0:
+            return self, chunks, "as configured"
+        again = replace(self, start="exact", period=1)
+        steps: list[tuple[History | None, int, str]] = [
+            (again, chunks, "an exact epoch, then the last epoch's history")
+        ]
+        fewer = coarser(chunks)
+        if fewer > 1:
+            steps.append((again, fewer, f"an exact epoch, then {fewer} chunks instead of {chunks}"))
+        steps.append((None, 1, "exact epochs, without history"))
+        return steps[min(level, len(steps)) - 1]
+
+
+MERGED = 4
+
+
+def coarser(chunks: int) -> int:
+    """How many chunks there are when each `MERGED` consecutive ones become one."""
+    return -(-chunks // MERGED)
+
 
 PRESETS = {
     "default": History(),
-    "gnnpipe": History(start="zero", period=23, shuffle=True, scale=2.0),
+    "gnnpipe": History(start="zero", period=23, shuffle=True, scale=2.0, guard=0),
 }
 
 
@@ -48,3 +94,18 @@ def preset(name: str) -> History:
     if name not in PRESETS:
         raise ConfigError(f"layout.history is {name!r}; use {', '.join(PRESETS)} or exact.")
     return PRESETS[name]
+
+
+def recipe(given: str | Mapping[str, Any]) -> History | None:
+    """The recipe of that name, or with these parts (`preset` and what differs from it); None for `exact`."""
+    parts = {"preset": given} if isinstance(given, str) else dict(given)
+    name = parts.pop("preset", "default")
+    if name == "exact":
+        if parts:
+            raise ConfigError(f"layout.history is exact and has no {next(iter(parts))}; leave one of them out.")
+        return None
+    base = preset(name)
+    for part in parts:
+        if part not in base.parts():
+            raise ConfigError(unknown("part of layout.history", part, base.parts()))
+    return replace(base, **parts)

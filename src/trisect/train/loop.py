@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from trisect.errors import CheckpointError, ConfigError, RunError
 from trisect.runtime import Executor, peak_rss_bytes
 from trisect.schedule import Action, Kind, evaluation
+from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser, OptimiserName, WeightDecay
 from trisect.train.programs import Program
 from trisect.train.setup import ModelMaker, Setup
@@ -105,8 +107,9 @@ class Result:
         metrics: `train`, `val`, `test` → measures, with the parameters of the best epoch.
         best_epoch: its number; `best_value`: what was monitored.
         seconds: of each epoch in this process, evaluation apart; `evaluation_seconds`: all evaluations together.
-        communication, transfer, memory: as summary.json has them.
+        communication, transfer, memory, staleness: as summary.json has them.
         modules: `model` and `decoder`, with the parameters of the best epoch.
+        program: that was run; None where that was done by other processes.
     """
 
     loss: list[float]
@@ -121,8 +124,9 @@ class Result:
     transfer: dict[str, int]
     memory: dict[str, Any]
     modules: nn.ModuleDict
-    program: Program = field(repr=False)
+    program: Program | None = field(repr=False)
     stopped_early: bool = False
+    staleness: dict[str, Any] | None = None
 
     @property
     def seconds_per_epoch(self) -> dict[str, float]:
@@ -178,6 +182,7 @@ class Trainer:
         self.lr = LearningRate(options.lr, options.lr_schedule, options.epochs)
         self.monitor = options.monitor or setup.task.monitor
         self.ledger = self.program.ledger
+        self.guard = Guard.of(self.program, self.modules, self.optimiser)
         self.done = 0
         self.loss: list[float] = []
         self.best_value: float | None = None
@@ -193,22 +198,29 @@ class Trainer:
     def run(self) -> Result:
         """Train until the last epoch, or until patience ends."""
         options, seconds, evaluating = self.options, [], 0.0
-        transfer = {"full_bytes": 0, "sent_bytes": 0}
+        # of the latest epoch that brought snapshots to the device: where they are kept, that is the preparation
+        transfer = {"full_bytes": self.ledger.full_bytes, "sent_bytes": self.ledger.sent_bytes}
         sent: dict[str, int] = self.ledger.by_axis()
         while self.done < options.epochs and not self._out_of_patience():
             epoch = self.done + 1
+            evaluating += self._guard_before(epoch)
             begin = time.perf_counter()
             self.train_epoch(epoch)
+            if not math.isfinite(self._current):
+                self._rescue(epoch)
+                continue
             seconds.append(time.perf_counter() - begin)
             self.done = epoch
             self.loss.append(self._current)
             sent = self.ledger.by_axis()
-            transfer = {"full_bytes": self.ledger.full_bytes, "sent_bytes": self.ledger.sent_bytes}
+            if self.ledger.sent_bytes:
+                transfer = {"full_bytes": self.ledger.full_bytes, "sent_bytes": self.ledger.sent_bytes}
             record: dict[str, Any] = {
                 "epoch": epoch,
                 "loss": self._current,
                 "lr": self.lr.at(epoch),
                 "seconds": seconds[-1],
+                **self._guard_after(epoch),
             }
             improved = False
             if epoch % options.eval_every == 0:
@@ -241,6 +253,7 @@ class Trainer:
             modules=self.modules,
             program=self.program,
             stopped_early=self.done < options.epochs,
+            staleness=self._staleness(),
         )
 
     def train_epoch(self, epoch: int) -> float:
@@ -256,20 +269,59 @@ class Trainer:
         return {
             "bytes_per_epoch": sum(by_axis.values()),
             "by_axis": by_axis,
+            "by_rank": [int(size) for size in self.program.listed(float(sum(sent.values())))],
             "formula_bytes_per_epoch": self.program.formula_bytes,
         }
 
     def _step(self, action: Action) -> None:
         self._current = self.program.total_loss()
         if not math.isfinite(self._current):
-            raise RunError(
-                f"the loss of epoch {self.done + 1} is {self._current}; lower train.lr (now "
-                f"{self.lr.at(self.done + 1):g}), set train.clip, or check the features for huge values."
-            )
-
+            return
         if self.options.clip is not None:
             self.optimiser.clip(self.options.clip, self.program.total_square)
         self.optimiser.step(self.lr.at(self.done + 1))
+
+    def _guard_before(self, epoch: int) -> float:
+        """Seconds that the guard took before an epoch."""
+        if self.guard is None:
+            return 0.0
+        begin = time.perf_counter()
+        self.guard.before(epoch)
+        return time.perf_counter() - begin
+
+    def _guard_after(self, epoch: int) -> dict[str, Any]:
+        """What the guard has to say about an epoch, for its record."""
+        told = None if self.guard is None else self.guard.after(epoch, self._current, self.loss[0])
+        if told is None:
+            return {}
+        if "stepped_in" in told:
+            self._stepped_in(told["stepped_in"])
+        return {"guard": told}
+
+    def _rescue(self, epoch: int) -> None:
+        """After a loss that is not finite: what the guard can do, or an error."""
+        action = None if self.guard is None else self.guard.rescue(epoch, self._current)
+        if action is None:
+            raise RunError(
+                f"the loss of epoch {epoch} is {self._current}; lower train.lr (now {self.lr.at(epoch):g}), set"
+                " train.clip, or check the features for huge values."
+            )
+        self._stepped_in(action)
+
+    def _stepped_in(self, action: Mapping[str, Any]) -> None:
+        self.stale = 0
+        self.recorder.event("guard", time.time(), 0.0, **action)
+        warnings.warn(
+            f"Stale training left the exact one at epoch {action['epoch']} ({action['why']}); back to the state after"
+            f" epoch {action['back_to']}, then {action['then']}.",
+            stacklevel=2,
+        )
+
+    def _staleness(self) -> dict[str, Any] | None:
+        found = self.program.staleness()
+        if found is None or self.guard is None:
+            return found
+        return {**found, **self.guard.summary()}
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """The measures of these splits with the parameters as they are; nothing is dropped."""
@@ -330,6 +382,8 @@ class Trainer:
         tensors.update({f"best.{key}": tensor for key, tensor in self.best.items()})
         tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state().items()})
         tensors.update({f"program.{key}": tensor for key, tensor in self.program.state().items()})
+        if self.guard is not None:
+            tensors.update({f"good.{key}": tensor for key, tensor in self.guard.tensors().items()})
         return tensors
 
     def state_meta(self) -> dict[str, Any]:
@@ -344,6 +398,7 @@ class Trainer:
             "stale": self.stale,
             "lr": self.lr.state(),
             "loss": list(self.loss),
+            "guard": None if self.guard is None else self.guard.meta(),
         }
 
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -371,10 +426,14 @@ class Trainer:
                 if key.startswith("optimiser.") and key.split(".", 2)[2] in known
             }
         )
+        self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
+        if self.guard is not None and meta.get("guard") is not None:
+            good = {key.removeprefix("good."): v for key, v in tensors.items() if key.startswith("good.")}
+            own = {key: v for key, v in good.items() if key in known or key.split(".", 2)[-1] in known}
+            self.guard.load(own, meta["guard"])
         self.program.load_state(
             {key.removeprefix("program."): v for key, v in tensors.items() if key.startswith("program.")}
         )
-        self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
         self.monitor = meta["monitor"] if self.options.monitor is None else self.options.monitor
         self.best_epoch, self.best_value = int(meta["best_epoch"]), meta["best_value"]
         self.stale = int(meta["stale"])

@@ -100,7 +100,9 @@ class Optimiser:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take up a state that `state` gave."""
+        """Take up a state that `state` gave, and nothing else of what was there."""
+        if self._torch is not None:
+            self._torch.state.clear()
         for name, value in state.items():
             entry, key = name.split(".", 1)
             if key not in self.parameters:

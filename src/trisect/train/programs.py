@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trisect import ops
+from trisect.errors import RunError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Model, State
 from trisect.nn.dynamic import DynamicModel, Snapshots
 from trisect.noise import Noise
 from trisect.runtime.executor import Handler
+from trisect.runtime.history import History
 from trisect.runtime.ledger import Ledger
 from trisect.schedule.action import Action, Kind
 from trisect.schedule.builders import single
@@ -38,6 +41,7 @@ class Program(ABC):
     """
 
     formula_bytes: int = 0
+    history: History | None = None
 
     def __init__(
         self,
@@ -89,6 +93,19 @@ class Program(ABC):
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave."""
         del tensors
+
+    def exact_loss(self, epoch: int) -> float | None:
+        """The training loss computed exactly, with all that the epoch draws; None where every epoch is exact."""
+        del epoch
+        return None
+
+    def tighten(self, level: int, epoch: int) -> str:
+        """Be as strict as `History.tightened` says, from this epoch on; what that is in words."""
+        raise RunError(f"a program without history cannot be made stricter (level {level}, epoch {epoch})")
+
+    def staleness(self) -> dict[str, Any] | None:
+        """What was stale in the last epoch, measured; None where every epoch is exact."""
+        return None
 
     def handlers(self) -> dict[Kind, Handler]:
         """What to do for all actions but the step."""

@@ -13,7 +13,7 @@ from trisect.errors import LayoutError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Layer, Model
-from trisect.runtime.history import History, preset
+from trisect.runtime.history import History, recipe
 from trisect.runtime.mesh import Mesh
 from trisect.train.checkpoint import Shard, write_shard
 from trisect.train.cut_program import CutProgram, stage_bounds
@@ -28,9 +28,10 @@ from trisect.train.tasks.decoders import Decoder
 Gather = Callable[[Any], list[Any]]
 
 
-def history_of(layout: Layout, name: str) -> History | None:
-    """The recipe of that name; None where nothing is stale: one chunk, or `exact`."""
-    return None if layout.chunks == 1 or name == "exact" else preset(name)
+def history_of(layout: Layout, given: str | Mapping[str, Any]) -> History | None:
+    """The recipe of that name or with these parts; None where nothing is stale: one chunk, or `exact`."""
+    found = recipe(given)
+    return None if layout.chunks == 1 else found
 
 
 def cut_data(graph: Graph, maker: ModelMaker, task: Any, layout: Layout, options: TrainOptions, folder: Path) -> None:

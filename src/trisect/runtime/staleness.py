@@ -1,0 +1,68 @@
+"""How stale an epoch over chunks was: which reads were historical, and how far history was from the fresh rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trisect.partition.halo import Share
+
+SAMPLE = 256
+
+
+def historical_reads(share: Share, order: Sequence[int]) -> tuple[int, int]:
+    """Of the part's edges, how many read a row of a chunk that comes later in the order, and how many there are."""
+    row, column = share.adjacency.coordinates()
+    chunks = len(share.chunk_rows) - 1
+    if len(order) != chunks:
+        return 0, row.numel()
+    place = torch.empty(chunks, dtype=torch.int64)
+    place[list(order)] = torch.arange(chunks)
+    owner = torch.empty(share.adjacency.columns, dtype=torch.int64)
+    for chunk in range(chunks):
+        owner[share.chunk_rows[chunk] : share.chunk_rows[chunk + 1]] = chunk
+        for bounds in share.receive:
+            low, high = bounds[chunk]
+            owner[share.rows + low : share.rows + high] = chunk
+    when = place[owner]
+    return int((when[column] > when[row]).sum()), row.numel()
+
+
+class DriftMeter:
+    """Relative distance of historical rows to the fresh ones that replaced them, on a sample of rows.
+
+    Attributes:
+        total: the sum over layers of ‖history - fresh‖ / ‖fresh‖.
+        layers: how many these are.
+
+    Rows hold what neighbours read, dropout included, so that with dropout the drift is well above 0 even where
+    parameters stand still.
+    """
+
+    def __init__(self) -> None:
+        self.total, self.layers = 0.0, 0
+        self._rows = torch.zeros(0, dtype=torch.int64)
+        self._before: dict[str, Tensor] = {}
+
+    def before(self, history: Mapping[str, Tensor], kind: str, rows: int) -> None:
+        """Remember what an epoch is going to read: the tensors of `history` named `kind`.NUMBER."""
+        step = max(1, rows // SAMPLE)
+        self._rows = torch.arange(0, rows, step)
+        self._before = {
+            name.partition(".")[2]: self._sample(tensor)
+            for name, tensor in history.items()
+            if name.startswith(f"{kind}.")
+        }
+
+    def after(self, history: Mapping[str, Tensor]) -> None:
+        """Compare with what the epoch left."""
+        self.total, self.layers = 0.0, len(self._before)
+        for number, old in self._before.items():
+            fresh = self._sample(history[f"last.{number}"])
+            self.total += float((fresh - old).norm() / fresh.norm().clamp_min(1e-12))
+        self._before = {}
+
+    def _sample(self, tensor: Tensor) -> Tensor:
+        return tensor.index_select(0, self._rows.to(tensor.device)).float()
