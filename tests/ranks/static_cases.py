@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import random
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +14,22 @@ from torch import Tensor, nn
 
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
-from trisect.nn import build
-from trisect.nn.base import Context
+from trisect.nn import FromPyG, build
+from trisect.nn.base import Context, Model
 from trisect.noise import Noise
 from trisect.partition import cut_graph, share_of
+from trisect.partition.partition import Partition
 from trisect.runtime.exchange import Exchange
-from trisect.runtime.executor import Executor
+from trisect.runtime.executor import Executor, Handler
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.mesh import connect
-from trisect.runtime.static import StaticRank
-from trisect.schedule.action import Kind
+from trisect.runtime.static import StaticRank, exchanges_of
+from trisect.runtime.volume import static_volume
+from trisect.schedule.action import Action, Kind
 from trisect.schedule.pipeline import pipeline
 
 FEATURES, CLASSES = 5, 3
+_CUTS: dict[tuple[str, int, int], Partition] = {}
 
 
 def graph_of(name: str, n: int = 41) -> Tensor:
@@ -39,6 +46,10 @@ def graph_of(name: str, n: int = 41) -> Tensor:
     elif name == "path":
         dense += torch.diag(torch.ones(n - 1, dtype=torch.float64), 1)
         dense += torch.diag(torch.ones(n - 1, dtype=torch.float64), -1)
+    elif name == "components":
+        for low, high in ((0, n // 3), (n // 3, n)):
+            size = high - low
+            dense[low:high, low:high] = (torch.rand(size, size, generator=generator) < 0.2).double()
     elif name == "isolated":
         dense[: n // 2, : n // 2] = (torch.rand(n // 2, n // 2, generator=generator) < 0.2).double()
     dense.fill_diagonal_(1)
@@ -51,6 +62,40 @@ def sparse(dense: Tensor) -> Adjacency:
     pointers = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
     pointers[1:] = torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0)
     return Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
+
+
+def model_of(case: dict[str, Any]) -> Model:
+    """The case's model in float64, its start drawn by seed."""
+    if case["model"] == "pyg":
+        from torch_geometric.nn import GATConv, SAGEConv
+
+        convolutions = [
+            FromPyG(SAGEConv(FEATURES, 6), "relu", 0.3),
+            FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
+            FromPyG(SAGEConv(6, 6), "relu"),
+            FromPyG(SAGEConv(6, CLASSES)),
+        ]
+        model: Model = Model(convolutions, normalisation="none", self_loops=True).double()
+    else:
+        built = build(case["model"], FEATURES, CLASSES, **case.get("options", {})).double()
+        assert isinstance(built, Model)
+        model = built
+    model.reset_parameters(11)
+    return model
+
+
+def partition_of(case: dict[str, Any], matrix: Adjacency, layout: Layout) -> Partition:
+    """METIS, or by hand: `components` (parts that do not read each other), `uneven` (a part of two vertices)."""
+    count, chunks = matrix.rows, layout.chunks
+    how = case.get("cut", "metis")
+    if how == "metis":
+        place = (case.get("graph", "community"), layout.vertex, chunks)
+        if place not in _CUTS:
+            _CUTS[place] = cut_graph(matrix, layout.vertex, chunks)
+        return _CUTS[place]
+    vertex = torch.arange(count)
+    part = (vertex >= count // 3).long() if how == "components" else (vertex < count - 2).long().neg() + 1
+    return Partition.from_assignment(part * chunks + vertex % chunks, layout.vertex, chunks)
 
 
 def stage_bounds(layers: int, stages: int) -> list[int]:
@@ -105,7 +150,8 @@ def simulate_stale(
                 block = sparse(dense[rows][:, own_first])
                 place = Noise(at.seed, at.epoch, at.layer, at.step, rows)
                 near = {name: value[rows] for name, value in shared.items()}
-                out = layer.combine(read[own_first], current[rows], block, Context(place, near))
+                columns = Noise(at.seed, at.epoch, at.layer, at.step, own_first)
+                out = layer.combine(read[own_first], current[rows], block, Context(place, near, columns))
                 for k, vertex in enumerate(rows.tolist()):
                     outputs[vertex] = out[k]
             current = torch.stack([o for o in outputs if o is not None])
@@ -126,14 +172,18 @@ class Setting:
         self.x = torch.randn(n, FEATURES, generator=generator, dtype=torch.float64)
         self.y = torch.randint(CLASSES, (n,), generator=generator)
         self.train = torch.rand(n, generator=generator) < 0.5
-        self.model = build(case["model"], FEATURES, CLASSES, **case.get("options", {})).double()
-        self.model.reset_parameters(11)
+        self.model = model_of(case)
         self.layers: list[Any] = list(self.model.layers)
         self.bounds = stage_bounds(len(self.layers), self.layout.layer)
-        self.partition = cut_graph(sparse(self.dense), self.layout.vertex, self.layout.chunks)
+        self.partition = partition_of(case, sparse(self.dense), self.layout)
         order = self.partition.order
-        self.share = share_of(sparse(self.dense[order][:, order]), self.partition, self.mesh.way)
+        self.ordered = sparse(self.dense[order][:, order])
+        self.share = share_of(self.ordered, self.partition, self.mesh.way)
         self.own = order[slice(*self.partition.part(self.mesh.way))]
+        if case.get("untrained"):
+            self.train[order[slice(*self.partition.part(0))]] = False
+        self.overlap, self.delays = case.get("overlap", True), random.Random(self.mesh.rank)
+        self.delayed = case.get("delayed", False)
         self.ledger = Ledger()
         self.exchange = Exchange(self.mesh, self.ledger, self.layout.wire)
 
@@ -142,7 +192,7 @@ class Setting:
         picked = nn.functional.cross_entropy(output[chosen], self.y[vertices][chosen], reduction="sum")
         return picked / self.train.sum()
 
-    def rank(self, scale: float = 1.0, fixed: bool = False) -> StaticRank:
+    def rank(self, scale: float = 1.0, fixed: bool = False, dtype: torch.dtype = torch.float64) -> StaticRank:
         return StaticRank(
             self.layers,
             self.bounds,
@@ -153,21 +203,39 @@ class Setting:
             lambda output, rows: self.loss(output, self.own[rows]),
             scale=scale,
             fixed=fixed,
-            dtype=torch.float64,
+            dtype=dtype,
+            halo_vertices=self.partition.order[self.share.halo],
         )
 
     def epoch(self, rank: StaticRank, noise: Noise | None, order: list[int] | None) -> Tensor:
         """One epoch; without an order exact. Gradients are in the model's parameters. Gives the loss of all ranks."""
-        spatial = [
-            sum(layer.spatial for layer in self.layers[a:b])
-            for a, b in zip(self.bounds[:-1], self.bounds[1:], strict=True)
-        ]
+        spatial = exchanges_of(self.layers, self.bounds)
         layout = replace(self.layout, chunks=1) if order is None else self.layout
-        actions = pipeline(layout, spatial, order).ranks[self.mesh.rank]
+        actions = pipeline(layout, spatial, order, overlap=self.overlap).ranks[self.mesh.rank]
         handlers = {**rank.handlers(), Kind.STEP: lambda action: None}
+        if self.delayed:
+            handlers = {kind: self._late(handler) for kind, handler in handlers.items()}
         rank.begin(noise, actions, whole=order is None, train=True)
         Executor(handlers).run(actions)
         return self.exchange.sum_everywhere(rank.finish())
+
+    def _late(self, handler: Handler) -> Handler:
+        def run(action: Action) -> None:
+            time.sleep(self.delays.random() * 0.004)
+            handler(action)
+
+        return run
+
+    def formula(self) -> dict[str, int]:
+        """Bytes of an exact epoch."""
+        remote = [share_of(self.ordered, self.partition, p).halo.numel() for p in range(self.layout.vertex)]
+        weights = [
+            sum(p.numel() * p.element_size() for layer in self.layers[a:b] for p in layer.parameters())
+            for a, b in itertools.pairwise(self.bounds)
+        ]
+        return static_volume(
+            self.layers, self.bounds, self.layout, len(self.x), remote, weights, next(self.model.parameters()).dtype
+        )
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """The largest relative error of a gradient of this rank's layers."""
@@ -197,12 +265,41 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
     wanted = taken_gradients(setting.model)
     if case.get("break") == "halo":
         setting.share.send[(setting.mesh.way + 1) % setting.layout.vertex][0][:] = 0
-    total = setting.epoch(setting.rank(), noise, None)
+    rank = setting.rank()
+    total = setting.epoch(rank, noise, None)
     return {
         "gradient": setting.worst(wanted),
         "loss": abs(float(total) - float(loss.detach())) / abs(float(loss.detach())),
         "bytes": setting.ledger.by_axis(),
+        "formula": setting.formula(),
+        "boundary": rank.stage.share.interior()[0],
+        "halo": setting.share.halo.numel(),
     }
+
+
+def losses(case: dict[str, Any]) -> dict[str, Any]:
+    """Twenty epochs in float32 with Adam: the largest relative difference of a loss to one process."""
+    setting = Setting(case)
+    alone = copy.deepcopy(setting.model).float()
+    setting.model.float()
+    setting.x, setting.dense = setting.x.float(), setting.dense.float()
+    order = setting.partition.order
+    setting.share = share_of(sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.way)
+    matrix = sparse(setting.dense)
+    rank = setting.rank(dtype=torch.float32)
+    own = [p for layer in rank.stage.layers for p in layer.parameters()]
+    steps = [torch.optim.Adam(alone.parameters(), 0.01), torch.optim.Adam(own, 0.01)]
+    worst = 0.0
+    for epoch in range(20):
+        noise = Noise(seed=case.get("seed", 9), epoch=epoch)
+        loss = setting.loss(alone(setting.x, matrix, Noise(seed=9, epoch=epoch)), torch.arange(len(setting.x)))
+        loss.backward()
+        total = setting.epoch(rank, noise, None)
+        for step in steps:
+            step.step()
+            step.zero_grad()
+        worst = max(worst, abs(float(total) - float(loss.detach())) / float(loss.detach()))
+    return {"loss": worst}
 
 
 def stale(case: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ measured with `trisect train`: one rank of one thread against two.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,15 +19,17 @@ import yaml
 
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
-from trisect.errors import DataError
+from trisect.errors import DataError, LayoutError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.registry import build
 from trisect.partition import cut_graph, quality
 from trisect.runtime.volume import static_volume
+from trisect.schedule.action import Action, Kind
 from trisect.train.cut_program import stage_bounds
 from trisect.train.ranks import layer_cost
+from trisect.train.run_directory import RunDirectory
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "community": {"generate": "community", "vertices": 20_000},
@@ -114,7 +115,9 @@ def measure_speed(
     epochs: int = 4,
     model: str = "gcn",
 ) -> dict[str, Any]:
-    """Seconds of the best epoch on one rank and on two, one thread each."""
+    """One rank and two, one thread each: seconds of the best epoch, the most memory of a rank, and the seconds of the
+    last epoch that ranks waited for rows of others (`receive`, `halo`), on average.
+    """
     config: Mapping[str, Any] = {
         "data": {"generate": "community", "vertices": vertices, "degree": degree, "features": 64},
         "model": {"name": model, "layers": layers, "hidden": hidden, "dropout": 0.5},
@@ -125,13 +128,37 @@ def measure_speed(
     with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
         path = Path(folder, "config.yaml")
         path.write_text(yaml.safe_dump(dict(config)))
-        for layout in ("", "vertex=2", "layer=2,chunks=8"):
+        for layout in ("", "vertex=2", "layer=2,chunks=16", "layer=2,chunks=32"):
             out = Path(folder, layout or "one")
             command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
             command += ["--layout", layout] if layout else []
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-            found[layout or "one rank"] = json.loads((out / "summary.json").read_text())["seconds_per_epoch"]["best"]
+            found[layout or "one rank"] = _measured(RunDirectory.reopen(out))
     return found
+
+
+def _measured(run: RunDirectory) -> dict[str, Any]:
+    summary = run.summary() or {}
+    waits = {Kind.RECEIVE: 0.0, Kind.HALO: 0.0}
+    ranks = run.ranks()
+    for rank in ranks:
+        events = [event for event in run.events(rank) if event.get("epoch") == summary["epochs"]]
+        for event in events:
+            kind = _kind_of(event["name"])
+            if kind in waits:
+                waits[kind] += event["seconds"] / len(ranks)
+    return {
+        "seconds": summary["seconds_per_epoch"]["best"],
+        "peak_rss_bytes": max(summary["memory"]["peak_rss_bytes"]),
+        "waited": {kind.name.lower(): seconds for kind, seconds in waits.items()},
+    }
+
+
+def _kind_of(name: str) -> Kind | None:
+    try:
+        return Action.parse(name).kind
+    except LayoutError:
+        return None
 
 
 def show(result: dict[str, Any]) -> None:
@@ -148,6 +175,10 @@ def show(result: dict[str, Any]) -> None:
     for name, reason in result["skipped"].items():
         print(f"{name}: left out. {reason}")
     if "speed" in result:
-        one = result["speed"]["one rank"]
-        for layout, seconds in result["speed"].items():
-            print(f"{layout:<18} {seconds:7.2f} s an epoch, {one / seconds:.2f} times one rank of one thread")
+        one = result["speed"]["one rank"]["seconds"]
+        for layout, found in result["speed"].items():
+            print(
+                f"{layout:<18} {found['seconds']:7.2f} s an epoch, {one / found['seconds']:.2f} times one rank of one "
+                f"thread; {found['peak_rss_bytes'] / 2**30:.2f} GiB a rank; waited "
+                f"{found['waited']['halo']:.2f} s for halos, {found['waited']['receive']:.2f} s for chunks"
+            )

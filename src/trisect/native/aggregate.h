@@ -5,7 +5,8 @@
  *   out[i] = post(t)
  *
  * NULL means: values, row_scale and column_scale 1, add and bias 0, vertices row numbers. A row without entries has the
- * sum 0.
+ * sum 0. With post bit 2, row i of the matrix is row targets[i] of out and of add (each at most once): with add = out
+ * the sums are added to some rows of a larger array.
  * post: bit 0 relu (keeps NaN), bit 1 dropout, in this order; dropout zeroes an element whose
  * noise_bits(vertices[i], column) are below `threshold` and multiplies the others by `scale`.
  *
@@ -18,7 +19,7 @@
 
 #include "kernels.h"
 
-enum { POST_RELU = 1, POST_DROPOUT = 2 };
+enum { POST_RELU = 1, POST_DROPOUT = 2, POST_TARGETS = 4 };
 
 struct sum_arguments {
     const int64_t *starts, *ends;
@@ -37,6 +38,7 @@ struct sum_arguments {
     uint64_t key;
     uint32_t threshold;
     int32_t post, threads;
+    const int64_t *targets;
 };
 
 /* Rows in one piece of work: about 2048 entries, so that hubs are spread and handing out pieces costs nothing. */

@@ -95,14 +95,16 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
     }
 }
 
-/* The epilogue on `width` elements from feature `offset` of row i; sum is in the first-level cache. */
-static void NAME(finish)(const struct sum_arguments *a, int64_t i, int64_t offset, int64_t width, ACC *restrict sum) {
+/* The epilogue on `width` elements from feature `offset` of row i, which is row `target` of the result; sum is in the
+ * first-level cache. */
+static void NAME(finish)(const struct sum_arguments *a, int64_t i, int64_t target, int64_t offset, int64_t width,
+                         ACC *restrict sum) {
     const ACC *row_scale = a->row_scale;
     const ACC alpha = row_scale ? (ACC)a->alpha * row_scale[i] : (ACC)a->alpha, beta = (ACC)a->beta;
     if (alpha != 1)
         for (int64_t f = 0; f < width; f++) sum[f] *= alpha;
     if (a->add) {
-        const STORE *add = (const STORE *)a->add + i * a->add_stride + offset;
+        const STORE *add = (const STORE *)a->add + target * a->add_stride + offset;
         for (int64_t f = 0; f < width; f++) sum[f] += beta * TO_ACC(add[f]);
     }
     if (a->bias) {
@@ -141,6 +143,7 @@ INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) 
     const int bytes = (int)(width * (int64_t)sizeof(STORE)), ahead = bytes > 128 ? 16 : 32;
     const int epilogue = a->alpha != 1 || a->row_scale || a->add || a->bias || a->post;
     const int64_t piece_end = a->ends[last - 1];
+    const int64_t *targets = a->post & POST_TARGETS ? a->targets : NULL;
     for (int64_t i = first; i < last; i++) {
         const int64_t start = a->starts[i], end = a->ends[i];
         if (!contiguous && i + 1 < last) {
@@ -148,10 +151,11 @@ INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) 
             for (int64_t k = next; k < stop && k < next + ahead; k++)
                 NAME(prefetch)(from->x + offset, from, k, bytes);
         }
+        const int64_t target = targets ? targets[i] : i;
         VEC sum[WIDE];
         NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, plain, sum, vectors);
-        if (epilogue) NAME(finish)(a, i, offset, width, (ACC *)sum);
-        NAME(put)((STORE *)a->out + i * a->out_stride + offset, (const ACC *)sum, width);
+        if (epilogue) NAME(finish)(a, i, target, offset, width, (ACC *)sum);
+        NAME(put)((STORE *)a->out + target * a->out_stride + offset, (const ACC *)sum, width);
     }
 }
 

@@ -7,7 +7,7 @@ return value; nothing is kept on `self` between calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, Protocol, cast
@@ -33,11 +33,15 @@ class Context:
         shared: for the rows that are computed, the tensors named in `Layer.reads`.
         columns: noise of the block's columns; needed only where a block is not square and the layer draws random
             numbers for its columns too: before it reads neighbours (`Layer.draws_before`), or for pairs (attention).
+        own: gives the rows of `combine`'s message that belong to the block itself, where a cut keeps them apart.
+        into: [rows, message_channels], where `prepare` may put its result, so that nobody has to copy it there.
     """
 
     noise: Noise | None = None
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     columns: Noise | None = None
+    own: Callable[[], Tensor] | None = None
+    into: Tensor | None = None
 
 
 class Layer(nn.Module):
@@ -53,6 +57,9 @@ class Layer(nn.Module):
         writes: under which name later layers may read its output, or None.
         draws_before: whether `prepare` draws random numbers.
         preaggregates: whether `combine_aggregated` exists: all that the layer asks of its neighbours is Â·x.
+        collects: whether `combine` reads its message by `ops.convolve`, `ops.convolve_dense` or the sum of
+            `ops.aggregate`, and its own rows by `own_message`, and in no other way. Then a cut need not copy the rows
+            that a chunk reads.
     """
 
     in_channels: int
@@ -62,6 +69,7 @@ class Layer(nn.Module):
     writes: str | None = None
     draws_before: bool = False
     preaggregates: bool = False
+    collects: bool = False
 
     @property
     def message_channels(self) -> int:
@@ -126,6 +134,11 @@ class Layer(nn.Module):
 def own_rows(x: Tensor, adjacency: Adjacency) -> Tensor:
     """Of x [columns, …] the rows of the block itself."""
     return x[adjacency.self_start : adjacency.self_start + adjacency.rows]
+
+
+def own_message(message: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+    """Of the message [columns, …] the rows of the block itself, by way of the context where it has them."""
+    return own_rows(message, adjacency) if context.own is None else context.own()
 
 
 Normalisation = Literal["symmetric", "row", "none"]

@@ -31,6 +31,7 @@ class GCNLayer(Convolution):
     """
 
     preaggregates = True
+    collects = True
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, **options)
@@ -44,7 +45,7 @@ class GCNLayer(Convolution):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """x·Wᵀ where that is not wider than x."""
-        return ops.dense(x, self.weight) if self.transform_first else x
+        return ops.dense(x, self.weight, into=context.into) if self.transform_first else x
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours, and W if it is still to come."""

@@ -30,6 +30,7 @@ class GCN2Layer(Convolution):
 
     reads = ("h0",)
     preaggregates = True
+    collects = True
 
     def __init__(self, channels: int, *, alpha: float = 0.1, lam: float = 0.5, layer: int = 1, **options: Any) -> None:
         super().__init__(channels, channels, bias=False, **options)

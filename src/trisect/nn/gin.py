@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, own_rows
+from trisect.nn.base import Context, own_message
 from trisect.nn.convolution import Convolution, Norm
 from trisect.nn.initial import fan_in_, fill_
 
@@ -32,6 +32,7 @@ class GINLayer(Convolution):
     """
 
     preaggregates = True
+    collects = True
     eps: Tensor
 
     def __init__(
@@ -82,11 +83,11 @@ class GINLayer(Convolution):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """W1·x where that is not wider than x."""
-        return ops.dense(x, self.weight1) if self.transform_first else x
+        return ops.dense(x, self.weight1, into=context.into) if self.transform_first else x
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours and the vertex itself, then the rest of the MLP."""
-        own = (1.0 + self.eps) * own_rows(message, adjacency)
+        own = (1.0 + self.eps) * own_message(message, adjacency, context)
         if self.transform_first:
             hidden = ops.convolve(message, adjacency, add=own, bias=self.bias1, relu=self.mlp_norm is None)
         else:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, Layer, own_rows
+from trisect.nn.base import Context, Layer, own_message
 from trisect.nn.initial import fan_in_, fill_
 
 
@@ -24,6 +24,7 @@ class ResGCNLayer(Layer):
     """
 
     draws_before = True
+    collects = True
 
     def __init__(self, channels: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class ResGCNLayer(Layer):
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Both products and the residual."""
-        root = ops.dense(own_rows(message, adjacency), self.weight_root, self.bias, add=x)
+        root = ops.dense(own_message(message, adjacency, context), self.weight_root, self.bias, add=x)
         return root + ops.convolve_dense(message, adjacency, self.weight)
 
 

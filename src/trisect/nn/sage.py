@@ -40,7 +40,7 @@ class SAGELayer(Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.reduce = reduce
-        self.preaggregates = reduce == "sum"
+        self.preaggregates = self.collects = reduce == "sum"
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
         root = nn.Parameter(torch.empty(out_channels, in_channels)) if root_weight else None
         self.register_parameter("weight_root", root)
@@ -60,7 +60,7 @@ class SAGELayer(Convolution):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """x·Wᵀ where that is not wider than x."""
-        return ops.dense(x, self.weight) if self.transform_first else x
+        return ops.dense(x, self.weight, into=context.into) if self.transform_first else x
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Reduce over neighbours, W if it is still to come, and the root."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -46,6 +48,7 @@ class _SumArguments(ctypes.Structure):
         ("threshold", ctypes.c_uint32),
         ("post", ctypes.c_int32),
         ("threads", ctypes.c_int32),
+        ("targets", ctypes.c_void_p),
     )
 
 
@@ -65,9 +68,9 @@ def aggregate(x: Tensor, adjacency: Adjacency, reduce: Reduce = "sum") -> Tensor
     """
     _check(x, adjacency)
     if reduce == "sum":
-        return _sum(x, adjacency, None, None)
+        return _sum(x, adjacency, None, None, collector_of(x))
     if reduce == "mean":
-        return _sum(x, adjacency, _inverse_counts(adjacency, x.dtype), None)
+        return _sum(x, adjacency, _inverse_counts(adjacency, x.dtype), None, collector_of(x))
     if reduce == "max":
         result: Tensor = _Max.apply(x, adjacency)  # type: ignore[no-untyped-call]
         return result
@@ -88,6 +91,7 @@ def aggregate_into(
     relu: bool = False,
     p: float = 0.0,
     noise: Noise | None = None,
+    targets: Tensor | None = None,
 ) -> None:
     """out = dropout(relu(alpha · diag(row_scale) · A · diag(column_scale) · x + beta · add + bias)), without autograd.
 
@@ -100,15 +104,19 @@ def aggregate_into(
         add: [rows, features].
         bias: [features].
         p, noise: dropout as `ops.dropout` does it; none without noise.
+        targets: int64 [rows], all different; then row i of the result is row targets[i] of `out`, which keeps its other
+            rows, and of `add`. With add = out the sums are added to some rows of a larger tensor.
     """
     drop = noise is not None and p > 0.0
     if not (_native(x) and out.dtype == x.dtype and _adjacent(out)):
         y = sum_torch(x, adjacency, row_scale, column_scale)
         y = y if alpha == 1.0 else y * alpha
-        y = y if add is None else torch.add(y, add, alpha=beta)
+        if add is not None:
+            y = torch.add(y, add if targets is None else add.index_select(0, targets), alpha=beta)
         y = y if bias is None else y + bias
         y = torch.relu(y) if relu else y
-        out.copy_(dropout(y, p, noise))
+        y = dropout(y, p, noise)
+        _ = out.copy_(y) if targets is None else out.index_copy_(0, targets, y.to(out.dtype))
         return
     wide = KINDS[x.dtype][1]
     x = x if _adjacent(x) else x.contiguous()
@@ -118,6 +126,7 @@ def aggregate_into(
         add = add.to(x.dtype)
         add = add if _adjacent(add) else add.contiguous()
     vertices = noise_ids(noise, adjacency.rows) if noise is not None and drop else None
+    targets = None if targets is None else targets.contiguous()
     starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
     arguments = _SumArguments(
         *(starts.data_ptr(), ends.data_ptr(), adjacency.indices.data_ptr(), _pointer(values)),
@@ -128,11 +137,136 @@ def aggregate_into(
         *(alpha, beta, 1.0 / (1.0 - p) if drop else 1.0),
         noise.key("dropout") if noise is not None and drop else 0,
         drop_threshold(p) if drop else 0,
-        int(relu) | (2 if drop else 0),
+        int(relu) | (2 if drop else 0) | (0 if targets is None else 4),
         threads(),
+        _pointer(targets),
     )
     if _SUM[x.dtype](ctypes.byref(arguments)):
         raise MemoryError("no memory for an aggregation")
+
+
+class Collector:
+    """Where the gradient of rows that several blocks read is added up.
+
+    Autograd would make a tensor as large as all columns for each block. Here each block adds to the rows that it read.
+
+    Args:
+        shape, dtype, device: of the sum.
+        reads: which columns of a block to add to, and their rows of its transpose (`read_columns`: all that it reads).
+
+    Attributes:
+        blank: whether nothing was added yet.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+        reads: Callable[[Adjacency], tuple[Tensor | None, Adjacency]] | None = None,
+    ) -> None:
+        self.blank = True
+        self._reads = read_columns if reads is None else reads
+        self._shape, self._dtype, self._device = shape, dtype, device
+        self._total: Tensor | None = None
+
+    @classmethod
+    def of(cls, total: Tensor) -> Collector:
+        """One that begins with this sum."""
+        found = cls((total.shape[0], total.shape[1]), total.dtype, total.device)
+        found._total, found.blank = total, False
+        return found
+
+    def rows(self) -> Tensor:
+        """The sum so far [columns, features], zeros where nothing was added."""
+        total = self._place()
+        if self.blank:
+            total.zero_()
+            self.blank = False
+        return total
+
+    def _place(self) -> Tensor:
+        """Memory for the sum, taken when it is first needed."""
+        if self._total is None:
+            self._total = empty(self._shape, self._dtype, self._device)
+        return self._total
+
+    @torch.no_grad()
+    def add(
+        self,
+        gradient: Tensor,
+        block: Adjacency,
+        *,
+        alpha: float = 1.0,
+        row_scale: Tensor | None = None,
+        column_scale: Tensor | None = None,
+    ) -> None:
+        """sum += alpha · (diag(row_scale) · block · diag(column_scale))ᵀ · gradient."""
+        targets, turned = self._reads(block)
+        if self.blank and 2 * turned.rows > block.columns:
+            # the first to add writes all rows, which saves a pass that zeroes them
+            self.blank = False
+            aggregate_into(
+                self._place(), gradient, block.transpose(), alpha=alpha, row_scale=column_scale, column_scale=row_scale
+            )
+            return
+        total = self.rows()
+        if column_scale is not None and targets is not None:
+            column_scale = column_scale[targets]
+        aggregate_into(
+            total,
+            gradient,
+            turned,
+            alpha=alpha,
+            row_scale=column_scale,
+            column_scale=row_scale,
+            add=total,
+            targets=targets,
+        )
+
+
+def collect(message: Tensor, collector: Collector) -> Tensor:
+    """The same tensor, the gradient of whose aggregations goes to the collector instead of autograd."""
+    vars(message)["collector"] = collector
+    return message
+
+
+def collector_of(message: Tensor) -> Collector | None:
+    """What `collect` attached to this very tensor."""
+    found = getattr(message, "collector", None)
+    return found if isinstance(found, Collector) else None
+
+
+def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
+    """total[rows] += x, for different rows (int64), without autograd."""
+    count = rows.numel()
+    if count == 0:
+        return
+    if not (_native(total) and total.dtype == x.dtype):
+        total.index_add_(0, rows, x.to(total.dtype))
+        return
+    places = torch.arange(count + 1)
+    each = Adjacency(places[:-1], places[1:], places[:-1].to(torch.int32), None, count)
+    aggregate_into(total, x, each, add=total, targets=rows)
+
+
+def read_columns(block: Adjacency) -> tuple[Tensor | None, Adjacency]:
+    """The columns that a block reads (None: all), and their rows of its transpose. Found once."""
+    found = block._cache.get("read")
+    if isinstance(found, tuple):
+        return found
+    known = "transpose" in block._cache
+    turned = block.transpose()
+    rows = torch.nonzero(turned.ends > turned.starts)[:, 0]
+    result: tuple[Tensor | None, Adjacency] = (None, turned)
+    if rows.numel() < turned.rows:
+        part = replace(turned, starts=turned.starts[rows], ends=turned.ends[rows], _cache={})
+        result = (rows, part)
+        if not known and 2 * rows.numel() <= turned.rows:
+            # two integers for every column of the whole matrix are much for a small block
+            block._cache.pop("transpose")
+    block._cache["read"] = result
+    return result
 
 
 def values_as(adjacency: Adjacency, dtype: torch.dtype) -> Tensor | None:
@@ -150,8 +284,14 @@ def values_as(adjacency: Adjacency, dtype: torch.dtype) -> Tensor | None:
     return found
 
 
-def _sum(x: Tensor, adjacency: Adjacency, row_scale: Tensor | None, column_scale: Tensor | None) -> Tensor:
-    result: Tensor = _Sum.apply(x, adjacency, row_scale, column_scale)  # type: ignore[no-untyped-call]
+def _sum(
+    x: Tensor,
+    adjacency: Adjacency,
+    row_scale: Tensor | None,
+    column_scale: Tensor | None,
+    collector: Collector | None = None,
+) -> Tensor:
+    result: Tensor = _Sum.apply(x, adjacency, row_scale, column_scale, collector)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -160,9 +300,14 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, adjacency: Adjacency, row_scale: Tensor | None, column_scale: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        adjacency: Adjacency,
+        row_scale: Tensor | None,
+        column_scale: Tensor | None,
+        collector: Collector | None,
     ) -> Tensor:
-        ctx.adjacency, ctx.scales = adjacency, (row_scale, column_scale)
+        ctx.adjacency, ctx.scales, ctx.collector = adjacency, (row_scale, column_scale), collector
         if not _native(x):
             return sum_torch(x, adjacency, row_scale, column_scale)
         out = empty((adjacency.rows, x.shape[1]), x.dtype)
@@ -172,7 +317,10 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         row_scale, column_scale = ctx.scales
-        return _sum(gradient, ctx.adjacency.transpose(), column_scale, row_scale), None, None, None
+        if ctx.collector is not None:
+            ctx.collector.add(gradient, ctx.adjacency, row_scale=row_scale, column_scale=column_scale)
+            return None, None, None, None, None
+        return _sum(gradient, ctx.adjacency.transpose(), column_scale, row_scale), None, None, None, None
 
 
 class _Max(torch.autograd.Function):
@@ -201,7 +349,7 @@ class _Max(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (winner,) = ctx.saved_tensors
         adjacency: Adjacency = ctx.adjacency
-        turned = adjacency.transpose()
+        turned = adjacency.transpose(positions=True)
         if not _native(gradient) or turned.positions is None:
             return max_backward_torch(gradient, winner, adjacency), None
         rows, features = turned.rows, gradient.shape[1]

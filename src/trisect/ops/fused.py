@@ -19,7 +19,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.noise import Noise
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
-from trisect.ops.aggregate import aggregate, aggregate_into
+from trisect.ops.aggregate import Collector, aggregate, aggregate_into, collector_of
 from trisect.ops.dropout import dropout
 from trisect.ops.memory import empty
 
@@ -33,6 +33,7 @@ def dense(
     relu: bool = False,
     p: float = 0.0,
     noise: Noise | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
     """dropout(relu(x·weightᵀ + add + bias)), each row for itself.
 
@@ -42,14 +43,16 @@ def dense(
         bias: [outputs].
         add: [rows, outputs].
         relu, p, noise: what follows; no dropout without noise.
+        into: [rows, outputs], where a native kernel writes the result; it is then the tensor that is returned.
     """
     rows, outputs = x.shape[0], weight.shape[0]
+    _check("into", into, rows, outputs)
     _check("x", x, rows, weight.shape[1])
     _check("add", add, rows, outputs)
     _check("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
-    if usable(x, weight, bias, add):
-        result: Tensor = _Dense.apply(x, weight, bias, add, finish)  # type: ignore[no-untyped-call]
+    if usable(x, weight, bias, add, into):
+        result: Tensor = _Dense.apply(x, weight, bias, add, finish, [into])  # type: ignore[no-untyped-call]
         return result
     y = functional.linear(x, weight, bias)
     return _plain(y if add is None else y + add, finish)
@@ -92,7 +95,7 @@ def convolve(
     _check("bias", bias, features)
     finish = Finish.of(relu, p, noise, rows)
     if usable(message, add, bias):
-        result: Tensor = _Convolve.apply(message, add, bias, adjacency, finish)  # type: ignore[no-untyped-call]
+        result: Tensor = _Convolve.apply(message, add, bias, adjacency, finish, collector_of(message))  # type: ignore[no-untyped-call]
         return result
     y = aggregate(message, adjacency)
     y = y if add is None else y + add
@@ -126,7 +129,9 @@ def convolve_dense(
     if add is None:
         share = 0.0
     if usable(x, weight, bias, add):
-        result: Tensor = _ConvolveDense.apply(x, weight, bias, add, adjacency, share, finish)  # type: ignore[no-untyped-call]
+        result: Tensor = _ConvolveDense.apply(  # type: ignore[no-untyped-call]
+            x, weight, bias, add, adjacency, share, finish, collector_of(x)
+        )
         return result
     support = aggregate(x, adjacency)
     if add is not None:
@@ -146,10 +151,19 @@ def _plain(y: Tensor, finish: Finish) -> Tensor:
 
 class _Dense(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None, finish: Finish) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        add: Tensor | None,
+        finish: Finish,
+        into: list[Tensor | None],
+    ) -> Tensor:
         needs = ctx.needs_input_grad
         x = rows_contiguous(x)
-        out, bits = product(x, weight, bias, add, finish, mark=any(needs))
+        # in a list, since autograd takes a tensor among the arguments for an input
+        out, bits = product(x, weight, bias, add, finish, mark=any(needs), out=into[0])
         ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None, bits)
         ctx.finish = finish
         ctx.shape = x.shape
@@ -168,7 +182,7 @@ class _Dense(torch.autograd.Function):
             gradient, bits, x, weight, ctx.finish, inputs=ctx.shape[1], gx=gx, want_bias=needs[2], masked=masked
         )
         gadd = (gradient if masked is None else masked) if needs[3] else None
-        return gx, gw, gbias, gadd, None
+        return gx, gw, gbias, gadd, None, None
 
 
 class _Branches(torch.autograd.Function):
@@ -216,12 +230,18 @@ class _Branches(torch.autograd.Function):
 class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, message: Tensor, add: Tensor | None, bias: Tensor | None, adjacency: Adjacency, finish: Finish
+        ctx: Any,
+        message: Tensor,
+        add: Tensor | None,
+        bias: Tensor | None,
+        adjacency: Adjacency,
+        finish: Finish,
+        collector: Collector | None,
     ) -> Tensor:
         out = empty((adjacency.rows, message.shape[1]), message.dtype)
         aggregate_into(out, message, adjacency, add=add, bias=bias, relu=finish.relu, p=finish.p, noise=finish.noise)
         ctx.save_for_backward(out if finish.relu and any(ctx.needs_input_grad) else None)
-        ctx.adjacency = adjacency
+        ctx.adjacency, ctx.collector = adjacency, collector
         ctx.finish = finish
         return out
 
@@ -231,10 +251,12 @@ class _Convolve(torch.autograd.Function):
         needs = ctx.needs_input_grad
         gradient, gbias = finish_gradient(rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2])
         gmessage = None
-        if needs[0]:
+        if needs[0] and ctx.collector is not None:
+            ctx.collector.add(gradient, ctx.adjacency)
+        elif needs[0]:
             gmessage = empty((ctx.adjacency.columns, gradient.shape[1]), gradient.dtype)
             aggregate_into(gmessage, gradient, ctx.adjacency.transpose())
-        return gmessage, gradient if needs[1] else None, gbias, None, None
+        return gmessage, gradient if needs[1] else None, gbias, None, None, None
 
 
 class _ConvolveDense(torch.autograd.Function):
@@ -248,13 +270,14 @@ class _ConvolveDense(torch.autograd.Function):
         adjacency: Adjacency,
         share: float,
         finish: Finish,
+        collector: Collector | None,
     ) -> Tensor:
         needs = ctx.needs_input_grad
         support = empty((adjacency.rows, x.shape[1]), x.dtype)
         aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share)
         out, bits = product(support, weight, bias, None, finish, mark=any(needs))
         ctx.save_for_backward(support if needs[1] else None, weight if needs[0] or needs[3] else None, bits)
-        ctx.adjacency = adjacency
+        ctx.adjacency, ctx.collector = adjacency, collector
         ctx.share = share
         ctx.finish = finish
         ctx.inputs = x.shape[1]
@@ -281,10 +304,12 @@ class _ConvolveDense(torch.autograd.Function):
             want_bias=needs[2],
         )
         gx = None
-        if needs[0] and g_support is not None:
+        if needs[0] and g_support is not None and ctx.collector is not None:
+            ctx.collector.add(g_support, ctx.adjacency, alpha=(1.0 - share) / factor)
+        elif needs[0] and g_support is not None:
             gx = empty((ctx.adjacency.columns, ctx.inputs), gradient.dtype)
             aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - share) / factor)
         gadd = g_support if needs[3] else None
         if needs[3] and share == 0.0:
             gadd = torch.zeros(gradient.shape[0], ctx.inputs, dtype=gradient.dtype)
-        return gx, gw, gbias, gadd, None, None, None
+        return gx, gw, gbias, gadd, None, None, None, None

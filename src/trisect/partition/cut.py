@@ -27,7 +27,17 @@ def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) 
             members = torch.nonzero(assignment == part).flatten()
             fine[members] = _cut_members(adjacency, members, chunks, seed)
         assignment = assignment * chunks + fine
-    return Partition.from_assignment(assignment, parts, chunks)
+    return Partition.from_assignment(assignment, parts, chunks, first=_boundary(adjacency, assignment // chunks))
+
+
+def _boundary(adjacency: Adjacency, part: Tensor) -> Tensor:
+    """bool [vertices]: which of them another part reads, or read one of another part."""
+    row, column = adjacency.coordinates()
+    crossing = part[row] != part[column]
+    found = torch.zeros(adjacency.rows, dtype=torch.bool)
+    found[row[crossing]] = True
+    found[column[crossing]] = True
+    return found
 
 
 def _cut_members(adjacency: Adjacency, members: Tensor, chunks: int, seed: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -41,6 +42,22 @@ class Share:
         """How many vertices the part has."""
         return self.adjacency.rows
 
+    def interior(self) -> tuple[int, ...]:
+        """For each chunk, the own row from which on no row of it reads the halo or is read by another part."""
+        matrix = self.adjacency
+        filled = matrix.ends > matrix.starts
+        last = matrix.indices[(matrix.ends - 1).clamp_min(0)] if matrix.indices.numel() else matrix.starts
+        # columns ascend in a row, and those of the halo come last
+        outer = filled & (last - matrix.column_base >= self.rows)
+        for chunks in self.send:
+            for rows in chunks:
+                outer[rows] = True
+        found = []
+        for low, high in pairwise(self.chunk_rows):
+            rows = torch.nonzero(outer[low:high])
+            found.append(low + int(rows[-1]) + 1 if rows.numel() else low)
+        return tuple(found)
+
 
 def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
     """The share of one part. `adjacency` is square and its rows and columns stand in partition order."""
@@ -57,6 +74,18 @@ def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
     chunk_rows = tuple(s - first for s in partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1])
     send = _send_lists(adjacency, partition, part)
     return Share(part, reach.adjacency, reach.others, receive, send, chunk_rows)
+
+
+def merge_chunks(share: Share, factor: int) -> Share:
+    """The same share with each `factor` consecutive chunks made one."""
+    count = len(share.chunk_rows) - 1
+    groups = [range(low, min(low + factor, count)) for low in range(0, count, factor)]
+    return replace(
+        share,
+        receive=tuple(tuple((owner[g[0]][0], owner[g[-1]][1]) for g in groups) for owner in share.receive),
+        send=tuple(tuple(torch.cat([rows[c] for c in g]) for g in groups) for rows in share.send),
+        chunk_rows=tuple(share.chunk_rows[g[0]] for g in groups) + share.chunk_rows[-1:],
+    )
 
 
 def _send_lists(adjacency: Adjacency, partition: Partition, part: int) -> tuple[tuple[Tensor, ...], ...]:

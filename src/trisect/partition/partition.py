@@ -34,11 +34,15 @@ class Partition:
             )
 
     @classmethod
-    def from_assignment(cls, assignment: Tensor, parts: int, chunks: int = 1) -> Partition:
-        """From the number part · chunks + chunk of each vertex; inside a chunk vertices keep their order."""
+    def from_assignment(cls, assignment: Tensor, parts: int, chunks: int = 1, first: Tensor | None = None) -> Partition:
+        """From the number part · chunks + chunk of each vertex.
+
+        Inside a chunk vertices keep their order; those of `first` (bool [vertices]) come before the others.
+        """
         count = parts * chunks
-        sizes = torch.bincount(assignment.to(torch.int64), minlength=count)
-        order = torch.argsort(assignment.to(torch.int64), stable=True)
+        number = assignment.to(torch.int64)
+        sizes = torch.bincount(number, minlength=count)
+        order = torch.argsort(number if first is None else 2 * number + (~first).to(torch.int64), stable=True)
         starts = [0, *torch.cumsum(sizes, 0).tolist()]
         return cls(order, tuple(starts), parts, chunks)
 

@@ -6,73 +6,46 @@ by several chunks: its gradient is complete only when the last of them is done. 
 order, so it is complete when it is needed.)
 
 Rows of chunks that are not done yet in this epoch hold *history*, values of an earlier epoch, which are constants.
+
+A chunk is worked on in up to two pieces: its boundary rows, which take part in the exchange with other ways, and its
+interior rows. Nothing is copied for a piece: it reads the buffer of all columns through a view of the adjacency's rows,
+and adds the gradients of what it read to one tensor of all columns. Layers that do more with their message than sum it
+up (`Layer.collects` is false) get the rows that a chunk reads as a tensor of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.noise import Noise
+from trisect.ops.aggregate import Collector, add_rows, collect, read_columns
+from trisect.ops.memory import empty
 from trisect.partition.halo import Share
-from trisect.partition.reach import Reach, reach_of
+from trisect.partition.reach import reach_of
+from trisect.runtime.visit import Piece, Reading, Visit, joined_gradients, read_rows, same_rows, segments_of
+from trisect.schedule.action import Side
 
-
-@dataclass(frozen=True)
-class Segment:
-    """Layers between two readings of neighbours: `combine` reads, `local` work on single rows, `prepare` sends."""
-
-    combine: int | None
-    local: tuple[int, ...]
-    prepare: int | None
-
-
-def segments_of(layers: Sequence[Layer]) -> tuple[Segment, ...]:
-    """The segments of a stage; their layers are counted from the stage's first."""
-    result = []
-    combine: int | None = None
-    local: list[int] = []
-    for number, layer in enumerate(layers):
-        if layer.spatial:
-            result.append(Segment(combine, tuple(local), number))
-            combine, local = number, []
-        else:
-            local.append(number)
-    result.append(Segment(combine, tuple(local), None))
-    return tuple(result)
-
-
-@dataclass
-class Visit:
-    """A chunk on its way through the stage in one epoch."""
-
-    rows: slice
-    x: Tensor
-    shared: dict[str, Tensor]
-    inputs: Tensor
-    shared_inputs: dict[str, Tensor]
-    outputs: list[Tensor] = field(default_factory=list)
-    messages: list[Tensor] = field(default_factory=list)
-    leaves: list[Tensor] = field(default_factory=list)
-    read: list[Tensor] = field(default_factory=list)
-    written: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+Loss = Callable[[Tensor, slice], Tensor]
 
 
 class Stage:
-    """The forward and backward of one stage over one part, by chunk and segment.
+    """The forward and backward of one stage over one part, by chunk, side and segment.
 
     Args:
         layers: the stage's layers, `first` the number of its first layer in the model.
         share: the part (one part: the whole graph), its columns own rows and then halo.
-        vertices: the user's ids of the own rows.
+        vertices: the user's ids of the columns (of the own rows alone where no layer draws numbers for pairs).
         scale: by how much the gradient of rows read fresh by other chunks is multiplied (technique 3; 1: not at all).
         fixed: history stays as `keep` found it, zero before (technique 2); otherwise it is what the last epoch left.
+        dtype: of the rows.
+        aggregated: [rows, in_channels], Â·x of the first layer where it is known.
     """
 
     def __init__(
@@ -84,22 +57,31 @@ class Stage:
         *,
         scale: float = 1.0,
         fixed: bool = False,
+        dtype: torch.dtype = torch.float32,
+        aggregated: Tensor | None = None,
     ) -> None:
         self.layers, self.first, self.share, self.vertices, self.scale = list(layers), first, share, vertices, scale
-        self.fixed = fixed
-        self.segments = segments_of(self.layers)
+        self.fixed, self.dtype, self.aggregated = fixed, dtype, aggregated
+        self.segments = segments_of(self.layers, known=aggregated is not None)
         self.rows, self.columns = share.adjacency.rows, share.adjacency.columns
-        self._history: list[Tensor | None] = [None] * (len(self.segments) - 1)
-        self._kept: list[Tensor | None] = [None] * (len(self.segments) - 1)
+        count = len(self.segments) - 1
+        self._history: list[Tensor | None] = [None] * count
+        self._kept: list[Tensor | None] = [None] * count
         self.buffers = self._history
-        self.gradients: list[Tensor | None] = [None] * (len(self.segments) - 1)
-        self.visits: dict[int, Visit] = {}
+        self.gradients: list[Collector | None] = [None] * count
+        self.visits: dict[int, dict[Side, Visit]] = {}
         self.noise: Noise | None = None
         self.whole = True
-        bounds = share.chunk_rows
-        self._reaches: list[Reach] = []
-        if len(bounds) > 2:
-            self._reaches = [reach_of(share.adjacency, a, b) for a, b in pairwise(bounds)]
+        # history is read where a part has several chunks; else a buffer is needed until the next segment is done
+        self._stale = len(share.chunk_rows) > 2
+        self._collects = all(layer.collects for layer in self.layers if layer.spatial)
+        self._token = torch.zeros((), requires_grad=True)
+        self._pieces: dict[tuple[int, Side], Piece] = {}
+        self._interior = share.interior() if self._collects else share.chunk_rows[1:]
+        # backward: the chunk at work, the columns whose chunks are still to come, and what its pieces add to
+        self._chunk: int | None = None
+        self._waiting = torch.ones(0, dtype=torch.bool)
+        self._wanted: dict[int, tuple[Tensor | None, Adjacency]] = {}
 
     def begin(self, noise: Noise | None, *, whole: bool, aside: bool = False) -> None:
         """Begin a pass over all rows at once (`whole`, exact) or chunk by chunk.
@@ -108,7 +90,9 @@ class Stage:
         """
         self.noise, self.whole = noise, whole
         self.visits.clear()
-        self.buffers = [None] * len(self._history) if aside else self._history
+        self._chunk = None
+        self._waiting = torch.ones(self.columns, dtype=torch.bool, device=self.share.adjacency.device)
+        self.buffers = [None] * len(self._history) if aside or not self._stale else self._history
         if self.fixed and not whole and not aside:
             for buffer, kept in zip(self._history, self._kept, strict=True):
                 if buffer is not None and kept is None:
@@ -119,7 +103,7 @@ class Stage:
             if whole:
                 self.gradients[segment] = None
             elif gradient is not None:
-                gradient.zero_()
+                gradient.blank = True
 
     def keep(self) -> None:
         """From now on, history is what the buffers hold at this moment, until the next call."""
@@ -148,82 +132,231 @@ class Stage:
 
     def enter(self, chunk: int, x: Tensor, shared: dict[str, Tensor], *, trained: bool) -> None:
         """A chunk arrives with its input rows and the shared inputs that later layers read."""
-        x = x.detach().requires_grad_(trained)
-        leaves = {name: value.detach().requires_grad_(trained) for name, value in shared.items()}
-        self.visits[chunk] = Visit(self.rows_of(chunk), x, dict(leaves), x, leaves)
+        low = self.rows_of(chunk).start
+        visits = self.visits[chunk] = {}
+        for side, piece in self._pieces_of(chunk):
+            part = slice(piece.rows.start - low, piece.rows.stop - low)
+            rows = x[part].detach().requires_grad_(trained)
+            leaves = {name: value[part].detach().requires_grad_(trained) for name, value in shared.items()}
+            visits[side] = Visit(piece, rows, dict(leaves), rows, leaves)
 
-    def forward(self, chunk: int, segment: int) -> None:
-        """Run a segment of a chunk. Its message rows are then in the buffer of the segment."""
-        visit = self.visits[chunk]
+    def forward(self, chunk: int, segment: int, side: Side | None = None) -> None:
+        """Run a segment of a chunk, or of one side of it. Its message rows are then in the buffer of the segment."""
+        for visit in self._visits(chunk, side):
+            self._forward(visit, segment)
+
+    def _forward(self, visit: Visit, segment: int) -> None:
         part = self.segments[segment]
-        block = self._block(chunk)
+        block = visit.piece.block
         x = visit.x
         if part.combine is not None:
-            message = self._gather(chunk, segment - 1)
-            message = message.detach().requires_grad_(torch.is_grad_enabled())
-            visit.read.append(message)
-            layer = self.layers[part.combine]
-            x = layer.combine(message, x, block, self._context(part.combine, visit))
+            message, own = self._read(visit, segment - 1)
+            x = self.layers[part.combine].combine(message, x, block, self._context(part.combine, visit, own=own))
+            del message, own
             x = self._write(part.combine, x, visit)
         for number in part.local:
-            x = self.layers[number](x, block, self._context(number, visit))
+            layer, context = self.layers[number], self._context(number, visit)
+            if number == 0 and self.aggregated is not None:
+                x = layer.combine_aggregated(self.aggregated[visit.rows], x, context)
+            else:
+                x = layer(x, block, context)
             x = self._write(number, x, visit)
-        visit.outputs.append(x)
+        trained = torch.is_grad_enabled()
+        if trained or part.prepare is None:
+            visit.outputs[segment] = x
         if part.prepare is None:
             visit.x = x
             return
-        leaf = x.detach().requires_grad_(torch.is_grad_enabled())
-        message = self.layers[part.prepare].prepare(leaf, self._context(part.prepare, visit))
-        visit.leaves.append(leaf)
-        visit.messages.append(message)
+        buffer = self.message_rows(segment)
+        target = same_rows(buffer, visit.rows.start, visit.rows.stop)
+        leaf = x.detach().requires_grad_(trained and x.requires_grad)
+        message = self.layers[part.prepare].prepare(leaf, self._context(part.prepare, visit, into=target))
+        if message.data_ptr() != target.data_ptr():
+            target.copy_(message.detach())
         visit.x = leaf
-        buffer = self._buffer(segment, message)
-        buffer[visit.rows] = message.detach()
+        if trained:
+            visit.leaves[segment] = leaf
+            if message is not leaf and message.requires_grad:
+                # the place in the graph alone: the rows are in the buffer, which is soon free
+                visit.messages[segment] = get_gradient_edge(message)
 
-    def backward(self, chunk: int, segment: int, gradient: Tensor | None, loss: Tensor | None = None) -> None:
-        """Back through a segment. `gradient` is that of the stage's output, for the last segment alone; or its loss."""
-        visit = self.visits[chunk]
+    def backward(
+        self,
+        chunk: int,
+        segment: int,
+        side: Side | None = None,
+        *,
+        gradient: Tensor | None = None,
+        loss: Loss | None = None,
+    ) -> list[Tensor]:
+        """Back through a segment of a chunk, or of one side of it.
+
+        For the last segment alone, `gradient` is that of the chunk's rows of the stage's output; or `loss` is to be
+        taken of its rows, and the values are returned.
+        """
         part = self.segments[segment]
-        roots: list[Tensor] = []
-        grads: list[Tensor | None] = []
-        if part.prepare is not None:
-            gradient = self._message_gradient(segment, visit)
-        if loss is not None:
-            roots.append(loss)
-            grads.append(None)
-        elif gradient is not None:
-            roots.append(visit.outputs[segment])
-            grads.append(gradient)
+        if chunk != self._chunk:
+            self._turn_to(chunk)
+        if part.combine is not None and side is not Side.INTERIOR:
+            self._scale_fresh(chunk, segment - 1)
+        if not self._stale and part.prepare is None:
+            self.buffers = [None] * len(self._history)
+        losses = []
+        for visit in self._visits(chunk, side):
+            output = visit.outputs.pop(segment)
+            root, above = output, None
+            if part.prepare is not None:
+                above = self._message_gradient(segment, visit)
+            elif loss is not None:
+                root = loss(output, visit.rows)
+                losses.append(root.detach())
+            elif gradient is not None:
+                low = self.rows_of(chunk).start
+                above = gradient[visit.rows.start - low : visit.rows.stop - low]
+            self._backward(visit, segment, root, above, ends=root is not output or above is not None)
+        if self.whole and part.prepare is not None and side is not Side.BOUNDARY:
+            self.gradients[segment] = None
+        return losses
+
+    def _backward(self, visit: Visit, segment: int, root: Tensor, above: Tensor | None, *, ends: bool) -> None:
+        part = self.segments[segment]
+        roots: list[tuple[Tensor, Tensor | None]] = [(root, above)] if ends else []
         for number in ((part.combine,) if part.combine is not None else ()) + part.local:
             if number in visit.written:
-                output, leaf = visit.written[number]
+                output, leaf = visit.written.pop(number)
                 if leaf.grad is not None:
-                    roots.append(output)
-                    grads.append(leaf.grad)
-        if part.combine is not None:
-            self._scale_fresh(chunk, segment - 1)
-        alive = [(r, g) for r, g in zip(roots, grads, strict=True) if r.requires_grad]
+                    roots.append((output, leaf.grad))
+        alive = [(r, g) for r, g in roots if r.requires_grad]
         if alive:
             torch.autograd.backward([r for r, _ in alive], [g for _, g in alive])
         if part.combine is not None:
-            self._scatter(chunk, segment - 1, visit.read[segment - 1].grad)
+            self._collect(visit, segment - 1)
 
     def leave(self, chunk: int) -> tuple[Tensor | None, dict[str, Tensor | None]]:
         """The gradients of what the chunk entered with; the chunk is forgotten."""
-        visit = self.visits.pop(chunk)
-        return visit.inputs.grad, {name: leaf.grad for name, leaf in visit.shared_inputs.items()}
+        visits = list(self.visits.pop(chunk).values())
+        names = visits[0].shared_inputs if visits else ()
+        of_shared = {name: joined_gradients([visit.shared_inputs[name] for visit in visits]) for name in names}
+        return joined_gradients([visit.inputs for visit in visits]), of_shared
 
     def output(self, chunk: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The rows of the stage's output, and all shared inputs known by then."""
-        visit = self.visits[chunk]
-        return visit.outputs[-1], visit.shared
+        visits = list(self.visits[chunk].values())
+        last = len(self.segments) - 1
+        outputs = [visit.outputs[last] for visit in visits]
+        if len(visits) == 1:
+            return outputs[0], visits[0].shared
+        if not visits:
+            return torch.zeros(0, self.layers[-1].out_channels, dtype=self.dtype), {}
+        shared = {name: torch.cat([visit.shared[name] for visit in visits]) for name in visits[0].shared}
+        return torch.cat(outputs), shared
 
-    def _context(self, number: int, visit: Visit) -> Context:
+    def add_shared_gradient(self, chunk: int, name: str, gradient: Tensor) -> None:
+        """The gradient of a shared input's rows that a later stage has found."""
+        low = self.rows_of(chunk).start
+        for visit in self._visits(chunk, None):
+            leaf = visit.shared[name]
+            part = gradient[visit.rows.start - low : visit.rows.stop - low]
+            leaf.grad = part if leaf.grad is None else leaf.grad + part
+
+    def message_rows(self, segment: int) -> Tensor:
+        """The buffer of a segment, [columns, channels]: what its next spatial layer reads."""
+        buffer = self.buffers[segment]
+        if buffer is None:
+            shape = (self.columns, self._width(segment))
+            if self._stale:
+                buffer = torch.zeros(shape, dtype=self.dtype, device=self.share.adjacency.device)
+            else:
+                buffer = empty(shape, self.dtype, self.share.adjacency.device)
+                for done in range(segment - 1):
+                    self.buffers[done] = None
+            self.buffers[segment] = buffer
+        return buffer
+
+    def gradient_rows(self, segment: int) -> Tensor:
+        """The gradients of the buffer's rows as far as they are known, [columns, channels]."""
+        return self._collector(segment).rows()
+
+    def _width(self, segment: int) -> int:
+        number = self.segments[segment].prepare
+        if number is None:
+            raise RuntimeError(f"segment {segment} sends no message")
+        return self.layers[number].message_channels
+
+    def _collector(self, segment: int) -> Collector:
+        collector = self.gradients[segment]
+        if collector is None:
+            shape = (self.columns, self._width(segment))
+            collector = Collector(shape, self.dtype, self.share.adjacency.device, self._awaited)
+            self.gradients[segment] = collector
+        return collector
+
+    def _turn_to(self, chunk: int) -> None:
+        """Backward comes to a chunk: the one before it is done, and rows of it that are read from here on were history,
+        whose gradients nobody wants.
+        """
+        done, self._chunk = self._chunk, chunk
+        self._wanted.clear()
+        if done is not None:
+            self._waiting[self.rows_of(done)] = False
+            for owner in self.share.receive:
+                low, high = owner[done]
+                self._waiting[self.rows + low : self.rows + high] = False
+
+    def _awaited(self, block: Adjacency) -> tuple[Tensor | None, Adjacency]:
+        """`read_columns` without those of chunks that are done."""
+        found = self._wanted.get(id(block))
+        if found is None:
+            targets, turned = read_columns(block)
+            keep = self._waiting if targets is None else self._waiting[targets]
+            if not bool(keep.all()):
+                targets = torch.nonzero(keep)[:, 0] if targets is None else targets[keep]
+                turned = replace(turned, starts=turned.starts[keep], ends=turned.ends[keep], _cache={})
+            found = self._wanted[id(block)] = (targets, turned)
+        return found
+
+    def _visits(self, chunk: int, side: Side | None) -> list[Visit]:
+        visits = self.visits[chunk]
+        return [visit for at, visit in visits.items() if side is None or at is side]
+
+    def _pieces_of(self, chunk: int) -> Iterator[tuple[Side, Piece]]:
+        """The sides of a chunk that have rows, boundary first."""
+        rows = self.rows_of(chunk)
+        # without chunks a whole pass is that of chunk 0; with them it has no interior, which would be many intervals
+        split = rows.stop if self.whole and self._stale else self._interior[chunk]
+        for side, low, high in ((Side.BOUNDARY, rows.start, split), (Side.INTERIOR, split, rows.stop)):
+            if high > low:
+                yield side, self._piece(-1 if self.whole else chunk, side, low, high)
+
+    def _piece(self, chunk: int, side: Side, low: int, high: int) -> Piece:
+        piece = self._pieces.get((chunk, side))
+        if piece is None:
+            whole = self.share.adjacency
+            if (low, high) == (0, self.rows):
+                piece = Piece(slice(low, high), whole)
+            elif self._collects:
+                piece = Piece(slice(low, high), whole.rows_between(low, high))
+            else:
+                reach = reach_of(whole, low, high)
+                reads = torch.cat([torch.arange(low, high, device=reach.others.device), reach.others])
+                piece = Piece(slice(low, high), reach.adjacency, reads)
+            self._pieces[chunk, side] = piece
+        return piece
+
+    def _context(
+        self, number: int, visit: Visit, *, own: Callable[[], Tensor] | None = None, into: Tensor | None = None
+    ) -> Context:
         if self.noise is None:
-            return Context(None, visit.shared)
-        noise = self.noise.at(layer=self.first + number)
-        noise = Noise(noise.seed, noise.epoch, noise.layer, noise.step, self.vertices[visit.rows])
-        return Context(noise, visit.shared)
+            return Context(None, visit.shared, None, own, into)
+        at = self.noise.at(layer=self.first + number)
+        noise = Noise(at.seed, at.epoch, at.layer, at.step, self.vertices[visit.rows])
+        columns = None
+        if self.vertices.numel() == self.columns:
+            reads = visit.piece.reads
+            columns = Noise(
+                at.seed, at.epoch, at.layer, at.step, self.vertices if reads is None else self.vertices[reads]
+            )
+        return Context(noise, visit.shared, columns, own, into)
 
     def _write(self, number: int, x: Tensor, visit: Visit) -> Tensor:
         name = self.layers[number].writes
@@ -233,46 +366,52 @@ class Stage:
             visit.written[number] = (x, leaf)
         return x
 
-    def _block(self, chunk: int) -> Adjacency:
-        return self.share.adjacency if self.whole else self._reaches[chunk].adjacency
+    def _read(self, visit: Visit, segment: int) -> tuple[Tensor, Callable[[], Tensor] | None]:
+        """The message rows that a piece reads: fresh where done in this epoch, history elsewhere. And its own rows,
+        where the gradient of the others goes to a collector.
+        """
+        buffer, piece = self.message_rows(segment), visit.piece
+        rows = buffer if piece.reads is None else buffer.index_select(0, piece.reads)
+        if not torch.is_grad_enabled():
+            return rows, None
+        reading = visit.readings[segment] = Reading()
+        message = read_rows(self._token, rows, reading)
+        if not self._adds(piece):
+            return message, None
 
-    def _buffer(self, segment: int, like: Tensor) -> Tensor:
-        buffer = self.buffers[segment]
-        if buffer is None or buffer.shape[1] != like.shape[1] or buffer.dtype != like.dtype:
-            buffer = torch.zeros(self.columns, like.shape[1], dtype=like.dtype, device=like.device)
-            self.buffers[segment] = buffer
-        return buffer
+        def own() -> Tensor:
+            if reading.own is None:
+                reading.own = same_rows(buffer, piece.rows.start, piece.rows.stop).requires_grad_()
+            return reading.own
 
-    def _gather(self, chunk: int, segment: int) -> Tensor:
-        """The message rows that a chunk reads, own rows first: fresh where done in this epoch, history elsewhere."""
-        buffer = self.buffers[segment]
-        if buffer is None:
-            raise RuntimeError(f"segment {segment} has no message yet")
-        if self.whole:
-            return buffer
-        reach = self._reaches[chunk]
-        return torch.cat([buffer[self.rows_of(chunk)], buffer.index_select(0, reach.others)])
+        return collect(message, self._collector(segment)), own
 
-    def _scatter(self, chunk: int, segment: int, gradient: Tensor | None) -> None:
-        """Add the gradient of the rows that a chunk read to that of their owners."""
-        buffer, total = self.buffers[segment], self.gradients[segment]
-        if self.whole and gradient is not None:
-            self.gradients[segment] = gradient
+    def _adds(self, piece: Piece) -> bool:
+        """Whether the piece adds to what others give; a piece of all rows gives all there is."""
+        return piece.reads is None and piece.rows.stop - piece.rows.start < self.rows
+
+    def _collect(self, visit: Visit, segment: int) -> None:
+        """Add what autograd found of the gradient of the rows that a piece read."""
+        reading, piece = visit.readings.pop(segment), visit.piece
+        if piece.reads is None and not self._adds(piece):
+            if reading.gradient is not None:
+                self.gradients[segment] = Collector.of(reading.gradient)
             return
-        if total is None and buffer is not None:
-            total = self.gradients[segment] = torch.zeros_like(buffer)
-        if gradient is None or total is None:
-            return
-        rows = self.rows_of(chunk)
-        own = rows.stop - rows.start
-        total[rows] += gradient[:own]
-        total.index_add_(0, self._reaches[chunk].others, gradient[own:])
+        if reading.gradient is not None:
+            total = self.gradient_rows(segment)
+            if piece.reads is None:
+                total += reading.gradient
+            else:
+                add_rows(total, piece.reads, reading.gradient)
+        if reading.own is not None and reading.own.grad is not None:
+            self.gradient_rows(segment)[piece.rows] += reading.own.grad
 
     def _scale_fresh(self, chunk: int, segment: int) -> None:
         """Technique 3: what later chunks asked of these rows stands in for what earlier ones, with history, did not."""
-        total = self.gradients[segment]
-        if self.whole or self.scale == 1.0 or total is None:
+        collector = self.gradients[segment]
+        if self.whole or self.scale == 1.0 or collector is None or collector.blank:
             return
+        total = collector.rows()
         total[self.rows_of(chunk)] *= self.scale
         for owner in self.share.receive:
             low, high = owner[chunk]
@@ -280,11 +419,10 @@ class Stage:
 
     def _message_gradient(self, segment: int, visit: Visit) -> Tensor | None:
         """Through `prepare`: from the gradient of the message rows and of the rows' own use to that of the output."""
-        total = self.gradients[segment]
-        leaf, message = visit.leaves[segment], visit.messages[segment]
-        if total is not None:
-            if message is leaf:
-                leaf.grad = total[visit.rows] if leaf.grad is None else leaf.grad.add_(total[visit.rows])
-            elif message.requires_grad:
-                torch.autograd.backward([message], [total[visit.rows]])
+        leaf, edge = visit.leaves.pop(segment), visit.messages.pop(segment, None)
+        total = self.gradient_rows(segment)[visit.rows]
+        if edge is None:
+            leaf.grad = total if leaf.grad is None else leaf.grad.add_(total)
+        else:
+            torch.autograd.backward(edge, total)
         return leaf.grad

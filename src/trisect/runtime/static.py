@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -10,13 +11,16 @@ from torch.nn import Parameter
 
 from trisect.nn.base import Layer
 from trisect.noise import Noise
+from trisect.ops.aggregate import add_rows, aggregate
+from trisect.ops.memory import empty
 from trisect.partition.halo import Share
-from trisect.runtime.exchange import Exchange, Incoming
+from trisect.runtime.exchange import Exchange, Incoming, Swap
 from trisect.runtime.executor import Handler
-from trisect.runtime.stage import Stage
-from trisect.schedule.action import Action, Kind, Phase
-
-Loss = Callable[[Tensor, slice], Tensor]
+from trisect.runtime.ledger import Ledger
+from trisect.runtime.stage import Loss, Stage
+from trisect.runtime.visit import segments_of
+from trisect.schedule.action import Action, Kind, Phase, Side
+from trisect.schedule.simulate import exchange_of
 
 
 def shared_across(layers: Sequence[Layer], boundary: int) -> tuple[str, ...]:
@@ -31,6 +35,17 @@ def shared_widths(layers: Sequence[Layer]) -> dict[str, int]:
     return {layer.writes: layer.out_channels for layer in layers if layer.writes is not None}
 
 
+def is_known(layer: Layer) -> bool:
+    """Whether a model's first layer needs no exchange: Â·x of the features is computed once, before the first epoch."""
+    return layer.spatial and layer.preaggregates
+
+
+def exchanges_of(layers: Sequence[Layer], bounds: Sequence[int]) -> list[int]:
+    """How many times in a pass the rows of each stage read neighbours."""
+    known = is_known(layers[0])
+    return [len(segments_of(layers[a:b], known=known and a == 0)) - 1 for a, b in pairwise(bounds)]
+
+
 class StaticRank:
     """One rank's tensors, and what it does with them for each kind of action.
 
@@ -42,6 +57,7 @@ class StaticRank:
         loss: of the last stage's output rows; their sum over chunks and parts is the run's loss.
         scale, fixed: of history (see `Stage`).
         extra: further parameters of the last stage (the task's decoder), reduced with the others.
+        halo_vertices: the user's ids of the share's halo rows, where a layer draws numbers for pairs of vertices.
     """
 
     def __init__(
@@ -58,12 +74,21 @@ class StaticRank:
         fixed: bool = False,
         dtype: torch.dtype = torch.float32,
         extra: Sequence[Parameter] = (),
+        halo_vertices: Tensor | None = None,
     ) -> None:
         self.exchange, self.mesh = exchange, exchange.mesh
         stage = self.mesh.stage
         first, last = bounds[stage], bounds[stage + 1]
-        self.stage = Stage(layers[first:last], first, share, vertices, scale=scale, fixed=fixed)
         self.share, self.features, self.loss, self.dtype = share, features, loss, dtype
+        self._send_rows: dict[range, list[Tensor]] = {}
+        self._swaps: dict[tuple[object, ...], Swap] = {}
+        aggregated = None
+        if stage == 0 and features is not None and is_known(layers[0]):
+            aggregated = self._aggregate_features(features)
+        ids = vertices if halo_vertices is None else torch.cat([vertices, halo_vertices])
+        self.stage = Stage(
+            layers[first:last], first, share, ids, scale=scale, fixed=fixed, dtype=dtype, aggregated=aggregated
+        )
         self._extra = list(extra)
         self.is_first, self.is_last = stage == 0, stage == self.mesh.layout.layer - 1
         widths = shared_widths(layers)
@@ -83,6 +108,7 @@ class StaticRank:
             Kind.BACKWARD: self._backward,
             Kind.SEND: self._send,
             Kind.RECEIVE: self._receive,
+            Kind.POST: self._post,
             Kind.HALO: self._halo,
             Kind.REDUCE: self._reduce,
         }
@@ -95,6 +121,8 @@ class StaticRank:
         for action in actions:
             if action.kind is Kind.RECEIVE and action.phase is not None and action.peer is not None:
                 rows = self.stage.rows_of(action.chunk)
+                if rows.stop == rows.start:
+                    continue
                 width = sum(self._in_widths if action.phase is Phase.FORWARD else self._out_widths)
                 tag = self._tag(action)
                 incoming = self.exchange.receive(rows.stop - rows.start, width, self.dtype, action.peer, tag)
@@ -116,36 +144,41 @@ class StaticRank:
     def _forward(self, action: Action) -> None:
         with torch.set_grad_enabled(self.train):
             for segment in self._segments(action):
-                if segment == 0 and self.is_first:
+                if segment == 0 and self.is_first and action.side is not Side.INTERIOR:
                     if self.features is None:
                         raise RuntimeError("the first stage has no features")
                     rows = self.stage.rows_of(action.chunk)
                     self.stage.enter(action.chunk, self.features[rows], {}, trained=False)
-                self.stage.forward(action.chunk, segment)
+                self.stage.forward(action.chunk, segment, action.side)
 
     def _backward(self, action: Action) -> None:
+        last = len(self.stage.segments) - 1
         for segment in reversed(self._segments(action)):
-            loss, gradient = None, None
-            if segment == len(self.stage.segments) - 1:
-                if self.is_last:
-                    output, _ = self.stage.output(action.chunk)
-                    loss = self.loss(output, self.stage.rows_of(action.chunk))
-                    self.losses.append(loss.detach())
-                else:
-                    gradient = self._gradient.pop(action.chunk)
-            self.stage.backward(action.chunk, segment, gradient, loss)
-        if self.is_first and 0 in self._segments(action):
+            if segment < last:
+                self.stage.backward(action.chunk, segment, action.side)
+            elif self.is_last:
+                self.losses += self.stage.backward(action.chunk, segment, action.side, loss=self.loss)
+            else:
+                gradient = self._gradient.get(action.chunk)
+                self.stage.backward(action.chunk, segment, action.side, gradient=gradient)
+                if action.side is not Side.BOUNDARY:
+                    self._gradient.pop(action.chunk, None)
+        if self.is_first and 0 in self._segments(action) and action.side is not Side.BOUNDARY:
             self.stage.leave(action.chunk)
 
     def _send(self, action: Action) -> None:
         if action.peer is None:
             raise RuntimeError(f"{action} names no peer")
+        rows = self.stage.rows_of(action.chunk)
+        if rows.stop == rows.start:
+            if action.phase is Phase.BACKWARD:
+                self.stage.visits.pop(action.chunk)
+            return
         if action.phase is Phase.FORWARD:
             output, shared = self.stage.output(action.chunk)
             tensors = [output.detach(), *(shared[name].detach() for name in self._leaves)]
         else:
             gradient, of_shared = self.stage.leave(action.chunk)
-            rows = self.stage.rows_of(action.chunk)
             given = [gradient, *(of_shared[name] for name in self._enters)]
             tensors = [
                 torch.zeros(rows.stop - rows.start, width, dtype=self.dtype) if g is None else g
@@ -159,6 +192,11 @@ class StaticRank:
     def _receive(self, action: Action) -> None:
         if action.phase is None:
             raise RuntimeError(f"{action} has no phase")
+        if (action.phase, action.chunk) not in self._posted:
+            # a chunk without rows
+            if action.phase is Phase.FORWARD:
+                self.stage.visits[action.chunk] = {}
+            return
         rows = self._posted.pop((action.phase, action.chunk)).wait()
         if action.phase is Phase.FORWARD:
             x, *shared = torch.split(rows, self._in_widths, 1)
@@ -167,40 +205,54 @@ class StaticRank:
             return
         gradient, *of_shared = torch.split(rows, self._out_widths, 1)
         self._gradient[action.chunk] = gradient.contiguous()
-        shared_inputs = self.stage.visits[action.chunk].shared
         for name, value in zip(self._leaves, of_shared, strict=True):
-            leaf = shared_inputs[name]
-            leaf.grad = value.contiguous() if leaf.grad is None else leaf.grad + value
+            self.stage.add_shared_gradient(action.chunk, name, value.contiguous())
 
-    def _halo(self, action: Action) -> None:
+    def _post(self, action: Action) -> None:
+        """Let halo rows, or their gradients, go; they are waited for by `_halo`."""
         if action.layer is None:
             raise RuntimeError(f"{action} names no layer")
-        chunks = range(len(self.share.chunk_rows) - 1) if self.stage.whole else (action.chunk,)
-        sends = [_join([rows[c] for c in chunks]) for rows in self.share.send]
-        bounds = [(chunks_of[chunks[0]][0], chunks_of[chunks[-1]][1]) for chunks_of in self.share.receive]
+        sends, bounds = self._crossing(action.chunk)
+        own = self.share.rows
         forward = action.phase is Phase.FORWARD
-        tensors = self.stage.buffers if forward else self.stage.gradients
-        rows = tensors[action.layer]
-        if rows is None:
-            raise RuntimeError(f"{action} has nothing to exchange")
+        rows = self.stage.message_rows(action.layer) if forward else self.stage.gradient_rows(action.layer)
+        halo = [rows[own + low : own + high] for low, high in bounds]
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.layer).key(str(action))
-        own, width = self.share.rows, rows.shape[1]
         if forward:
-            outgoing = [rows.index_select(0, send) for send in sends]
-            counts = [high - low for low, high in bounds]
-            for (low, high), received in zip(
-                bounds, self.exchange.swap(outgoing, counts, width, rows.dtype, "halo", key), strict=True
-            ):
-                if high > low:
-                    rows[own + low : own + high] = received
-            return
-        outgoing = [rows[own + low : own + high] for low, high in bounds]
-        counts = [send.numel() for send in sends]
-        for send, received in zip(
-            sends, self.exchange.swap(outgoing, counts, width, rows.dtype, "halo-gradients", key), strict=True
-        ):
-            if send.numel():
-                rows.index_add_(0, send, received)
+            outgoing, places, kind = [rows.index_select(0, send) for send in sends], halo, "halo"
+        else:
+            places = [empty((send.numel(), rows.shape[1]), rows.dtype, rows.device) for send in sends]
+            outgoing, kind = halo, "halo-gradients"
+        self._swaps[exchange_of(action)] = self.exchange.begin_swap(outgoing, places, kind, key)
+
+    def _halo(self, action: Action) -> None:
+        exchange = exchange_of(action)
+        if exchange not in self._swaps:
+            self._post(action)
+        received = self._swaps.pop(exchange).wait()
+        if action.phase is Phase.BACKWARD and action.layer is not None:
+            rows = self.stage.gradient_rows(action.layer)
+            for send, gradient in zip(self._crossing(action.chunk)[0], received, strict=True):
+                add_rows(rows, send, gradient)
+
+    def _crossing(self, chunk: int) -> tuple[list[Tensor], list[tuple[int, int]]]:
+        """For each way, the own rows of a chunk that it reads, and where in the halo those are that it owns."""
+        chunks = range(len(self.share.chunk_rows) - 1) if self.stage.whole else range(chunk, chunk + 1)
+        sends = self._send_rows.get(chunks)
+        if sends is None:
+            sends = self._send_rows[chunks] = [torch.cat([rows[c] for c in chunks]) for rows in self.share.send]
+        return sends, [(owned[chunks[0]][0], owned[chunks[-1]][1]) for owned in self.share.receive]
+
+    def _aggregate_features(self, features: Tensor) -> Tensor:
+        """Â·x of the own rows. The features of the halo cross once, as they are, and are not kept."""
+        rows = features.new_empty(self.share.adjacency.columns, features.shape[1])
+        rows[: self.share.rows] = features
+        counts = [chunks[-1][1] - chunks[0][0] for chunks in self.share.receive]
+        outgoing = [features.index_select(0, torch.cat(chunks)) for chunks in self.share.send]
+        once = Exchange(self.mesh, Ledger())
+        received = once.swap(outgoing, counts, features.shape[1], features.dtype, "features", 0)
+        rows[self.share.rows :] = torch.cat(list(received))
+        return aggregate(rows, self.share.adjacency)
 
     def _reduce(self, action: Action) -> None:
         parameters = [p for layer in self.stage.layers for p in layer.parameters() if p.requires_grad]
@@ -209,7 +261,3 @@ class StaticRank:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.exchange.reduce_gradients([p.grad for p in parameters if p.grad is not None])
-
-
-def _join(pieces: Sequence[Tensor]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))

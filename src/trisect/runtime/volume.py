@@ -8,7 +8,7 @@ import torch
 
 from trisect.layout import Layout
 from trisect.nn.base import Layer
-from trisect.runtime.static import shared_across, shared_widths
+from trisect.runtime.static import is_known, shared_across, shared_widths
 from trisect.runtime.wire import encoded_bytes
 
 
@@ -24,7 +24,8 @@ def static_volume(
     """Bytes that leave all ranks in an epoch, by axis.
 
     layer: 2·(S-1)·N·H, and as much again for each shared input that crosses; vertex: 2·R·H for each spatial layer, with
-    R = Σ over parts of the remote rows that it reads; weights: 2·(w-1) times the weights of all stages.
+    R = Σ over parts of the remote rows that it reads (nothing for a first layer whose aggregation is known); weights:
+    2·(w-1) times the weights of all stages.
 
     Args:
         remote: rows that each part reads from the others.
@@ -36,7 +37,9 @@ def static_volume(
         width = layers[boundary].in_channels + sum(widths[name] for name in shared_across(layers, boundary))
         along += 2 * encoded_bytes(vertices, width, layout.wire, dtype)
     across = sum(
-        2 * encoded_bytes(sum(remote), layer.message_channels, layout.wire, dtype) for layer in layers if layer.spatial
+        2 * encoded_bytes(sum(remote), layer.message_channels, layout.wire, dtype)
+        for number, layer in enumerate(layers)
+        if layer.spatial and not (number == 0 and is_known(layer))
     )
     ways = layout.vertex
     summed = sum(ways * (2 * size * (ways - 1) // ways) for size in weights)

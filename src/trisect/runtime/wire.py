@@ -7,6 +7,7 @@ from torch import Tensor
 
 from trisect.layout import Wire
 from trisect.noise import random_bits
+from trisect.ops import memory
 
 
 def encoded_bytes(rows: int, width: int, wire: Wire, dtype: torch.dtype) -> int:
@@ -19,8 +20,8 @@ def encoded_bytes(rows: int, width: int, wire: Wire, dtype: torch.dtype) -> int:
 def empty(rows: int, width: int, wire: Wire, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Room for a message of `rows` rows."""
     if wire == "int8":
-        return torch.empty(rows, width + 4, dtype=torch.int8, device=device)
-    return torch.empty(rows, width, dtype=torch.bfloat16 if wire == "bfloat16" else dtype, device=device)
+        return memory.empty((rows, width + 4), torch.int8, device)
+    return memory.empty((rows, width), torch.bfloat16 if wire == "bfloat16" else dtype, device)
 
 
 def encode(x: Tensor, wire: Wire, key: int) -> Tensor:

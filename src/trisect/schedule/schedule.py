@@ -34,11 +34,11 @@ class Schedule:
         return len(self.ranks)
 
     def group(self, rank: int, action: Action) -> tuple[int, ...]:
-        """The ranks that take part in a collective action of `rank`, ascending."""
+        """The ranks that take part in a collective action of `rank` (or in a posted one), ascending."""
         layers, ways = self.layout.layer, self.layout.vertex
         way, stage, moment = rank % ways, rank // ways % layers, rank // (ways * layers)
         times = range(self.layout.time) if action.kind in (Kind.REDISTRIBUTE, Kind.REDUCE) else (moment,)
-        others = range(ways) if action.kind in (Kind.HALO, Kind.REDUCE) else (way,)
+        others = range(ways) if action.kind in (Kind.POST, Kind.HALO, Kind.REDUCE) else (way,)
         return tuple((t * layers + stage) * ways + w for t in times for w in others)
 
     def __iter__(self) -> Iterator[tuple[Action, ...]]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trisect.nn.base import Layer, Model
-from trisect.partition.halo import Share
+from trisect.noise import Noise
+from trisect.partition.halo import Share, merge_chunks
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.executor import Executor, Handler
-from trisect.runtime.history import History
+from trisect.runtime.history import MERGED, History
 from trisect.runtime.mesh import Mesh
-from trisect.runtime.static import StaticRank
+from trisect.runtime.staleness import DriftMeter, historical_reads
+from trisect.runtime.static import StaticRank, exchanges_of
 from trisect.runtime.volume import static_volume
 from trisect.schedule.action import Action, Kind
 from trisect.schedule.pipeline import forward_only, pipeline
@@ -56,31 +59,22 @@ class CutProgram(RankProgram):
     ) -> None:
         super().__init__(model, decoder, task.restrict(_range(positions)), seed, order[positions])
         self.mesh, self.history = mesh, history
+        self._recipe, self._share, self._bounds, self._x = history, share, list(bounds), x
         self._layers: list[Layer] = list(model.stack)
         self._layout = mesh.layout if history is not None else replace(mesh.layout, chunks=1)
         self._exact_layout = replace(mesh.layout, chunks=1)
-        self._spatial = [sum(layer.spatial for layer in self._layers[a:b]) for a, b in pairwise(bounds)]
+        self._spatial = exchanges_of(self._layers, bounds)
         self._exchange = Exchange(mesh, self.ledger, mesh.layout.wire)
         self._whole = history is None
         self._epoch = 0
+        self._first: int | None = None
         self._actions: Sequence[Action] = ()
-        self._chunk_tasks = {
-            (a, b): task.restrict(_range(slice(positions.start + a, positions.start + b)))
-            for a, b in pairwise(share.chunk_rows)
-        }
-        self._rank = StaticRank(
-            self._layers,
-            bounds,
-            share,
-            x,
-            order[positions],
-            self._exchange,
-            self._chunk_loss,
-            scale=1.0 if history is None else history.scale,
-            fixed=history is not None and history.period > 1,
-            dtype=x.dtype,
-            extra=[] if decoder is None else list(decoder.parameters()),
-        )
+        self._task, self._positions, self._vertices = task, positions, order[positions]
+        self._order: list[int] = []
+        self._drift = DriftMeter()
+        self._halo_vertices = order[share.halo]
+        self._row_tasks: dict[tuple[int, int], BoundTask] = {}
+        self._rank = self._make_rank(share)
         sizes = [_stage_bytes(self._layers[a:b]) for a, b in pairwise(bounds)]
         if decoder is not None:
             sizes[-1] += sum(p.numel() * p.element_size() for p in decoder.parameters())
@@ -88,15 +82,45 @@ class CutProgram(RankProgram):
         self.formula_bytes = sum(volume.values())
         validate(pipeline(self._layout, self._spatial))
 
+    def _make_rank(self, share: Share) -> StaticRank:
+        history = self.history
+        return StaticRank(
+            self._layers,
+            self._bounds,
+            share,
+            self._x,
+            self._vertices,
+            self._exchange,
+            self._chunk_loss,
+            scale=1.0 if history is None else history.scale,
+            fixed=history is not None and history.period > 1,
+            dtype=self._x.dtype,
+            extra=[] if self.decoder is None else list(self.decoder.parameters()),
+            halo_vertices=self._halo_vertices,
+        )
+
+    def _task_of(self, rows: slice) -> BoundTask:
+        """The task of some rows of the part."""
+        place = (rows.start, rows.stop)
+        if place not in self._row_tasks:
+            first = self._positions.start
+            self._row_tasks[place] = self._task.restrict(_range(slice(first + rows.start, first + rows.stop)))
+        return self._row_tasks[place]
+
     def begin(self, epoch: int) -> None:
         """Choose the order of chunks and post the receives."""
         super().begin(epoch)
-        self._epoch = epoch
-        self._whole = self.history is None or self.history.is_exact(epoch)
+        history, self._epoch = self.history, epoch
+        if self._first is None:
+            self._first = epoch
+        self._whole = history is None or history.is_exact(epoch, self._first)
         layout = self._exact_layout if self._whole else self._layout
         order = None
-        if not self._whole and self.history is not None:
-            order = self.history.order(layout.chunks, self.noise.seed, epoch)
+        if not self._whole and history is not None:
+            if history.refreshes(epoch):
+                self._refresh()
+            order = self._order = history.order(layout.chunks, self.noise.seed, epoch)
+            self._drift.before(self._rank.stage.history(), "kept" if history.period > 1 else "last", self._share.rows)
         self._actions = pipeline(layout, self._spatial, order).ranks[self.mesh.rank]
         self._rank.begin(self.noise, self._actions, whole=self._whole, train=True)
 
@@ -105,8 +129,11 @@ class CutProgram(RankProgram):
         return self._actions
 
     def handlers(self) -> dict[Kind, Handler]:
-        """Those of the rank."""
-        return dict(self._rank.handlers())
+        """Those of the rank, whichever it is by then."""
+        return dict.fromkeys(self._rank.handlers(), self._handle)
+
+    def _handle(self, action: Action) -> None:
+        self._rank.handlers()[action.kind](action)
 
     def forward(self, action: Action) -> None:
         """A chunk, or a segment of it."""
@@ -116,36 +143,95 @@ class CutProgram(RankProgram):
         """The sum over chunks and ranks; all messages have left by then."""
         own = self._rank.finish()
         total = float(self._exchange.sum_everywhere(own.double()))
-        if self.history is not None and self.history.period > 1 and self._epoch % self.history.period == 0:
-            self._rank.stage.keep()
+        history = self.history
+        if history is not None:
+            if not self._whole:
+                self._drift.after(self._rank.stage.history())
+            if history.period > 1 and history.keeps(self._epoch, self._first or 1):
+                self._rank.stage.keep()
         return total
 
     def state(self) -> dict[str, Tensor]:
-        """History, which belongs to this rank alone."""
+        """History, which belongs to this rank and this layout alone."""
         if self.history is None:
             return {}
-        return {f"rank-{self.mesh.rank}.{name}": value for name, value in self._rank.stage.history().items()}
+        return {self._prefix() + name: value for name, value in self._rank.stage.history().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put history back."""
-        prefix = f"rank-{self.mesh.rank}."
-        self._rank.stage.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        """Put history back. That of another layout is of no use: then history starts anew with the next epoch."""
+        prefix = self._prefix()
+        found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        self._rank.stage.restore(found)
+        self._first = 1 if found else None
+
+    def _prefix(self) -> str:
+        layout = self.mesh.layout
+        return f"layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks}.rank-{self.mesh.rank}."
 
     @torch.no_grad()
     def outputs(self, steps: range, *, hidden: bool = False) -> Iterator[tuple[int, Tensor]]:
         """Exact outputs of this rank's rows; only the last stage has any."""
+        output = self._exact_pass(None)
+        if self._rank.is_last:
+            yield 0, output[None]
+
+    @torch.no_grad()
+    def exact_loss(self, epoch: int) -> float | None:
+        """The training loss of an exact pass with the epoch's dropout masks. History stays as it is."""
+        if self.history is None:
+            return None
+        noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
+        output = self._exact_pass(noise)
+        own = self.task.loss(self.decoder, output[None], 0, noise) if self._rank.is_last else output.new_zeros(())
+        return self.total(float(own))
+
+    def _exact_pass(self, noise: Noise | None) -> Tensor:
         actions = forward_only(self._exact_layout, self._spatial).ranks[self.mesh.rank]
-        self._rank.begin(None, actions, whole=True, train=False)
+        self._rank.begin(noise, actions, whole=True, train=False)
         Executor({**self._rank.handlers(), Kind.STEP: lambda action: None}).run(actions)
         self._rank.finish()
         output, _ = self._rank.stage.output(0)
         self._rank.stage.visits.clear()
-        if self._rank.is_last:
-            yield 0, output.detach()[None]
+        return output.detach()
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Fill the history from an exact pass."""
+        stage = self._rank.stage
+        self._exact_pass(None)
+        stage.restore({f"last.{k}": rows for k, rows in enumerate(stage.buffers) if rows is not None})
+        if self.history is not None and self.history.period > 1:
+            stage.keep()
+
+    def tighten(self, level: int, epoch: int) -> str:
+        """Another recipe, fewer chunks, or neither; history starts anew."""
+        if self._recipe is None:
+            return super().tighten(level, epoch)
+        self.history, chunks, words = self._recipe.tightened(level, self.mesh.layout.chunks)
+        share = self._share
+        if 1 < chunks < self.mesh.layout.chunks:
+            share = merge_chunks(share, MERGED)
+        self._layout = replace(self.mesh.layout, chunks=chunks)
+        self._first = epoch
+        self._rank = self._make_rank(share)
+        return words
+
+    def staleness(self) -> dict[str, Any] | None:
+        """Which reads were historical in the last stale epoch, and how far history was from what replaced it."""
+        if self._recipe is None:
+            return None
+        historical, reads = historical_reads(self._rank.stage.share, self._order)
+        drift = self._drift
+        layers = self.total(float(drift.layers))
+        return {
+            "history": self._recipe.parts(),
+            "chunks": self.mesh.layout.chunks,
+            "historical_reads": self.total(float(historical)) / max(1.0, self.total(float(reads))),
+            "drift": self.total(drift.total) / layers if layers else None,
+        }
 
     def _chunk_loss(self, output: Tensor, rows: slice) -> Tensor:
-        task = self.task if self._whole else self._chunk_tasks[rows.start, rows.stop]
-        return task.loss(self.decoder, output[None], 0, self.noise)
+        return self._task_of(rows).loss(self.decoder, output[None], 0, self.noise)
 
 
 def stage_bounds(costs: Sequence[float], stages: int) -> list[int]:

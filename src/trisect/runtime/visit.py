@@ -1,0 +1,121 @@
+"""What a stage remembers of a piece of a chunk between forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Layer
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Layers between two readings of neighbours: `combine` reads, `local` work on single rows, `prepare` sends."""
+
+    combine: int | None
+    local: tuple[int, ...]
+    prepare: int | None
+
+
+def segments_of(layers: Sequence[Layer], *, known: bool = False) -> tuple[Segment, ...]:
+    """The segments of a stage; their layers are counted from the stage's first.
+
+    With `known`, what the first layer asks of its neighbours is known beforehand, so that it reads none.
+    """
+    result = []
+    combine: int | None = None
+    local: list[int] = []
+    for number, layer in enumerate(layers):
+        if layer.spatial and not (known and number == 0):
+            result.append(Segment(combine, tuple(local), number))
+            combine, local = number, []
+        else:
+            local.append(number)
+    result.append(Segment(combine, tuple(local), None))
+    return tuple(result)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows that are computed together.
+
+    Attributes:
+        rows: of the part.
+        block: their adjacency; its columns are those of the part, or, with `reads`, those alone.
+        reads: int64, the columns of the part that become the block's; None: all.
+    """
+
+    rows: slice
+    block: Adjacency
+    reads: Tensor | None = None
+
+
+@dataclass
+class Reading:
+    """The gradient of a message, where autograd gives it instead of a collector; and that of the piece's own rows."""
+
+    gradient: Tensor | None = None
+    own: Tensor | None = None
+
+
+@dataclass
+class Visit:
+    """A piece of a chunk on its way through the stage in one epoch; dictionaries by segment, emptied by backward."""
+
+    piece: Piece
+    x: Tensor
+    shared: dict[str, Tensor]
+    inputs: Tensor
+    shared_inputs: dict[str, Tensor]
+    outputs: dict[int, Tensor] = field(default_factory=dict)
+    messages: dict[int, GradientEdge] = field(default_factory=dict)
+    leaves: dict[int, Tensor] = field(default_factory=dict)
+    readings: dict[int, Reading] = field(default_factory=dict)
+    written: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> slice:
+        """Of the part."""
+        return self.piece.rows
+
+
+class _Read(torch.autograd.Function):
+    """Rows of a buffer as a message: its gradient is kept aside, and nothing holds on to the buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, rows: list[Tensor], reading: Reading) -> Tensor:
+        ctx.reading = reading
+        ctx.set_materialize_grads(False)
+        return same_rows(rows[0], 0, rows[0].shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, ...]:  # type: ignore[override]
+        ctx.reading.gradient = gradient
+        return None, None, None
+
+
+def read_rows(token: Tensor, rows: Tensor, reading: Reading) -> Tensor:
+    """Rows as a message; where autograd finds its gradient, it is put into `reading`. `token` requires a gradient."""
+    message: Tensor = _Read.apply(token, [rows], reading)  # type: ignore[no-untyped-call]
+    return message
+
+
+def same_rows(x: Tensor, start: int, stop: int) -> Tensor:
+    """Rows of a contiguous tensor as one of its own, no view: autograd does not count what is written to the rest."""
+    offset = x.storage_offset() + start * x.stride(0)
+    shape = (stop - start, *x.shape[1:])
+    return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), offset, shape, x.stride())
+
+
+def joined_gradients(leaves: Sequence[Tensor]) -> Tensor | None:
+    """The gradients of consecutive rows as one tensor; None where there are none."""
+    if all(leaf.grad is None for leaf in leaves):
+        return None
+    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    return grads[0] if len(grads) == 1 else torch.cat(grads)
