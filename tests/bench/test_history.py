@@ -32,7 +32,13 @@ def losses(model: str, recipe: History, engine: str) -> list[float]:
 
 @pytest.mark.parametrize("model", ["gcnii", "resgcn+"])
 @pytest.mark.parametrize(
-    "recipe", [History(), History(start="zero", period=3, scale=2.0), History(period=2, refresh=3)]
+    "recipe",
+    [
+        History(),
+        History(start="zero", period=3, scale=2.0),
+        History(period=2, refresh=3, blend=0.0),
+        History(blend=0.6),
+    ],
 )
 def test_all_chunks_of_a_layer_at_once_is_the_pipeline(model: str, recipe: History) -> None:
     layers = losses(model, recipe, "layers")

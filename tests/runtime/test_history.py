@@ -14,7 +14,7 @@ def test_recipes_by_name_and_by_parts() -> None:
     paper = recipe("gnnpipe")
     assert paper is not None
     assert (paper.start, paper.period, paper.shuffle, paper.scale) == ("zero", 23, True, 2.0)
-    assert recipe({"preset": "gnnpipe", "period": 5}) == History(start="zero", period=5, scale=2.0, guard=0)
+    assert recipe({"preset": "gnnpipe", "period": 5}) == History(start="zero", period=5, blend=0.0, scale=2.0, guard=0)
     assert recipe({"scale": 2.0}) == History(scale=2.0)
     assert recipe(History(period=3).parts()) == History(period=3)
 
@@ -56,7 +56,7 @@ def test_when_history_is_exact_kept_and_refreshed() -> None:
 def test_each_level_is_stricter_and_the_last_is_exact() -> None:
     paper = History(start="zero", period=23, scale=2.0)
     assert paper.tightened(0, 32)[:2] == (paper, 32)
-    again = History(start="exact", period=1, scale=2.0)
+    again = History(start="exact", period=1, blend=0.0, scale=2.0)
     assert [paper.tightened(level, 32)[:2] for level in (1, 2, 3, 4)] == [(again, 32), (again, 8), (None, 1), (None, 1)]
     assert [paper.tightened(level, 3)[:2] for level in (1, 2)] == [(again, 3), (None, 1)]
     assert coarser(9) == 3

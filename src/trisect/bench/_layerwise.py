@@ -54,6 +54,7 @@ class LayerwiseProgram(Program):
         self._reader, self._read = chunk_of[row], chunk_of[column]
         self.buffers: dict[int, Tensor] = {}
         self._fresh: dict[int, Tensor] = {}
+        self._filled = False
         self._block: Adjacency | None = None
         self._epoch = 0
 
@@ -115,7 +116,10 @@ class LayerwiseProgram(Program):
         super().backward(action)
         history = self.history
         if history is not None and history.keeps(self._epoch, self._first):
-            self.buffers = self._fresh
+            weight = history.blend if self._filled and self._block is not None else 0.0
+            if weight > 0.0:
+                self._fresh = {k: torch.lerp(self.buffers[k], v, 1.0 - weight) for k, v in self._fresh.items()}
+            self.buffers, self._filled = self._fresh, True
 
     @torch.no_grad()
     def exact_loss(self, epoch: int) -> float | None:
@@ -129,7 +133,7 @@ class LayerwiseProgram(Program):
     def refresh(self) -> None:
         """Fill the history from an exact pass without dropout."""
         self.run(None, None)
-        self.buffers = self._fresh
+        self.buffers, self._filled = self._fresh, True
 
     def tighten(self, level: int, epoch: int) -> str:
         """Another recipe, fewer chunks, or neither."""
@@ -148,6 +152,7 @@ class LayerwiseProgram(Program):
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put history back."""
         self.buffers = {int(number): rows.clone() for number, rows in tensors.items()}
+        self._filled = bool(self.buffers)
 
     @torch.no_grad()
     def outputs(self, steps: range, *, hidden: bool = False) -> Iterator[tuple[int, Tensor]]:

@@ -123,6 +123,7 @@ class HistoryConfig(Section):
         preset: `default`, `gnnpipe` (the paper's), or `exact`: no history at all.
         start: `exact`: the first epoch reads no history and fills the buffers; `zero`: they begin empty.
         period: history is fixed for so many epochs; 1: it is what the last epoch left.
+        blend: the weight of what history was before, when an epoch's rows become history.
         shuffle: the order of chunks is drawn anew in each epoch.
         scale: factor of the gradient of rows that other chunks read fresh.
         refresh: before every so many epochs an exact pass forward fills the buffers; 0: never.
@@ -133,6 +134,7 @@ class HistoryConfig(Section):
     preset: Literal["default", "gnnpipe", "exact"] = "default"
     start: Literal["exact", "zero"] | None = None
     period: Positive | None = None
+    blend: Annotated[float, Field(ge=0, lt=1)] | None = None
     shuffle: bool | None = None
     scale: Annotated[float, Field(gt=0)] | None = None
     refresh: NotNegative | None = None

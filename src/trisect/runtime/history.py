@@ -17,6 +17,8 @@ class History:
     Attributes:
         start: `exact`: the first epoch reads no history and fills the buffers; `zero`: they begin empty.
         period: history is fixed for so many epochs, then refreshed; 1: it is what the last epoch left.
+        blend: the weight of what history was before when an epoch's rows become history; 0: they replace it. A mean
+            over some epochs has less of each epoch's dropout noise in it, and moves steadily.
         shuffle: the order of chunks is drawn anew in each epoch, the same on all ranks.
         scale: the gradient of rows that other chunks read fresh is multiplied by it.
         refresh: before every so many epochs an exact pass forward fills the buffers; 0: never.
@@ -27,6 +29,7 @@ class History:
 
     start: Literal["exact", "zero"] = "exact"
     period: int = 1
+    blend: float = 0.9
     shuffle: bool = True
     scale: float = 1.0
     refresh: int = 0
@@ -40,6 +43,11 @@ class History:
     def keeps(self, epoch: int, first: int = 1) -> bool:
         """Whether what the epoch leaves is history from then on."""
         return epoch % self.period == 0 or self.is_exact(epoch, first)
+
+    @property
+    def apart(self) -> bool:
+        """Whether history is kept apart from the rows of the epoch."""
+        return self.period > 1 or self.blend > 0.0
 
     def refreshes(self, epoch: int) -> bool:
         """Whether an exact pass comes before the epoch."""
@@ -64,7 +72,7 @@ class History:
         """
         if level == 0:
             return self, chunks, "as configured"
-        again = replace(self, start="exact", period=1)
+        again = replace(self, start="exact", period=1, blend=0.0)
         steps: list[tuple[History | None, int, str]] = [
             (again, chunks, "an exact epoch, then the last epoch's history")
         ]
@@ -85,7 +93,7 @@ def coarser(chunks: int) -> int:
 
 PRESETS = {
     "default": History(),
-    "gnnpipe": History(start="zero", period=23, shuffle=True, scale=2.0, guard=0),
+    "gnnpipe": History(start="zero", period=23, blend=0.0, shuffle=True, scale=2.0, guard=0),
 }
 
 

@@ -105,9 +105,18 @@ class Stage:
             elif gradient is not None:
                 gradient.blank = True
 
-    def keep(self) -> None:
-        """From now on, history is what the buffers hold at this moment, until the next call."""
-        self._kept = [None if buffer is None else buffer.clone() for buffer in self._history]
+    def keep(self, blend: float = 0.0) -> None:
+        """From now on, history is what the buffers hold at this moment, until the next call; or a mean, in which what
+        it was before has the weight `blend`.
+        """
+        for segment, buffer in enumerate(self._history):
+            kept = self._kept[segment]
+            if buffer is None:
+                self._kept[segment] = None
+            elif kept is None:
+                self._kept[segment] = buffer.clone()
+            else:
+                kept.lerp_(buffer, 1.0 - blend)
 
     def history(self) -> dict[str, Tensor]:
         """All that a resumed run needs, by name."""

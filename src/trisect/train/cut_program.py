@@ -93,7 +93,7 @@ class CutProgram(RankProgram):
             self._exchange,
             self._chunk_loss,
             scale=1.0 if history is None else history.scale,
-            fixed=history is not None and history.period > 1,
+            fixed=history is not None and history.apart,
             dtype=self._x.dtype,
             extra=[] if self.decoder is None else list(self.decoder.parameters()),
             halo_vertices=self._halo_vertices,
@@ -120,7 +120,7 @@ class CutProgram(RankProgram):
             if history.refreshes(epoch):
                 self._refresh()
             order = self._order = history.order(layout.chunks, self.noise.seed, epoch)
-            self._drift.before(self._rank.stage.history(), "kept" if history.period > 1 else "last", self._share.rows)
+            self._drift.before(self._rank.stage.history(), "kept" if history.apart else "last", self._share.rows)
         self._actions = pipeline(layout, self._spatial, order).ranks[self.mesh.rank]
         self._rank.begin(self.noise, self._actions, whole=self._whole, train=True)
 
@@ -147,8 +147,8 @@ class CutProgram(RankProgram):
         if history is not None:
             if not self._whole:
                 self._drift.after(self._rank.stage.history())
-            if history.period > 1 and history.keeps(self._epoch, self._first or 1):
-                self._rank.stage.keep()
+            if history.apart and history.keeps(self._epoch, self._first or 1):
+                self._rank.stage.keep(0.0 if self._whole else history.blend)
         return total
 
     def state(self) -> dict[str, Tensor]:
@@ -200,7 +200,7 @@ class CutProgram(RankProgram):
         stage = self._rank.stage
         self._exact_pass(None)
         stage.restore({f"last.{k}": rows for k, rows in enumerate(stage.buffers) if rows is not None})
-        if self.history is not None and self.history.period > 1:
+        if self.history is not None and self.history.apart:
             stage.keep()
 
     def tighten(self, level: int, epoch: int) -> str:
