@@ -13,7 +13,11 @@ AXES = ("time", "layer", "vertex")
 
 @dataclass(frozen=True)
 class Layout:
-    """The degrees of the three cuts and how each is carried out. Ranks are numbered vertex fastest, time slowest."""
+    """The degrees of the three cuts and how each is carried out. Ranks are numbered vertex fastest, time slowest.
+
+    Attributes:
+        blocks: of a timeline, between saved states; 0 (`auto`): as many as the free memory asks for.
+    """
 
     time: int = 1
     layer: int = 1

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from trisect.errors import LayoutError
 from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Layer, Model
+from trisect.partition.timeline import Method
 from trisect.runtime.history import History, recipe
 from trisect.runtime.mesh import Mesh
 from trisect.train.checkpoint import Shard, write_shard
@@ -24,6 +26,8 @@ from trisect.train.shares import Cut, read_share, write_shares
 from trisect.train.supported import require_fit
 from trisect.train.tasks import Place, make_task
 from trisect.train.tasks.decoders import Decoder
+from trisect.train.timeline_ranks import cut_timeline_data, timeline_rank_setup
+from trisect.train.timeline_shares import TimelineCut
 
 Gather = Callable[[Any], list[Any]]
 
@@ -34,8 +38,19 @@ def history_of(layout: Layout, given: str | Mapping[str, Any]) -> History | None
     return None if layout.chunks == 1 else found
 
 
-def cut_data(graph: Graph, maker: ModelMaker, task: Any, layout: Layout, options: TrainOptions, folder: Path) -> None:
-    """Check that the layout fits, and write the shares of all ranks."""
+def cut_data(
+    graph: Graph | Timeline,
+    maker: ModelMaker,
+    task: Any,
+    layout: Layout,
+    options: TrainOptions,
+    folder: Path,
+    method: Method = "metis",
+) -> None:
+    """Check that the layout fits, and write the shares of all ranks; `method` cuts the vertices of a timeline."""
+    if isinstance(graph, Timeline):
+        cut_timeline_data(graph, maker, task, layout, options, folder, method=method)
+        return
     bound = make_task(task).bind(graph, Place(options.seed, graph.order))
     model = maker(graph.features().shape[1], bound.channels)
     if not isinstance(model, Model):
@@ -53,9 +68,21 @@ def cut_data(graph: Graph, maker: ModelMaker, task: Any, layout: Layout, options
 
 
 def rank_setup(
-    cut: Cut, maker: ModelMaker, task: Any, mesh: Mesh, options: TrainOptions, history: History | None
+    cut: Cut | TimelineCut,
+    maker: ModelMaker,
+    task: Any,
+    mesh: Mesh,
+    options: TrainOptions,
+    history: History | None,
+    local_ranks: int = 1,
 ) -> Setup:
-    """This rank's share, ready to train. Its modules are those of its stage, under the names of the whole model."""
+    """This rank's share, ready to train. Its modules are those of its stage, under the names of the whole model.
+
+    Args:
+        local_ranks: how many share the memory of this host.
+    """
+    if isinstance(cut, TimelineCut):
+        return timeline_rank_setup(cut, maker, task, mesh, options, local_ranks)
     labels = cut.labels()
     bound = make_task(task).bind(labels, Place(options.seed, labels.order))
     model = maker(cut.features, bound.channels)
@@ -107,7 +134,7 @@ class _Stage(nn.Module):
 class RankRecorder(RunRecorder):
     """Rank 0 writes metrics and the manifest; every rank its events and its shard of a checkpoint.
 
-    Parameters are the same on all ways of a stage: way 0 writes them.
+    Parameters are the same on all ways and moments of a stage: the first of both writes them.
     """
 
     def __init__(
@@ -126,7 +153,8 @@ class RankRecorder(RunRecorder):
         checkpoints = self._run.checkpoints
         draft = str(checkpoints.draft(epoch)) if self._mesh.rank == 0 else None
         draft = self._gather(draft)[0]
-        own = {k: v for k, v in tensors.items() if self._mesh.way == 0 or k.startswith("program.")}
+        writes = self._mesh.way == 0 and self._mesh.moment == 0
+        own = {k: v for k, v in tensors.items() if writes or k.startswith("program.")}
         shards: list[Shard] = self._gather(write_shard(Path(str(draft)), self._mesh.rank, own))
         if self._mesh.rank == 0:
             checkpoints.commit(Path(str(draft)), shards, meta, epoch=epoch, best=best)

@@ -22,6 +22,7 @@ from trisect.partition import Share, cut_graph, quality, share_of
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.train.arrays import load_array, save_array
+from trisect.train.timeline_shares import TimelineCut, is_timeline_cut, read_timeline_cut
 
 _META = "cut.json"
 
@@ -101,8 +102,10 @@ def write_shares(
     (folder / _META).write_text(json.dumps(meta))
 
 
-def read_cut(folder: Path) -> Cut:
+def read_cut(folder: Path) -> Cut | TimelineCut:
     """What all ranks know."""
+    if is_timeline_cut(folder):
+        return read_timeline_cut(folder)
     meta = json.loads((folder / _META).read_text())
     y = folder / "y.npy"
     return Cut(

@@ -1,0 +1,75 @@
+"""What of a timeline fits into memory: how many blocks it is cut into (`layout.blocks: auto`), and what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from trisect.graph.timeline import Timeline
+from trisect.layout import Layout
+from trisect.nn.dynamic import DynamicModel
+from trisect.partition.timeline import step_work
+
+# what a dynamic layer keeps of a step for its backward pass, and the gradients beside it, in units of its output
+_COPIES = 8
+# a snapshot's entry, an index and a value, in the matrix and in its transpose
+_ENTRY = 16
+_ROW = 32
+
+
+def step_bytes(model: DynamicModel, rows: int, entries: int, itemsize: int) -> int:
+    """About how many bytes one step takes until its backward pass: activations of all layers, and the snapshot."""
+    width = sum(layer.out_channels for layer in model.stack)
+    return _COPIES * width * rows * itemsize + _ENTRY * entries + _ROW * rows
+
+
+def carry_bytes(model: DynamicModel, rows: int, itemsize: int) -> int:
+    """About how many bytes the state of all layers takes between two blocks."""
+    return 2 * sum(layer.out_channels for layer in model.stack) * rows * itemsize
+
+
+def choose_blocks(steps: int, moments: int, step: int, carry: int, budget: int) -> int:
+    """The fewest blocks with which a rank stays within `budget` bytes; where none do, those that take the least.
+
+    Args:
+        steps: all training steps; `moments`: ranks along time, which share each block.
+        step, carry: bytes of a step of one rank, and of its state between two blocks.
+    """
+    needs = []
+    for blocks in range(1, max(1, steps // moments) + 1):
+        need = -(-steps // (blocks * moments)) * step + blocks * carry
+        if need <= budget:
+            return blocks
+        needs.append(need)
+    return 1 + needs.index(min(needs))
+
+
+def with_blocks(
+    layout: Layout, model: DynamicModel, timeline: Timeline, training: int, dtype: torch.dtype, free: int
+) -> Layout:
+    """The layout, with as many blocks as memory asks for where they were left to us.
+
+    Args:
+        training: how many steps are trained on.
+        free: bytes that all ranks of the layout may take together.
+    """
+    if layout.blocks > 0:
+        return layout
+    rows = timeline.vertices // layout.vertex
+    entries = (max(step_work(timeline)[:training]) - timeline.vertices) // layout.vertex
+    blocks = choose_blocks(
+        training,
+        layout.time,
+        step_bytes(model, rows, entries, dtype.itemsize) // layout.layer,
+        carry_bytes(model, rows, dtype.itemsize) // layout.layer,
+        free // 2 // layout.world,
+    )
+    return replace(layout, blocks=blocks)
+
+
+def keeps_aggregation(model: DynamicModel, timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:
+    """Whether Â·x of the first layer is kept: where it can use that, and all steps fit the budget."""
+    width = 2 if timeline.x is None else timeline.x.shape[-1]
+    size = timeline.steps * timeline.vertices * width * dtype.itemsize
+    return model.stack[0].preaggregates and size <= budget

@@ -1,0 +1,97 @@
+"""Blocks on one rank: the same engine as on several, and the result of one piece."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import trisect
+from trisect.errors import LayoutError
+from trisect.graph.timeline import Timeline
+from trisect.train import setup as preparation
+from trisect.train.fit import Run
+from trisect.train.timeline_program import TimelineCutProgram
+
+LINKS = {"name": "link-prediction", "eval_negatives": 5, "hidden": 8}
+CLASSES = {"name": "node-classification", "split": [8, 2, 2]}
+
+
+@pytest.fixture(scope="module")
+def timeline() -> Timeline:
+    return Timeline.generate(
+        "evolving", vertices=50, steps=12, communities=3, features=5, smoothing={"kind": "edge-life", "length": 3}
+    )
+
+
+def fit(timeline: Timeline, model: str, task: Any, layout: str, **more: Any) -> Run:
+    options = {"layers": 2, "hidden": 4, "epochs": 3, "lr": 0.02, "precision": "float64", **more}
+    return trisect.fit(model, timeline, task, layout, **options)
+
+
+@pytest.mark.parametrize("blocks", [2, 5, 7])
+@pytest.mark.parametrize(
+    ("model", "task", "more"),
+    [
+        ("cd-gcn", LINKS, {"dropout": 0.2}),
+        ("tm-gcn", CLASSES, {"window": 4}),
+        ("evolvegcn-o", CLASSES, {}),
+        ("evolvegcn-h", LINKS, {}),
+        ("gcn", CLASSES, {"dropout": 0.2}),
+    ],
+)
+def test_blocks_have_the_result_of_one_piece(
+    timeline: Timeline, model: str, task: Any, more: dict[str, Any], blocks: int
+) -> None:
+    alone, found = (fit(timeline, model, task, layout, **more) for layout in ("", f"blocks={blocks}"))
+    assert isinstance(found.setup.program, TimelineCutProgram)
+    assert found.loss == pytest.approx(alone.loss, rel=1e-10)
+    expected, own = alone.model.state_dict(), found.model.state_dict()
+    assert expected.keys() == own.keys()
+    for name, value in expected.items():
+        assert torch.allclose(own[name], value, rtol=1e-8, atol=1e-12), name
+    for split, measures in alone.metrics.items():
+        for name, value in measures.items():
+            if isinstance(value, float):
+                assert found.metrics[split][name] == pytest.approx(value, rel=1e-8), (split, name)
+    assert torch.allclose(found.embeddings(), alone.embeddings(), rtol=1e-8, atol=1e-12)
+    assert found.result.communication["bytes_per_epoch"] == found.result.communication["formula_bytes_per_epoch"] == 0
+
+
+def test_another_seed_shows(timeline: Timeline) -> None:
+    one, other = (fit(timeline, "cd-gcn", LINKS, "blocks=3", seed=seed) for seed in (0, 1))
+    assert one.loss != pytest.approx(other.loss, rel=1e-6)
+
+
+def test_blocks_follow_the_free_memory(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not isinstance(fit(timeline, "cd-gcn", CLASSES, "blocks=auto").setup.program, TimelineCutProgram)
+    monkeypatch.setattr(preparation, "free_bytes", lambda device: 200_000)
+    run = fit(timeline, "cd-gcn", CLASSES, "blocks=auto")
+    assert isinstance(run.setup.program, TimelineCutProgram)
+    assert 1 < run.setup.program.mesh.layout.blocks <= 8
+    assert run.loss == pytest.approx(fit(timeline, "cd-gcn", CLASSES, "").loss, rel=1e-10)
+
+
+def test_a_timeline_without_features_has_degrees_in_blocks_too(timeline: Timeline) -> None:
+    plain = Timeline.generate("uniform", vertices=40, steps=9, degree=3.0, smoothing={"kind": "edge-life", "length": 2})
+    alone, found = (fit(plain, "cd-gcn", LINKS, layout) for layout in ("", "blocks=3"))
+    assert found.loss == pytest.approx(alone.loss, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "said"),
+    [
+        ("cd-gcn", "blocks=9", "layout.blocks is 9, but the timeline has 8 training steps"),
+        ("gcnii", "blocks=2", "reads no neighbours, and a timeline cuts only static models"),
+    ],
+)
+def test_what_does_not_fit_is_refused(timeline: Timeline, model: str, layout: str, said: str) -> None:
+    with pytest.raises(LayoutError, match=said):
+        fit(timeline, model, CLASSES, layout)
+
+
+def test_blocks_need_a_timeline() -> None:
+    graph = trisect.Graph.generate("community", vertices=60, classes=3)
+    with pytest.raises(LayoutError, match=r"layout\.blocks is 2, but the data are one graph"):
+        trisect.fit("gcn", graph, layout="blocks=2", epochs=1)
