@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -43,5 +44,35 @@ def run_ranks(
     failed = [f"rank {r}:\n{outputs[r]}" for r, rank in enumerate(ranks) if rank.returncode != 0]
     if failed:
         raise AssertionError("\n".join(failed))
+    found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+    return [[found[rank][case] for rank in range(world)] for case in range(len(cases))]
+
+
+def run_forks(
+    world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 240
+) -> list[list[dict[str, Any]]]:
+    """As `run_ranks`, with ranks that are forks of one process, so that torch is loaded once for all of them."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder / "cases.json"), str(folder)]
+    parent = subprocess.Popen(
+        [*command, str(world)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output = parent.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(parent.pid, signal.SIGKILL)
+        output = "took too long"
+    if parent.wait() != 0:
+        logs = [f"{log.name}:\n{log.read_text()}" for log in sorted(folder.glob("rank-*.log"))]
+        raise AssertionError("\n".join([output, *logs]))
     found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
     return [[found[rank][case] for rank in range(world)] for case in range(len(cases))]

@@ -1,6 +1,7 @@
 """One rank of a distributed test: `python worker.py CASES.json RESULTS_DIR` under RANK, WORLD_SIZE, MASTER_ADDR/PORT.
 
-Runs every case of the list in one world, and writes for each what this rank found.
+Runs every case of the list in one world, and writes for each what this rank found. With a third argument, the size of
+the world, all its ranks, as forks of this process: torch is then loaded once.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,5 +35,41 @@ def main() -> None:
         dist.destroy_process_group()
 
 
+def fork(world: int) -> int:
+    """Start a fork for each rank; one that fails ends the others. What a rank prints goes to rank-R.log."""
+    for case in json.loads(Path(sys.argv[1]).read_text()):
+        importlib.import_module(case.get("module", "static_cases"))
+    ranks = {}
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+                log = os.open(Path(sys.argv[2], f"rank-{rank}.log"), os.O_WRONLY | os.O_CREAT)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                main()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        ranks[child] = rank
+    failed = 0
+    while ranks:
+        child, status = os.wait()
+        ranks.pop(child)
+        if status != 0 and not failed:
+            failed = 1
+            for other in ranks:
+                os.kill(other, signal.SIGTERM)
+    return failed
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 3:
+        sys.exit(fork(int(sys.argv[3])))
     main()

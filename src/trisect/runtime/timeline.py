@@ -208,8 +208,7 @@ class TimelineRank:
 
     @staticmethod
     def _chunk_rows(work: LayerWork, action: Action) -> int:
-        rows = work.rows_of(action.chunk)
-        return rows.stop - rows.start
+        return work.bounds[action.chunk + 1] - work.bounds[action.chunk]
 
     def _enter(self, action: Action) -> Visit:
         """The block of a forward pass, or of its recomputation: all that goes forward once backward has begun."""

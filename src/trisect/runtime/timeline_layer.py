@@ -157,6 +157,22 @@ class LayerWork:
         """What rows of other ways read."""
         raise NotImplementedError
 
+    def spatial(self) -> None:
+        """The spatial half of the own steps."""
+        raise NotImplementedError
+
+    def spatial_back(self) -> None:
+        """Back through it."""
+        raise NotImplementedError
+
+    def temporal(self, chunk: int) -> None:
+        """The temporal half, of a vertex chunk."""
+        raise NotImplementedError
+
+    def temporal_back(self, chunk: int) -> None:
+        """Back through it."""
+        raise NotImplementedError
+
     def share_rows(self) -> None:
         """Let it cross; the leaves of the spatial half are then here."""
         visit = self.at

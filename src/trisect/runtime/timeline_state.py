@@ -142,9 +142,9 @@ class Recurrence:
                 torch.zeros_like(leaf) if g is None else g for leaf, g in zip(piece.state, found, strict=True)
             )
         else:
-            for tensor, gradient in zip(piece.initial, found, strict=True):
-                if gradient is not None:
-                    torch.autograd.backward([tensor], [gradient])
+            for tensor, d_tensor in zip(piece.initial, found, strict=True):
+                if d_tensor is not None:
+                    torch.autograd.backward([tensor], [d_tensor])
         return [leaf.grad for leaf in piece.frames]
 
 
