@@ -22,7 +22,6 @@ from trisect.train.distributed import cut_from_config, run_rank
 from trisect.train.export import join, pieces_beside, pieces_folder
 from trisect.train.predict_ranks import RunCut, predict_rank
 from trisect.train.run_directory import RunDirectory
-from trisect.train.supported import require_supported
 
 SHARES = "TRISECT_SHARES"
 
@@ -35,7 +34,6 @@ def train_on_ranks(
     Args:
         arguments: of the command that the ranks are started with.
     """
-    require_supported(layout)
     world = world_from_environment()
     if world is None:
         try:
@@ -50,7 +48,6 @@ def train_on_ranks(
 
 def predict_on_ranks(directory: RunDirectory, layout: Layout, target: Path, data_dir: Path | None) -> int | None:
     """Outputs of a run under a layout; how many rows were written, or None on ranks that did not write the file."""
-    require_supported(layout)
     world = world_from_environment()
     cut = RunCut(directory.config, layout, data_dir)
     if world is None:
@@ -82,7 +79,12 @@ def predict_on_ranks(directory: RunDirectory, layout: Layout, target: Path, data
 
 
 def _text(layout: Layout) -> str:
-    return ",".join(f"{field.name}={getattr(layout, field.name)}" for field in fields(layout))
+    """What --layout reads back to it."""
+    given = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    given["blocks"] = given["blocks"] or "auto"
+    return (
+        ",".join(f"{name}={value}" for name, value in given.items() if value != getattr(Layout(), name)) or "vertex=1"
+    )
 
 
 @contextmanager
@@ -106,7 +108,7 @@ def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path 
     """Check and cut in this process, then train in others."""
     with tempfile.TemporaryDirectory(prefix="trisect-shares-") as folder:
         cut_from_config(config, layout, Path(folder), data_dir)
-        sentence(f"{layout.world} ranks: layer={layout.layer}, vertex={layout.vertex}, chunks={layout.chunks}.")
+        sentence(f"{layout.world} ranks: {_text(layout)}.")
         command = [sys.executable, "-m", "trisect", *arguments]
         launch(command, layout.world, threads=config.train.threads, environment={SHARES: folder})
 

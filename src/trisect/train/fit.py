@@ -26,7 +26,7 @@ from trisect.train.fit_ranks import Job, train_on_ranks
 from trisect.train.loop import NoRecorder, Recorder, Result, Trainer, TrainOptions
 from trisect.train.predict import embed, predict
 from trisect.train.setup import AnyModel, ModelMaker, Setup, check_device, check_fit
-from trisect.train.supported import is_cut, require_supported
+from trisect.train.supported import is_cut
 from trisect.train.tasks import Place, Task, make_task
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
@@ -258,5 +258,4 @@ def _layout(given: str | Layout) -> tuple[Layout, dict[str, Any]]:
     else:
         config = LayoutConfig() if not given or given == "auto" else parse_layout(given)
         layout = config.to_layout()
-    require_supported(layout)
     return layout, config.history.plain()

@@ -55,7 +55,7 @@ def cut_data(
     model = maker(graph.features().shape[1], bound.channels)
     if not isinstance(model, Model):
         raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
-    require_fit(layout, layers=len(model.stack), vertices=graph.vertices, timeline=False)
+    require_fit(layout, layers=len(model.stack), vertices=graph.vertices)
     bound.restrict(torch.zeros(0, dtype=torch.int64))
     write_shares(
         graph,

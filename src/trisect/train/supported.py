@@ -11,14 +11,8 @@ from trisect.nn.dynamic import DynamicModel
 from trisect.nn.still import as_dynamic
 
 
-def require_supported(layout: Layout) -> None:
-    """Nothing is refused before the data are known."""
-
-
-def require_fit(layout: Layout, *, layers: int, vertices: int, timeline: bool = False) -> None:
+def require_fit(layout: Layout, *, layers: int, vertices: int) -> None:
     """Raise a LayoutError for a layout that a static model or graph cannot be cut by."""
-    if timeline:
-        return
     for name in ("time", "blocks"):
         value = getattr(layout, name)
         if value != 1:
