@@ -6,6 +6,7 @@ Row i lists what vertex i reads: an edge j → i of weight w is the entry (row i
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -132,27 +133,42 @@ class Adjacency:
         block._cache["origin"] = ("columns", self, start, stop)
         return block
 
-    def transpose(self) -> Adjacency:
+    def transpose(self, *, positions: bool = False) -> Adjacency:
         """The transposed matrix, built once. The transpose of a view is a view of the whole matrix's.
 
-        Its `positions` point into this matrix's `indices`, which views share with the whole.
+        Its `positions` point into this matrix's `indices`, which views share with the whole. A matrix whose maker knows
+        a shorter way to its transpose (see `with_transpose`) has them only where they are asked for.
         """
         found = self._cache.get("transpose")
         if isinstance(found, weakref.ref):
             found = found()
-        if isinstance(found, Adjacency):
+        if isinstance(found, Adjacency) and (found.positions is not None or not positions):
             return found
-        origin = self._cache.get("origin")
+        origin, known = self._cache.get("origin"), self._cache.get("turn")
         if isinstance(origin, tuple):
             kind, whole, start, stop = origin
-            turned: Adjacency = whole.transpose()
+            turned: Adjacency = whole.transpose(positions=positions)
             result = turned.columns_between(start, stop) if kind == "rows" else turned.rows_between(start, stop)
+        elif callable(known) and not positions:
+            result = known()
         else:
             result = _transpose(self)
         self._cache["transpose"] = result
         # Weak, since a cycle would keep large arrays until the garbage collector's next full pass.
         result._cache["transpose"] = weakref.ref(self)
         return result
+
+    def with_transpose(self, make: Callable[[], Adjacency]) -> Adjacency:
+        """This matrix, with a way to its transpose that is shorter than sorting; called at the first need."""
+        self._cache["turn"] = make
+        return self
+
+    def as_symmetric(self) -> Adjacency:
+        """This matrix, known to be symmetric with its values: the transpose has the same arrays."""
+        turned = replace(self, self_start=-self.self_start, _cache={})
+        turned._cache["transpose"] = weakref.ref(self)
+        self._cache["transpose"] = turned
+        return self
 
     def entry_positions(self) -> Tensor:
         """int64 [entries]: where the block's entries, row by row, stand in `indices`."""

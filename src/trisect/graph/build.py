@@ -216,7 +216,7 @@ def normalise(adjacency: Adjacency, kind: Normalisation, self_loops: bool) -> Ad
 
 
 def _scaled(matrix: Adjacency, left: Tensor, right: Tensor | None) -> Adjacency:
-    """left[row] * value * right[column], computed in float64."""
+    """left[row] * right[column] * value in float64: in this order a symmetric matrix stays symmetric to the bit."""
     if available() and matrix.device.type == "cpu" and matrix.dtype == torch.float32:
         starts, ends, indices = matrix.starts.contiguous(), matrix.ends.contiguous(), matrix.indices.contiguous()
         old = None if matrix.values is None else matrix.values.contiguous()
@@ -230,9 +230,9 @@ def _scaled(matrix: Adjacency, left: Tensor, right: Tensor | None) -> Adjacency:
         return matrix.with_values(values)
     matrix = matrix.compact()
     source, target = matrix.edge_index()
-    scaled = left[target] if matrix.values is None else left[target] * matrix.values.double()
-    if right is not None:
-        scaled = scaled * right[source]
+    scaled = left[target] if right is None else left[target] * right[source]
+    if matrix.values is not None:
+        scaled = scaled * matrix.values.double()
     return matrix.with_values(scaled.to(matrix.dtype))
 
 
