@@ -214,7 +214,6 @@ class Trainer:
             self.loss.append(self._current)
             sent = self.ledger.by_axis()
             if self.ledger.sent_bytes:
-                if self.ledger.sent_bytes:
                 transfer = {"full_bytes": self.ledger.full_bytes, "sent_bytes": self.ledger.sent_bytes}
             record: dict[str, Any] = {
                 "epoch": epoch,
