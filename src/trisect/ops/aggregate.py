@@ -177,6 +177,10 @@ class Collector:
         found._total, found.blank = total, False
         return found
 
+    def reset(self) -> None:
+        """Begin again from nothing."""
+        self.blank = True
+
     def rows(self) -> Tensor:
         """The sum so far [columns, features], zeros where nothing was added."""
         total = self._place()

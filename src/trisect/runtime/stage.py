@@ -29,6 +29,7 @@ from trisect.ops.aggregate import Collector, add_rows, collect, read_columns
 from trisect.ops.memory import empty
 from trisect.partition.halo import Share
 from trisect.partition.reach import reach_of
+from trisect.runtime.pulled import Pulled
 from trisect.runtime.visit import Piece, Reading, Visit, joined_gradients, read_rows, same_rows, segments_of
 from trisect.schedule.action import Side
 
@@ -103,7 +104,7 @@ class Stage:
             if whole:
                 self.gradients[segment] = None
             elif gradient is not None:
-                gradient.blank = True
+                gradient.reset()
 
     def keep(self, blend: float = 0.0) -> None:
         """From now on, history is what the buffers hold at this moment, until the next call; or a mean, in which what
@@ -295,8 +296,11 @@ class Stage:
     def _collector(self, segment: int) -> Collector:
         collector = self.gradients[segment]
         if collector is None:
-            shape = (self.columns, self._width(segment))
-            collector = Collector(shape, self.dtype, self.share.adjacency.device, self._awaited)
+            adjacency, width = self.share.adjacency, self._width(segment)
+            if self.whole or self.columns > self.rows or not self._collects:
+                collector = Collector((self.columns, width), self.dtype, adjacency.device, self._awaited)
+            else:
+                collector = Pulled(adjacency, width, self.dtype)
             self.gradients[segment] = collector
         return collector
 
@@ -406,6 +410,13 @@ class Stage:
             if reading.gradient is not None:
                 self.gradients[segment] = Collector.of(reading.gradient)
             return
+        collector = self._collector(segment)
+        if isinstance(collector, Pulled) and piece.reads is None:
+            if reading.gradient is not None:
+                collector.add_rest(reading.gradient)
+            if reading.own is not None and reading.own.grad is not None:
+                collector.add_own(piece.rows, reading.own.grad)
+            return
         if reading.gradient is not None:
             total = self.gradient_rows(segment)
             if piece.reads is None:
@@ -418,7 +429,7 @@ class Stage:
     def _scale_fresh(self, chunk: int, segment: int) -> None:
         """Technique 3: what later chunks asked of these rows stands in for what earlier ones, with history, did not."""
         collector = self.gradients[segment]
-        if self.whole or self.scale == 1.0 or collector is None or collector.blank:
+        if self.whole or self.scale == 1.0 or collector is None or collector.blank or isinstance(collector, Pulled):
             return
         total = collector.rows()
         total[self.rows_of(chunk)] *= self.scale
@@ -429,7 +440,9 @@ class Stage:
     def _message_gradient(self, segment: int, visit: Visit) -> Tensor | None:
         """Through `prepare`: from the gradient of the message rows and of the rows' own use to that of the output."""
         leaf, edge = visit.leaves.pop(segment), visit.messages.pop(segment, None)
-        total = self.gradient_rows(segment)[visit.rows]
+        collector = self._collector(segment)
+        pulled = isinstance(collector, Pulled)
+        total = collector.of_rows(visit.rows, self.scale) if pulled else collector.rows()[visit.rows]
         if edge is None:
             leaf.grad = total if leaf.grad is None else leaf.grad.add_(total)
         else:

@@ -219,7 +219,7 @@ class StaticRank:
         halo = [rows[own + low : own + high] for low, high in bounds]
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.layer).key(str(action))
         if forward:
-            outgoing, places, kind = [rows.index_select(0, send) for send in sends], halo, "halo"
+            outgoing, places, kind = [_gathered(rows, send) for send in sends], halo, "halo"
         else:
             places = [empty((send.numel(), rows.shape[1]), rows.dtype, rows.device) for send in sends]
             outgoing, kind = halo, "halo-gradients"
@@ -261,3 +261,9 @@ class StaticRank:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.exchange.reduce_gradients([p.grad for p in parameters if p.grad is not None])
+
+
+def _gathered(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows] in reused memory."""
+    out = empty((rows.numel(), x.shape[1]), x.dtype, x.device)
+    return torch.index_select(x, 0, rows, out=out)

@@ -1,0 +1,45 @@
+"""Each rank holds its share alone: the most memory of a rank falls as ranks are added."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = """
+data: {generate: community, vertices: 40000, degree: 12, features: 32}
+model: {name: gcn, layers: 16, hidden: 100}
+task: node-classification
+train: {epochs: 2, eval_every: 2, threads: 1}
+"""
+
+
+def peak(folder: Path, *layout: str) -> int:
+    out = folder / "-".join(["run", *layout]).replace(",", "-")
+    command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", str(out), *layout]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return max(json.loads((out / "summary.json").read_text())["memory"]["peak_rss_bytes"])
+
+
+@pytest.mark.slow
+def test_peak_memory_falls_as_ranks_are_added(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    empty = subprocess.run(
+        [sys.executable, "-c", "import resource, trisect; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    base = int(empty.stdout) * 1024
+    alone = peak(tmp_path) - base
+    for axis in ("vertex", "layer"):
+        two = peak(tmp_path, "--layout", f"{axis}=2") - base
+        four = peak(tmp_path, "--layout", f"{axis}=4") - base
+        assert two < 0.8 * alone, (axis, alone, two, four)
+        assert four < 0.8 * two, (axis, alone, two, four)
