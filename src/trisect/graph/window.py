@@ -20,7 +20,8 @@ from torch import Tensor
 
 from trisect.errors import DataError, TrisectError
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.build import Normalisation, normalise
+from trisect.graph.assemble import Edges, assemble
+from trisect.graph.build import Normalisation, normalise, row_sums, self_loops
 from trisect.graph.smoothing import Smoothing
 from trisect.graph.timeline import Timeline
 from trisect.native.library import DOUBLE, INT, INT64, POINTER, Kernel, available, threads
@@ -164,6 +165,29 @@ class Window:
         self.counts = torch.zeros_like(self.indices)
         self.degrees = has.double()
         self.repeated = 0
+
+    def fills(self, events: RawEvents) -> bool:
+        """Whether `fill` can be used; it needs the kernels, and loops in all rows or none."""
+        first, last = self.self_start, self.self_start + self.rows
+        whole = not self.self_loops or (first >= 0 and last <= self.columns)
+        return self.native and events.bring is None and whole
+
+    def fill(self, events: RawEvents, steps: range) -> None:
+        """The events of consecutive steps instead of all that was: one sort, where sliding them in would take many."""
+        stretch = int(events.offsets[steps.start]), int(events.offsets[steps.stop])
+        edges = Edges(events.src, events.dst, None, *stretch, both=events.both)
+        matrix = Adjacency.from_csr(*assemble(edges, self.rows, self.columns), self.columns, self.self_start)
+        if self.self_loops:
+            matrix = self_loops(matrix, 0.0)
+        self.pointers = matrix.pointers()
+        self.indices = matrix.indices
+        if matrix.values is None:
+            self.counts = torch.ones(matrix.indices.numel(), dtype=torch.int32)
+            self.degrees = row_sums(matrix)
+        else:
+            self.counts = matrix.values.to(torch.int32)
+            self.degrees = row_sums(matrix.with_values(matrix.values.clamp(min=1.0)))
+        self.repeated = int((self.counts > 1).sum())
 
     def slide(self, enter: Tensor, leave: Tensor, form: Form | None = None) -> Adjacency | None:
         """Take keys in and others out, both ascending; with a form also the matrix, made in the same pass."""
@@ -348,6 +372,7 @@ class SlidingWindow:
         self._keys: dict[int, Tensor] = {}
         self._kept = 0
         self._held = range(0)
+        self._there: set[int] = set()
         self._turned: SlidingWindow | None = None
         self._lock = threading.RLock()
 
@@ -372,9 +397,8 @@ class SlidingWindow:
         """Slide to a step; the matrix where the last slide made one."""
         held, wanted = self._held, range(self.smoothing.first_step(step), step + 1)
         enter, leave = [k for k in wanted if k not in held], [k for k in held if k not in wanted]
-        if 2 * max(len(enter), len(leave)) > len(wanted) + 1:  # filling an empty window takes slides of half the size
-            self._window.clear()
-            enter, leave = list(wanted), []
+        if max(len(enter), len(leave)) > max(1, len(wanted) // 3):
+            enter, leave = self._refill(wanted), []
         self._held = range(0)  # until it is done: a failure must not leave half a window
         found = None
         changes = list(zip_longest(enter, leave))
@@ -389,13 +413,28 @@ class SlidingWindow:
         self._forget(wanted)
         return found
 
+    def _refill(self, wanted: range) -> list[int]:
+        """Start afresh, from all events at once where their matrix can be assembled; the steps that are left to add."""
+        self._window.clear()
+        if not self._window.fills(self.events):
+            return list(wanted)
+        for step in wanted:
+            self._announce(step)
+        self._window.fill(self.events, wanted)
+        return []
+
+    def _announce(self, step: int) -> None:
+        """Say that a step's events are read, unless the window or a kept list has them already."""
+        if self.brought is not None and step not in self._there:
+            self.brought(step)
+        self._there.add(step)
+
     def _sorted(self, step: int) -> Tensor:
         found = self._keys.get(step)
         if found is None:
             native = self._window.native
             found = self.events.keys(step, native=native) if self.lists is None else self.lists(step)
-            if self.brought is not None:
-                self.brought(step)
+            self._announce(step)
             self._keys[step] = found
             self._kept += found.numel() * found.element_size()
         return found
@@ -405,9 +444,10 @@ class SlidingWindow:
         # the latest first: passes go in a circle, where keeping the latest would never find one again
         for step in [step for step in reversed(self._keys) if step not in window]:
             if self._kept <= self.keep_bytes:
-                return
+                break
             found = self._keys.pop(step)
             self._kept -= found.numel() * found.element_size()
+        self._there = {step for step in self._there if step in window or step in self._keys}
 
     def _give_transpose(self, found: Adjacency, step: int) -> None:
         """A way to the transpose: itself where it is symmetric, otherwise a second window over turned events."""
