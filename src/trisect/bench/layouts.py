@@ -28,7 +28,7 @@ from trisect.partition import cut_graph, quality
 from trisect.runtime.volume import static_volume
 from trisect.schedule.action import Action, Kind
 from trisect.train.cut_program import stage_bounds
-from trisect.train.ranks import layer_cost
+from trisect.train.ranks import layer_costs
 from trisect.train.run_directory import RunDirectory
 
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -49,11 +49,14 @@ def run(
     ways: int = 2,
     data_dir: str | None = None,
     speed: bool = False,
+    classes: int = 10,
+    within: float = 0.7,
 ) -> dict[str, Any]:
     """Bytes an epoch for each graph, model and layout; with `speed`, seconds an epoch on one and on two ranks.
 
     Args:
         ways: of the hybrid, whose stages are ranks / ways.
+        classes, within: of the graph for `speed` (see `measure_speed`).
     """
     layouts = {
         "graph": Layout(vertex=ranks),
@@ -83,7 +86,7 @@ def run(
             "bytes": rows,
         }
     if speed:
-        result["speed"] = measure_speed()
+        result["speed"] = measure_speed(classes=classes, within=within)
     return result
 
 
@@ -99,7 +102,7 @@ def _remote(graph: Graph, parts: int) -> list[int]:
 
 
 def _volume(model: Model, graph: Graph, layout: Layout, remote: Sequence[int]) -> int:
-    bounds = stage_bounds([layer_cost(layer) for layer in model.stack], layout.layer)
+    bounds = stage_bounds(layer_costs(model.stack), layout.layer)
     weights = [
         sum(p.numel() * p.element_size() for layer in model.stack[a:b] for p in layer.parameters())
         for a, b in pairwise(bounds)
@@ -114,12 +117,25 @@ def measure_speed(
     hidden: int = 100,
     epochs: int = 4,
     model: str = "gcn",
+    classes: int = 10,
+    within: float = 0.7,
 ) -> dict[str, Any]:
     """One rank and two, one thread each: seconds of the best epoch, the most memory of a rank, and the seconds of the
     last epoch that ranks waited for rows of others (`receive`, `halo`), on average.
+
+    Args:
+        classes, within: communities, and the share of edges inside one. The other edges go anywhere, so that with 0.7
+            nearly every vertex reads one of the other part.
     """
     config: Mapping[str, Any] = {
-        "data": {"generate": "community", "vertices": vertices, "degree": degree, "features": 64},
+        "data": {
+            "generate": "community",
+            "vertices": vertices,
+            "degree": degree,
+            "features": 64,
+            "classes": classes,
+            "within": within,
+        },
         "model": {"name": model, "layers": layers, "hidden": hidden, "dropout": 0.5},
         "task": "node-classification",
         "train": {"epochs": epochs, "eval_every": 1000, "checkpoint_every": 1000, "threads": 1},
