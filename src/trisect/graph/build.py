@@ -215,6 +215,21 @@ def normalise(adjacency: Adjacency, kind: Normalisation, self_loops: bool) -> Ad
     return _scaled(matrix, root, root)
 
 
+def normalise_block(block: Adjacency, kind: Normalisation, self_loops: bool, column_sums: Tensor | None) -> Adjacency:
+    """`normalise` of some rows, whose own columns come first, as it would be in the whole matrix.
+
+    Args:
+        column_sums: [columns], for `symmetric` alone: the row sum of each column's vertex in the whole matrix, loops
+            included.
+    """
+    if kind != "symmetric" or column_sums is None:
+        return normalise(block, kind, self_loops)
+    matrix = _with_loops(block) if self_loops else block
+    sums = column_sums.double()
+    root = torch.where(sums == 0, 0.0, sums.rsqrt())
+    return _scaled(matrix, root[: block.rows].contiguous(), root)
+
+
 def _scaled(matrix: Adjacency, left: Tensor, right: Tensor | None) -> Adjacency:
     """left[row] * right[column] * value in float64: in this order a symmetric matrix stays symmetric to the bit."""
     if available() and matrix.device.type == "cpu" and matrix.dtype == torch.float32:
