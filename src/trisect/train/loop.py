@@ -248,7 +248,7 @@ class Trainer:
             seconds=seconds,
             evaluation_seconds=evaluating,
             communication=self._communication(sent),
-            transfer=transfer,
+            transfer={key: int(self.program.total(float(size))) for key, size in transfer.items()},
             memory={"peak_rss_bytes": [int(peak) for peak in self.program.listed(float(peak_rss_bytes()))]},
             modules=self.modules,
             program=self.program,

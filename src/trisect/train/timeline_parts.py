@@ -12,9 +12,11 @@ from torch import Tensor
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, normalise_block
+from trisect.graph.difference import full_bytes
 from trisect.graph.smoothing import Smoothing
 from trisect.graph.timeline import Timeline
 from trisect.nn.dynamic import first_aggregation
+from trisect.runtime.ledger import Ledger
 from trisect.runtime.timeline_part import StepHalo, TimelinePart
 
 
@@ -137,6 +139,7 @@ class CutPart(TimelinePart):
         sums: float [all steps, vertices], the row sums that symmetric normalisation divides by, or None.
         first: which raw step is step 0.
         budget: bytes of snapshots that are kept between epochs.
+        ledger: counts what is read to make the others.
     """
 
     way: int
@@ -151,6 +154,7 @@ class CutPart(TimelinePart):
     known: Tensor | None
     sums: Tensor | None
     dtype: torch.dtype
+    ledger: Ledger
     first: int = 0
     budget: int = 0
     _halos: dict[int, Tensor] = field(default_factory=dict, repr=False)
@@ -232,4 +236,7 @@ class CutPart(TimelinePart):
         if self.sums is not None:
             mine = self.sums[step, self.starts[self.way] : self.starts[self.way + 1]]
             sums = torch.cat([mine, self.sums[step].index_select(0, halo)])
-        return normalise_block(matrix, self.normalisation, self.self_loops, sums)
+        prepared = normalise_block(matrix, self.normalisation, self.self_loops, sums)
+        sent = (stop - start) * (8 if edges.weight is None else 12) + (0 if sums is None else sums.nbytes)
+        self.ledger.add_transfer(full_bytes(prepared), sent)
+        return prepared

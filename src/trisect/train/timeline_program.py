@@ -150,19 +150,15 @@ class TimelineCutProgram(RankProgram):
 
     def _whole(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
         """frames [steps, own rows, channels] → every `ways`-th step with the rows of all parts, [1, rows, channels]."""
-        ways, channels = self.mesh.layout.vertex, frames.shape[2]
-        own = frames[self.mesh.way :: ways]
-        counts = [
-            0 if way == self.mesh.way else len(own) * (self._starts[way + 1] - self._starts[way]) for way in range(ways)
-        ]
-        outgoing = [frames[way::ways].reshape(-1, channels).contiguous() for way in range(ways)]
+        ways, mine, channels = self.mesh.layout.vertex, self.mesh.way, frames.shape[2]
+        own, rows = frames[mine::ways], [b - a for a, b in pairwise(self._starts)]
+        counts = [0 if way == mine else len(own) * rows[way] for way in range(ways)]
+        outgoing = [frames[way::ways].reshape(-1, channels) for way in range(ways)]
         received = self._plain.swap(outgoing, counts, channels, frames.dtype, "evaluation", 0)
-        parts = [
-            own if way == self.mesh.way else rows.view(len(own), -1, channels) for way, rows in enumerate(received)
-        ]
+        parts = [own if way == mine else received[way].view(len(own), rows[way], channels) for way in range(ways)]
         whole = torch.cat(parts, 1)
         for place in range(len(own)):
-            yield first + self.mesh.way + place * ways, whole[place : place + 1]
+            yield first + mine + place * ways, whole[place : place + 1]
 
     def _loss(self, frames: Sequence[Tensor] | Tensor, first_step: int) -> Tensor:
         return self._loss_task.loss(self.decoder, frames, first_step, self.noise)

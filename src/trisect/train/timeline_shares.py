@@ -278,6 +278,7 @@ def read_timeline_part(
         known=arrays.get("aggregated") if cut.aggregated else None,
         sums=_mapped(cut.folder / "sums.npy"),
         dtype=dtype,
+        ledger=ledger,
         first=cut.timeline.first,
         budget=budget,
     )
