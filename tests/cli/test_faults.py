@@ -70,8 +70,15 @@ def ended(process: subprocess.Popen[str]) -> list[str]:
     return [line for line in errors.splitlines() if line.startswith("trisect: ")]
 
 
-@pytest.mark.parametrize("layout", [[], ["--layout", "vertex=2"]], ids=["one process", "two ranks"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("layout", "number", "code"),
+    [
+        ([], signal.SIGTERM, 143),
+        (["--layout", "vertex=2"], signal.SIGTERM, 143),
+        pytest.param([], signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(["--layout", "vertex=2"], signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_is_stopped(tmp_path: Path, layout: list[str], number: signal.Signals, code: int) -> None:
     with running(tmp_path, *layout) as process:
         process.send_signal(number)
@@ -104,6 +111,7 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
     assert "rank 0 was ended by signal 9 (SIGKILL)" in said[0]
 
 
+@pytest.mark.slow
 def test_ranks_do_not_outlive_their_launcher(tmp_path: Path) -> None:
     with running(tmp_path, "--layout", "vertex=2") as process:
         process.kill()

@@ -57,7 +57,10 @@ def run(request: pytest.FixtureRequest, folder: Path) -> tuple[str, dict[str, np
     return request.param, read(folder / f"{request.param}.npz")
 
 
-@pytest.mark.parametrize("layout", [None, "vertex=3", "layer=3"])
+@pytest.mark.parametrize(
+    "layout",
+    [None, pytest.param("vertex=3", marks=pytest.mark.slow), pytest.param("layer=3", marks=pytest.mark.slow)],
+)
 def test_equal_to_one_process(folder: Path, run: tuple[str, dict[str, np.ndarray]], layout: str | None) -> None:
     name, expected = run
     said = trisect(folder, "predict", name, "--out", "p.npz", *([] if layout is None else ["--layout", layout]))
@@ -72,6 +75,7 @@ def test_equal_to_one_process(folder: Path, run: tuple[str, dict[str, np.ndarray
     assert not list(folder.glob(".p.npz*"))
 
 
+@pytest.mark.slow
 def test_a_parquet_file_of_a_cut_run(folder: Path, run: tuple[str, dict[str, np.ndarray]]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     name, expected = run
@@ -82,6 +86,7 @@ def test_a_parquet_file_of_a_cut_run(folder: Path, run: tuple[str, dict[str, np.
     assert np.allclose(np.array(table["embedding"]), expected["embedding"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_under_torchrun(folder: Path, run: tuple[str, dict[str, np.ndarray]]) -> None:
     name, expected = run
     said = trisect(folder, "predict", name, "--out", "t.npz", "--layout", "vertex=2", start=tuple(TORCHRUN))
@@ -89,3 +94,24 @@ def test_under_torchrun(folder: Path, run: tuple[str, dict[str, np.ndarray]]) ->
     found = read(folder / "t.npz")
     assert np.array_equal(found["vertex"], expected["vertex"])
     assert np.allclose(found["embedding"], expected["embedding"], atol=1e-5)
+
+
+TIMELINE = """
+data: {generate: evolving, vertices: 60, steps: 8, communities: 3, features: 6}
+model: {name: cd-gcn, layers: 2, hidden: 4}
+task: {name: link-prediction, eval_negatives: 5}
+train: {epochs: 2}
+"""
+
+
+@pytest.mark.parametrize("layout", ["time=2", pytest.param("vertex=2", marks=pytest.mark.slow)])
+def test_timelines(folder: Path, layout: str) -> None:
+    (folder / "timeline.yaml").write_text(TIMELINE)
+    trisect(folder, "train", "timeline.yaml", "--out", f"timeline-{layout}", "--layout", layout)
+    for out, chosen in (("one.npz", ["--layout", "vertex=1"]), ("two.npz", [])):
+        said = trisect(folder, "predict", f"timeline-{layout}", "--out", out, *chosen)
+        assert "(480 rows)" in said
+    one, two = read(folder / "one.npz"), read(folder / "two.npz")
+    assert two["embedding"].shape[:2] == (8, 60)
+    assert np.allclose(one["embedding"], two["embedding"], atol=1e-5)
+    assert not np.allclose(one["embedding"], np.roll(two["embedding"], 1, 0), atol=1e-5)

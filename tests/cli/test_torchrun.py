@@ -69,6 +69,7 @@ def test_one_host_has_the_result_of_our_launcher(folder: Path, ours: dict[str, A
     assert done.stdout.count("Run directory:") == 1
 
 
+@pytest.mark.slow
 def test_two_hosts_have_the_result_of_our_launcher(folder: Path, ours: dict[str, Any]) -> None:
     place = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     hosts = [
@@ -94,7 +95,10 @@ def test_two_hosts_have_the_result_of_our_launcher(folder: Path, ours: dict[str,
 
 @pytest.mark.parametrize(
     ("layout", "said"),
-    [("vertex=3", "needs 1 × 1 × 3 = 3 ranks, but 2 were started"), ("vertex=2,chunks=999", "more than the graph's")],
+    [
+        ("vertex=3", "needs 1 × 1 × 3 = 3 ranks, but 2 were started"),
+        pytest.param("vertex=2,chunks=999", "more than the graph's", marks=pytest.mark.slow),
+    ],
 )
 def test_a_layout_that_does_not_fit_is_refused_in_one_sentence(folder: Path, layout: str, said: str) -> None:
     done = run(folder, [*torchrun(*one_host()), "train", "c.yaml", "--out", "refused", "--layout", layout])
@@ -106,6 +110,7 @@ def test_a_layout_that_does_not_fit_is_refused_in_one_sentence(folder: Path, lay
     assert not (folder / "refused").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named(folder: Path) -> None:
     command = [*torchrun(*one_host(3)), "train", "c.yaml", "--out", "killed", "--layout", "vertex=3"]
     command += ["--set", "train.epochs=100000", "--set", "train.timeout=20"]
@@ -124,6 +129,7 @@ def test_a_killed_rank_is_named(folder: Path) -> None:
     assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks.values())
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_started_by_hand_names_the_silent_one(folder: Path) -> None:
     """Without any launcher, as under a cluster's own: the ranks find out among themselves."""
     place = {"WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

@@ -16,6 +16,7 @@ import torch
 import trisect
 from trisect.errors import ConfigError, LayoutError
 from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
 from trisect.nn import FromPyG, GCNLayer, LinearLayer, Model, build
 from trisect.train.loop import NoRecorder
 
@@ -32,7 +33,14 @@ def alone(community: Graph) -> trisect.Run:
     return trisect.fit("gcnii", community, **OPTIONS, **MODEL)
 
 
-@pytest.mark.parametrize("layout", ["layer=2", "vertex=2,layer=2", trisect.Layout(vertex=2)])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "vertex=2,layer=2",
+        pytest.param("layer=2", marks=pytest.mark.slow),
+        pytest.param(trisect.Layout(vertex=2), marks=pytest.mark.slow),
+    ],
+)
 def test_the_result_is_that_of_one_process(community: Graph, alone: trisect.Run, layout: Any) -> None:
     seen: list[int] = []
 
@@ -50,6 +58,7 @@ def test_the_result_is_that_of_one_process(community: Graph, alone: trisect.Run,
     assert torch.allclose(run.embeddings(), alone.embeddings(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_another_seed_has_another_result(community: Graph, alone: trisect.Run) -> None:
     run = trisect.fit("gcnii", community, layout="vertex=2", seed=5, **OPTIONS, **MODEL)
     assert run.loss != pytest.approx(alone.loss, rel=1e-5)
@@ -82,6 +91,7 @@ def test_layers_of_pyg(community: Graph) -> None:
     assert same(two.model.state_dict(), one.model.state_dict())
 
 
+@pytest.mark.slow
 def test_a_decoder_comes_back(community: Graph) -> None:
     assert community.x is not None
     layers = [GCNLayer(community.x.shape[1], 5), LinearLayer(5, 5)]
@@ -106,6 +116,16 @@ def test_mistakes_are_one_sentence(
     with pytest.raises(error, match=message) as caught:
         trisect.fit(**arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", [pytest.param("time=2", marks=pytest.mark.slow), "vertex=2"])
+def test_timelines(timeline: Timeline, layout: str) -> None:
+    options: dict[str, Any] = {"task": "link-prediction", "epochs": 2, "hidden": 4}
+    one = trisect.fit("cd-gcn", timeline, **options)
+    two = trisect.fit("cd-gcn", timeline, layout=layout, **options)
+    assert two.loss == pytest.approx(one.loss, rel=1e-5)
+    assert same(two.model.state_dict(), one.model.state_dict())
+    assert torch.allclose(two.score([0, 3], [1, 2]), one.score([0, 3], [1, 2]), atol=1e-4)
 
 
 SCRIPT = """
@@ -143,6 +163,7 @@ def test_a_script_without_a_guard(tmp_path: Path) -> None:
     assert len(json.loads(lines[-1])) == 3
 
 
+@pytest.mark.slow
 def test_a_layer_of_the_main_module(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     done = script(tmp_path, sys.executable, "script.py", "own")
@@ -160,6 +181,7 @@ def test_a_layer_of_the_main_module_is_refused_where_it_cannot_travel(
         trisect.fit([local(community.x.shape[1], 3)], community, layout="vertex=2", epochs=1)
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_world_is_used(tmp_path: Path) -> None:
     alone = script(tmp_path, sys.executable, "script.py", "named")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]

@@ -182,18 +182,18 @@ def train_on(network: Sequence[Host], words: Sequence[str], environment: Mapping
                 )
             )
         deadline = time.monotonic() + limit
-        for number, rank in enumerate(ranks):
+        for number, process in enumerate(ranks):
             try:
-                _, errors = rank.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                _, errors = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise RunError(f"rank {number} did not end within {limit:g} s; raise limit.") from None
-            if rank.returncode != 0:
-                raise RunError(f"rank {number} ended with code {rank.returncode}: {errors.strip()[-500:]}")
+            if process.returncode != 0:
+                raise RunError(f"rank {number} ended with code {process.returncode}: {errors.strip()[-500:]}")
     finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-            rank.communicate()
+        for process in ranks:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
 
 def describe(out: Path, mbit: int) -> dict[str, Any]:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch.distributed as dist
-
 from trisect.errors import RunError, TrisectError
-from trisect.runtime.world import FAILURES, LAUNCHER, World
+from trisect.runtime.world import FAILURES, LAUNCHER, Store, World
 
 _SETTLE = 2.0
 _LOST = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timed out", "Connection refused")
@@ -89,7 +87,7 @@ def leave(code: int) -> None:
 
 
 @contextmanager
-def naming_lost_ranks(store: dist.Store, world: World) -> Iterator[None]:
+def naming_lost_ranks(store: Store, world: World) -> Iterator[None]:
     """Turn torch's complaint about an address into a sentence that names the rank which ended or was silent.
 
     A rank that fails leaves its reason in the store. One that only notices asks there who has left none.
@@ -113,7 +111,7 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
 
 
-def _name(store: dist.Store, world: World, error: BaseException) -> str:
+def _name(store: Store, world: World, error: BaseException) -> str:
     said = str(error).splitlines()[0].split("] ", 1)[-1]
     if FAILURES in os.environ:  # the launcher sees all ranks, and names it
         return f"lost another rank ({said})."
@@ -134,6 +132,8 @@ def _name(store: dist.Store, world: World, error: BaseException) -> str:
             found["silent"] = f"rank {', '.join(map(str, silent))} is gone or silent; the run is stopped."
 
     _ask(ask)
+    if world.rank == 0:
+        time.sleep(_SETTLE)  # the store may be ours, and others may still ask
     return found.get("failed") or found.get("silent") or f"rank {world.rank} lost another rank ({said})."
 
 

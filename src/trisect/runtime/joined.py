@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.distributed import Store
 
 from trisect.errors import RunError
 from trisect.layout import Layout
 from trisect.runtime.faults import naming_lost_ranks
 from trisect.runtime.mesh import Mesh, connect, disconnect
-from trisect.runtime.world import World, meet
+from trisect.runtime.world import Store, World, meet
 
 _LONGEST_CUT = datetime.timedelta(hours=12)
 

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trisect.errors import LayoutError
 from trisect.layout import AXES, Layout
-from trisect.runtime.world import World
+from trisect.runtime.world import Store, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def connect(
     device: torch.device,
     timeout: float = 600.0,
     *,
-    store: dist.Store | None = None,
+    store: Store | None = None,
     world: World | None = None,
 ) -> Mesh:
     """Join the other ranks.
@@ -80,8 +80,8 @@ def connect(
     patience = datetime.timedelta(seconds=timeout)
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
-        place = {} if world is None else {"rank": world.rank, "world_size": world.size}
-        dist.init_process_group(backend, timeout=patience, store=store, **place)
+        rank, size = (-1, -1) if world is None else (world.rank, world.size)
+        dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
     if dist.get_world_size() != layout.world:
         raise LayoutError(
             f"the layout needs {layout.time} × {layout.layer} × {layout.vertex} = {layout.world} ranks, "

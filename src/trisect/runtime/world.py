@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from trisect.errors import LayoutError
 from trisect.layout import Layout
+
+__all__ = ["FAILURES", "LAUNCHER", "Store", "World", "meet", "world_from_environment"]
 
 FAILURES = "TRISECT_FAILURES"
 LAUNCHER = "TRISECT_LAUNCHER"
@@ -52,7 +55,7 @@ def world_from_environment(environment: Mapping[str, str] | None = None) -> Worl
     return World(rank, size, int(found.get("LOCAL_RANK", rank)), int(found.get("LOCAL_WORLD_SIZE", size)))
 
 
-def meet(world: World, timeout: float = 600.0) -> dist.Store:
+def meet(world: World, timeout: float = 600.0) -> Store:
     """Where the ranks of this world leave word for one another before they are connected.
 
     Every rank calls it equally often; each time they find an empty store.
@@ -62,14 +65,14 @@ def meet(world: World, timeout: float = 600.0) -> dist.Store:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"trisect/{attempt}/{next(_meetings)}"
-    return dist.PrefixStore(name, _store(host, port, world, timeout))
+    return PrefixStore(name, _store(host, port, world, timeout))
 
 
 @functools.cache
-def _store(host: str, port: int, world: World, timeout: float) -> dist.TCPStore:
+def _store(host: str, port: int, world: World, timeout: float) -> TCPStore:
     # torchrun's agent keeps one for its ranks; elsewhere rank 0 does, unless the user has connected the ranks already
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return dist.TCPStore(
+    return TCPStore(
         host,
         port,
         world.size,

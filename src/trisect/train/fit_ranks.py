@@ -25,6 +25,7 @@ from torch import Tensor
 
 from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.faults import leave, reporting_failures
@@ -60,7 +61,7 @@ class Job:
     timeout: float
 
 
-def train_on_ranks(job: Job, graph: Graph, recorder: Recorder) -> Found:
+def train_on_ranks(job: Job, graph: Graph | Timeline, recorder: Recorder) -> Found:
     """The measured part of a `Result`, as plain values, and all trained parameters by name.
 
     Under torchrun every rank of the world calls this, and all get the same; otherwise the ranks are started here.
@@ -83,7 +84,7 @@ def train_on_ranks(job: Job, graph: Graph, recorder: Recorder) -> Found:
         return json.loads((folder / _RESULT).read_text()), load_file(folder / _PARAMETERS)
 
 
-def _cut(job: Job, graph: Graph, folder: Path) -> None:
+def _cut(job: Job, graph: Graph | Timeline, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     cut_data(graph, job.maker, job.task, job.layout, job.options, folder)
 
@@ -94,12 +95,12 @@ def _train(job: Job, world: World, shares: Path | Callable[[Path], None], record
     device = torch.device(f"cuda:{world.local_rank}" if cuda else "cpu")
     with joined(job.layout, world, device, job.timeout, shares) as (mesh, folder):
         history = history_of(job.layout, job.history)
-        setup = rank_setup(read_cut(folder), job.maker, job.task, mesh, job.options, history)
+        setup = rank_setup(read_cut(folder), job.maker, job.task, mesh, job.options, history, world.local_size)
         result = Trainer(setup, job.options, recorder).run()
         own = {name: value.detach().cpu() for name, value in result.modules.state_dict().items()}
         tensors: dict[str, Tensor] = {}
-        # ways of a stage hold the same parameters
-        for found in Exchange(mesh, Ledger()).gather(own if mesh.way == 0 else {}):
+        # ways and moments of a stage hold the same parameters
+        for found in Exchange(mesh, Ledger()).gather(own if mesh.way == 0 and mesh.moment == 0 else {}):
             tensors.update(found)
     plain = {
         field.name: getattr(result, field.name) for field in fields(Result) if field.name not in ("modules", "program")
@@ -184,7 +185,7 @@ def _pickled(parts: tuple[Any, ...]) -> bytes:
     """Each part by itself, so that the first can be used to read the rest."""
     kind: type[pickle.Pickler] = _Pickler
     with suppress(ImportError):  # it can also send classes of a notebook, by value
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped]
 
         kind = cloudpickle.Pickler
     out = io.BytesIO()

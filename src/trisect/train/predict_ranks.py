@@ -21,7 +21,7 @@ from trisect.runtime.world import World
 from trisect.train.distributed import cut_record, maker_of, rank_device, require_visible
 from trisect.train.from_config import load_record, resolve, train_options
 from trisect.train.pieces import Pieces
-from trisect.train.predict import decoded, load_parameters, predictions, trained_parameters
+from trisect.train.predict import decoded, load_parameters, outputs, predictions, trained_parameters
 from trisect.train.ranks import rank_setup
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import AnyModel, ModelMaker
@@ -75,13 +75,17 @@ def predict_rank(
         parameters = trained_parameters(directory, say)
         cut, options, task = read_cut(cut_folder), train_options(config), config.task.model_dump()
         pieces = Pieces(folder, mesh.rank)
-        setup = rank_setup(cut, maker_of(config), task, mesh, options, None)
+        setup = rank_setup(cut, maker_of(config), task, mesh, options, None, world.local_size)
         load_parameters(setup, parameters, directory)
-        if any(name.startswith("decoder.") for name in parameters):
+        if setup.timeline:
+            found = outputs(setup)
+        elif any(name.startswith("decoder.") for name in parameters):
             found = decoded(setup)
         else:
             # what the last layer reads is the output of a model whose last layer hands on what it reads
             below = rank_setup(cut, _Below(maker_of(config)), task, mesh, options, None)
+            if "decoder" in below.modules:  # narrower or wider than the outputs, the task would decode it
+                del below.modules["decoder"]
             load_parameters(below, parameters, directory)
             for first, frames in below.program.outputs(range(below.steps)):
                 pieces.add(first, below.vertices, {"embedding": frames})
