@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -10,21 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trisect.nn.base import Context, Layer
+from trisect.nn.base import Layer
 from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
 from trisect.nn.evolving import Evolving
 from trisect.noise import Noise
 from trisect.runtime.exchange import Exchange, Incoming
 from trisect.runtime.executor import Executor, Handler
 from trisect.runtime.timeline_evolving import EvolvingWork
-from trisect.runtime.timeline_layer import LayerWork, SpatialTemporalWork, Visit, go_back, known
-from trisect.runtime.timeline_part import StepHalo, TimelinePart
-from trisect.runtime.timeline_rows import RowExchange
+from trisect.runtime.timeline_layer import LayerWork, SpatialTemporalWork
+from trisect.runtime.timeline_output import Loss, OutputWork, Readers
+from trisect.runtime.timeline_part import TimelinePart
+from trisect.runtime.timeline_visit import Visit, known
 from trisect.schedule.action import Action, Half, Kind, Phase
 from trisect.schedule.timeline import TimelinePlan, timeline_schedule
-
-Loss = Callable[[Sequence[Tensor] | Tensor, int], Tensor]
-Readers = Callable[[int, Noise | None], Sequence[Sequence[Tensor]]]
 
 
 class TimelineRank:
@@ -59,10 +57,9 @@ class TimelineRank:
         extra: Sequence[Parameter] = (),
     ) -> None:
         self.exchange, self.mesh, self.part, self.plan, self.dtype = exchange, exchange.mesh, part, plan, dtype
-        self.loss, self.readers = loss, readers
         layout, stage = self.mesh.layout, self.mesh.stage
         self.is_first, self.is_last = stage == 0, stage == layout.layer - 1
-        self.head = head if self.is_last else None
+        self.top = OutputWork(head, loss, readers, exchange, part.rows)
         self.works: list[LayerWork] = []
         for number in range(bounds[stage], bounds[stage + 1]):
             reads = layout.vertex > 1 and not (number == 0 and plan.aggregated)
@@ -95,12 +92,8 @@ class TimelineRank:
             if action.incoming:
                 self._coming.setdefault(self._turn(action), []).append(action)
         self._given: dict[int, list[tuple[tuple[int, ...], Tensor]]] = {}
-        self._leaf: Tensor | None = None
-        self._result: Tensor | None = None
-        self._value: Tensor | None = None
-        self._fetched: list[Tensor] = []
-        self._d_result: Tensor | None = None
-        self._fetch: RowExchange | None = None
+        self._hidden = False
+        self.top.drop()
         for work in self.works:
             work.clear(keeps=train)
 
@@ -131,23 +124,23 @@ class TimelineRank:
         The timeline is run from its first step on, since state is carried. All ranks must go through to the end; only
         those of the last stage yield anything. With `hidden`, what the head reads instead.
         """
-        head, self.head = self.head, None if hidden else self.head
         self.plan = replace(self._training, runs=self.part.runs_until(steps.stop), fetches=False)
         try:
             actions = timeline_schedule(self.mesh.layout, self.plan, train=False).ranks[self.mesh.rank]
             self.begin(None, actions, train=False)
+            self._hidden = hidden
             executor = Executor(self.handlers())
             for _, group in groupby(actions, key=self._own_block):
                 executor.run(list(group))
-                if self._result is not None:
-                    first, frames = known(self._visit).run.start, self._result
-                    self._result = None
+                if self.top.result is not None:
+                    first, frames = known(self._visit).run.start, self.top.result
+                    self.top.drop()
                     skip = max(0, steps.start - first)
                     if skip < len(frames):
                         yield first + skip, frames[skip:]
             self.finish()
         finally:
-            self.plan, self.head = self._training, head
+            self.plan = self._training
 
     def _own_block(self, action: Action) -> int:
         """The block in which this rank does an action of a pass forward (a state handed on bears the receiver's)."""
@@ -246,10 +239,10 @@ class TimelineRank:
         visit = self._enter(action)
         with torch.set_grad_enabled(visit.grad):
             if action.half is Half.OUTPUT:
-                self._output(visit)
-            elif action.half is Half.LOSS:
-                self._value = self.loss(self._fetched, visit.run.start)
-            else:
+                self.top.forward(visit, known(self.works[-1].out), hidden=self._hidden)
+            if action.half is Half.LOSS or (action.half is Half.OUTPUT and self.train and not self._fetches):
+                self.top.lose(visit)
+            elif action.half is not Half.OUTPUT:
                 work = self._begin_layer(action)
                 if action.half is Half.PREPARE:
                     work.prepare()
@@ -268,18 +261,6 @@ class TimelineRank:
         else:
             work.temporal(action.chunk)
 
-    def _output(self, visit: Visit) -> None:
-        """The head over all own steps, and the loss where it reads nothing else."""
-        frames = known(self.works[-1].out)
-        self._leaf = frames.detach().requires_grad_(visit.grad)
-        self._result = self._leaf
-        if self.head is not None:
-            steps, rows, channels = frames.shape
-            found: Tensor = self.head(self._leaf.reshape(steps * rows, channels), None, Context())
-            self._result = found.view(steps, rows, -1)
-        if self.train and not self._fetches:
-            self._value = self.loss(self._result, visit.run.start)
-
     @property
     def _fetches(self) -> bool:
         return self.plan.fetches and self.mesh.layout.vertex > 1
@@ -287,15 +268,9 @@ class TimelineRank:
     def _backward(self, action: Action) -> None:
         self._reach(self._turn(action))
         if action.half is Half.LOSS or (action.half is Half.OUTPUT and not self._fetches):
-            value, self._value = known(self._value), None
-            self.losses.append(value.detach())
-            if value.requires_grad:
-                value.backward()  # type: ignore[no-untyped-call]
+            self.losses.append(self.top.loss_back())
         if action.half is Half.OUTPUT:
-            go_back(self._result, self._d_result)
-            leaf = known(self._leaf)
-            self.works[-1].d_out = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            self._leaf = self._result = self._d_result = None
+            self.works[-1].d_out = self.top.back()
         elif action.half is not Half.LOSS:
             work = self._gradient_of(action)
             if action.half is Half.PREPARE:
@@ -351,8 +326,11 @@ class TimelineRank:
 
     def _halo(self, action: Action) -> None:
         forward = action.phase is Phase.FORWARD
+        if action.half is Half.OUTPUT and forward:
+            self.top.fetch(known(self._visit), self._key(action))
+            return
         if action.half is Half.OUTPUT:
-            self._fetch_rows(action)
+            self.top.return_rows(self._key(action))
             return
         work = self._works(action)
         if action.half is Half.SUMMARY and isinstance(work, EvolvingWork):
@@ -361,25 +339,6 @@ class TimelineRank:
             work.share_rows()
         else:
             work.return_rows()
-
-    def _fetch_rows(self, action: Action) -> None:
-        """Output rows of other ways that the loss reads, and their gradients back."""
-        visit = known(self._visit)
-        if action.phase is Phase.BACKWARD:
-            gradients = [torch.zeros_like(rows) if rows.grad is None else rows.grad for rows in self._fetched]
-            self._d_result = known(self._fetch).backward(gradients, self._key(action))
-            self._fetched, self._fetch = [], None
-            return
-        if self.readers is None:
-            raise RuntimeError("the plan fetches rows of other ways, but nobody says which")
-        own, halos = self.mesh.way, []
-        for step in visit.run:
-            wanted = self.readers(step, self.noise)
-            send = tuple(wanted[reader][own] for reader in range(len(wanted)))
-            halos.append(StepHalo(send, tuple(w.numel() for w in wanted[own])))
-        self._fetch = RowExchange(self.exchange, halos, self.part.rows, "fetch")
-        found = self._fetch.forward(known(self._result).detach(), self._key(action))
-        self._fetched = [rows.requires_grad_(visit.grad) for rows in found]
 
     def _carry(self, action: Action) -> None:
         work = self._works(action)

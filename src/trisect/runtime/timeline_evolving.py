@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from trisect.nn.evolving import Evolving
-from trisect.runtime.timeline_layer import LayerWork, go_back, known
+from trisect.runtime.timeline_layer import LayerWork
 from trisect.runtime.timeline_part import StepHalo
 from trisect.runtime.timeline_rows import RowExchange
+from trisect.runtime.timeline_visit import go_back, known
 
 
 class EvolvingWork(LayerWork):
