@@ -79,12 +79,12 @@ class RawEvents:
             self, src=self.dst, dst=self.src, rows=self.columns, columns=self.rows, self_start=-self.self_start
         )
 
-    def keys(self, step: int, *, native: bool = True) -> Tensor:
+    def keys(self, step: int, *, native: bool = True, allocate: Allocate = _plain_empty) -> Tensor:
         """int64, ascending: the keys of all events of one step, as often as they occur."""
         first, last = int(self.offsets[step]), int(self.offsets[step + 1])
         if native and self.bring is None and available() and self.src.device.type == "cpu":
             source, target = self.src.contiguous(), self.dst.contiguous()
-            found = torch.empty((2 if self.both else 1) * (last - first), dtype=torch.int64)
+            found = allocate(((2 if self.both else 1) * (last - first),), torch.int64)
             count = _KEYS(
                 *(source.data_ptr(), target.data_ptr(), int(source.dtype == torch.int64), first, last, int(self.both)),
                 *(self.rows, self.bits, found.data_ptr(), threads()),
@@ -151,6 +151,7 @@ class Window:
         self.native = (available() if native is None else native) and self.device.type == "cpu"
         self._allocate = allocate
         self._spare = torch.empty(0, dtype=torch.int32)
+        self._changes = torch.empty(0, dtype=torch.int64)
         self.scales: tuple[Tensor | None, Tensor | None] | None = None
         self.clear()
 
@@ -200,9 +201,11 @@ class Window:
             self.bits,
         )
         # of each change a place, a column and a count; of each chunk of rows (fewer than rows) how many
-        changes = torch.empty(2 * (enter.numel() + leave.numel()), dtype=torch.int64)
+        room = 2 * (enter.numel() + leave.numel())
+        if self._changes.numel() < room:
+            self._changes = torch.empty(room + room // 8, dtype=torch.int64)
         made = torch.empty(self.rows // 1024 + 1, dtype=torch.int64)
-        found = (changes.data_ptr(), made.data_ptr())
+        found = (self._changes.data_ptr(), made.data_ptr())
         pointers = self._allocate((self.rows + 1,), torch.int64)
         pointers[0] = 0
         repeated = ctypes.c_int64(self.repeated)
@@ -255,7 +258,7 @@ class Window:
             return form.left, form.right
         plain = form.normalisation == "row"
         if self.native:
-            own = torch.empty(self.rows, dtype=torch.float64)
+            own = self._allocate((self.rows,), torch.float64)
             _SCALE(self.degrees.data_ptr(), self.rows, int(plain), own.data_ptr(), threads())
         else:
             own = self.degrees.reciprocal() if plain else self.degrees.rsqrt()
@@ -433,7 +436,10 @@ class SlidingWindow:
         found = self._keys.get(step)
         if found is None:
             native = self._window.native
-            found = self.events.keys(step, native=native) if self.lists is None else self.lists(step)
+            if self.lists is None:
+                found = self.events.keys(step, native=native, allocate=self.allocate)
+            else:
+                found = self.lists(step)
             self._announce(step)
             self._keys[step] = found
             self._kept += found.numel() * found.element_size()
