@@ -73,6 +73,14 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         history.run(models=["gcni"], cache=str(tmp_path))
 
 
+def test_what_counts_as_diverged() -> None:
+    sound = {"epoch": 10, "exact": 1.0, "stale": 0.9}
+    assert history.diverged([2.0, 1.0], [sound]) is None
+    assert history.diverged([2.0], []) is None
+    assert "exact loss 1.5" in str(history.diverged([2.0, 1.0], [sound, {**sound, "exact": 1.5}]))
+    assert history.diverged([2.0, 1.0], [{**sound, "exact": 2.1, "stale": 2.0}]) is not None
+
+
 def test_the_verdict() -> None:
     def rows(recipe: str, values: list[float], diverged: Any = None) -> list[dict[str, Any]]:
         chunks = 1 if recipe == "exact" else 8
