@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -87,7 +87,8 @@ def timeline_rank_setup(
     bounds = stage_bounds([dynamic_cost(layer) for layer in model.stack], layout.layer)
     own = range(bounds[mesh.stage], bounds[mesh.stage + 1])
     last = mesh.stage == layout.layer - 1
-    layers = {number: made.layers[number] for number in own}
+    every = cast("nn.ModuleList", made.layers)
+    layers = {number: every[number] for number in own}
     modules = nn.ModuleDict({"model": Stage(layers, getattr(made, "head", None) if last else None)})
     if decoder is not None:
         decoder.to(options.dtype)
