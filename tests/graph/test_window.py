@@ -80,7 +80,7 @@ def test_a_window_equals_the_snapshots_to_the_bit(
         validate(found)
         assert same(found, expected)
         if expected.entries:
-            other = expected.with_values(torch.full((expected.entries,), 17.0))
+            other = expected.with_values(torch.full((expected.entries,), -1.0))
             assert not same(found, other)
 
 

@@ -68,7 +68,7 @@ def test_a_stream_equals_the_snapshots(
             assert same(found.transpose(), expected[step].transpose())
     for step in (7, 2, 3, 4, 8, 0, -1):
         assert same(stream[step], expected[step])
-        assert not same(stream[step], expected[step].with_values(torch.full((expected[step].entries,), 3.0)))
+        assert not same(stream[step], expected[step].with_values(torch.full((expected[step].entries,), -1.0)))
 
 
 def test_parts() -> None:
