@@ -207,6 +207,7 @@ def test_result_has_what_a_summary_needs(community: Graph) -> None:
     assert result.communication == {
         "bytes_per_epoch": 0,
         "by_axis": {"vertex": 0, "layer": 0, "time": 0, "weights": 0},
+        "by_rank": [0],
         "formula_bytes_per_epoch": 0,
     }
     assert result.transfer == {"full_bytes": 0, "sent_bytes": 0}
