@@ -441,8 +441,10 @@ class Stage:
         """Through `prepare`: from the gradient of the message rows and of the rows' own use to that of the output."""
         leaf, edge = visit.leaves.pop(segment), visit.messages.pop(segment, None)
         collector = self._collector(segment)
-        pulled = isinstance(collector, Pulled)
-        total = collector.of_rows(visit.rows, self.scale) if pulled else collector.rows()[visit.rows]
+        if isinstance(collector, Pulled):
+            total = collector.of_rows(visit.rows, self.scale)
+        else:
+            total = collector.rows()[visit.rows]
         if edge is None:
             leaf.grad = total if leaf.grad is None else leaf.grad.add_(total)
         else:

@@ -95,7 +95,7 @@ class _Read(torch.autograd.Function):
         return same_rows(rows[0], 0, rows[0].shape[0])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, ...]:
         ctx.reading.gradient = gradient
         return None, None, None
 
