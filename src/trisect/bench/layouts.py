@@ -19,7 +19,7 @@ import yaml
 
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
-from trisect.errors import DataError, LayoutError
+from trisect.errors import DataError, LayoutError, RunError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
@@ -121,7 +121,8 @@ def measure_speed(
     within: float = 0.7,
 ) -> dict[str, Any]:
     """One rank and two, one thread each: seconds of the best epoch, the most memory of a rank, and the seconds of the
-    last epoch that ranks waited for rows of others (`receive`, `halo`), on average.
+    last epoch that ranks waited for rows of others (`receive`, `halo`), on average. Last, the limit of the machine: two
+    processes that train a graph of half the size each, at the same time.
 
     Args:
         classes, within: communities, and the share of edges inside one. The other edges go anywhere, so that with 0.7
@@ -150,7 +151,21 @@ def measure_speed(
             command += ["--layout", layout] if layout else []
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
             found[layout or "one rank"] = _measured(RunDirectory.reopen(out))
+        half = {**config, "data": {**config["data"], "vertices": vertices // 2}}
+        path.write_text(yaml.safe_dump(half))
+        found["two halves apart"] = _apart(path, [Path(folder, "half-0"), Path(folder, "half-1")])
     return found
+
+
+def _apart(config: Path, outs: Sequence[Path]) -> dict[str, Any]:
+    """Runs at the same time that have nothing to do with each other: what cores that share caches and memory allow."""
+    command = [sys.executable, "-m", "trisect", "train", str(config), "--out"]
+    runs = [subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL) for out in outs]  # noqa: S603
+    codes = [run.wait() for run in runs]
+    if any(codes):
+        raise RunError(f"one of the runs at the same time ended with code {max(codes)}.")
+    measured = [_measured(RunDirectory.reopen(out)) for out in outs]
+    return max(measured, key=lambda one: float(one["seconds"]))
 
 
 def _measured(run: RunDirectory) -> dict[str, Any]:
