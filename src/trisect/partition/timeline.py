@@ -117,9 +117,11 @@ def halo_rows(timeline: Timeline, owner: Tensor, parts: int, steps: range | None
     found = torch.zeros(len(chosen), parts, dtype=torch.int64)
     for place, step in enumerate(chosen):
         source, target = window_edges(timeline, step)
-        crossing = owner[source] != owner[target]
-        reads = torch.unique(owner[target[crossing]] * timeline.vertices + source[crossing])
-        found[place] = torch.bincount(reads // timeline.vertices, minlength=parts)
+        reader = owner[target]
+        crossing = owner[source] != reader
+        read = torch.zeros(parts, timeline.vertices, dtype=torch.bool)
+        read[reader[crossing], source[crossing]] = True
+        found[place] = read.sum(1)
     return found
 
 
