@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,19 @@ def run(
     edge_life: int = 10,
     layers: int = 2,
     hidden: int = 6,
+    methods: Sequence[Method] = ("metis",),
     speed: bool = False,
 ) -> dict[str, Any]:
-    """Bytes an epoch for each timeline, model and cut; with `speed`, seconds an epoch on one and on two ranks."""
+    """Bytes an epoch for each timeline, model and cut; with `speed`, seconds an epoch on one and on two ranks.
+
+    Args:
+        methods: what cuts vertices: `metis`, `hypergraph` (minutes, where edges are many).
+    """
     result: dict[str, Any] = {"steps": steps, "blocks": blocks, "edge_life": edge_life, "hidden": hidden, "cuts": []}
     for name in timelines:
         timeline = _timeline(TIMELINES[name], steps, edge_life)
         for count in ranks:
-            remote = {method: _remote(timeline, count, method) for method in _methods()}
+            remote = {method: _remote(timeline, count, method) for method in methods}
             for model in models:
                 built = build(model, 2, 2, layers=layers, hidden=hidden)
                 if not isinstance(built, DynamicModel):
@@ -79,10 +83,6 @@ def _timeline(options: Mapping[str, Any], steps: int, edge_life: int) -> Timelin
     if not isinstance(record, TimelineRecord):
         raise DataError("bench timeline-layouts measures timelines, and the data are one graph.")
     return Timeline.from_record(record, smoothing={"kind": "edge-life", "length": edge_life})
-
-
-def _methods() -> tuple[Method, ...]:
-    return ("metis",) if find_spec("mtkahypar") is None else ("metis", "hypergraph")
 
 
 def _remote(timeline: Timeline, parts: int, method: Method) -> list[int]:
