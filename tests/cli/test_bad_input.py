@@ -100,8 +100,8 @@ def test_not_yaml(refused, command, tmp_path):
         ("model.name=cd-gcn", "timeline"),
         ("layout.layer=99", "layout.layer is 99, and the model has"),
         ("layout.chunks=9999", "layout.vertex × layout.chunks is 1 × 9999, more than the graph's"),
-        ("layout.blocks=2", "layout.blocks is 2, but this version cuts by vertex and layer alone"),
-        ("layout.time=2", "layout.time is 2, but this version cuts by vertex and layer alone"),
+        ("layout.blocks=2", "layout.blocks is 2, but the data are one graph, which has no steps; leave blocks out"),
+        ("layout.time=2", "layout.time is 2, but the data are one graph, which has no steps; leave time out"),
     ],
 )
 def test_settings(refused, small, command, override, sentence):

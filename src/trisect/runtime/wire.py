@@ -41,5 +41,6 @@ def decode(message: Tensor, wire: Wire, dtype: torch.dtype) -> Tensor:
     """The message → rows [rows, width] of `dtype`."""
     if wire != "int8":
         return message.to(dtype)
-    scale = message[:, -4:].contiguous().view(torch.float32)
+    # a clone: a slice of a single row counts as contiguous, wherever in memory it begins
+    scale = message[:, -4:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     return message[:, :-4].to(dtype) * scale.to(dtype)
