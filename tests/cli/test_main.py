@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from trisect import __version__
+from trisect.cli.main import wait_briefly
 from trisect.errors import RunError
 
 
@@ -69,3 +71,17 @@ def test_how_failures_end(trisect, small, monkeypatch):
     monkeypatch.setattr("trisect.report.write_report", raising(ZeroDivisionError("ours")))
     with pytest.raises(ZeroDivisionError):
         trisect("report", "run")
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    wait_briefly()
+    assert os.environ["GOMP_SPINCOUNT"] == "1000"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    wait_briefly()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    wait_briefly()
+    assert "GOMP_SPINCOUNT" not in os.environ
