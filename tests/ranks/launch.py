@@ -16,22 +16,10 @@ def run_ranks(
     world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 240
 ) -> list[list[dict[str, Any]]]:
     """What each rank found for each case: results[case][rank]."""
-    (folder / "cases.json").write_text(json.dumps(cases))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    command, meeting = _prepared(cases, folder)
     ranks = []
     for rank in range(world):
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder / "cases.json"), str(folder)]
+        environment = {**meeting, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
         ranks.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
@@ -52,12 +40,7 @@ def run_forks(
     world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 240
 ) -> list[list[dict[str, Any]]]:
     """As `run_ranks`, with ranks that are forks of one process, so that torch is loaded once for all of them."""
-    (folder / "cases.json").write_text(json.dumps(cases))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder / "cases.json"), str(folder)]
+    command, environment = _prepared(cases, folder)
     parent = subprocess.Popen(
         [*command, str(world)],
         env=environment,
@@ -76,3 +59,13 @@ def run_forks(
         raise AssertionError("\n".join([output, *logs]))
     found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
     return [[found[rank][case] for rank in range(world)] for case in range(len(cases))]
+
+
+def _prepared(cases: list[dict[str, Any]], folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The worker's command for these cases, and the environment in which its ranks meet."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder / "cases.json"), str(folder)]
+    return command, {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
