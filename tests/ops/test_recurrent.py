@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trisect.errors import ConfigError
 from trisect.native import library
-from trisect.ops.recurrent import gru, gru_torch, lstm, lstm_torch
+from trisect.ops.recurrent import Places, gru, gru_torch, lstm, lstm_torch
 
 needs_native = pytest.mark.skipif(not library.available(), reason="the native kernels were not built")
 CELLS = {"lstm": (lstm, lstm_torch, 4), "gru": (gru, gru_torch, 3)}
@@ -152,6 +152,33 @@ def test_views_expanded_frames_and_only_the_last_state_used(cell: str) -> None:
         return call
 
     assert differ(results(views(native), frames, rest), results(views(oracle), frames, rest)) < 1e-12
+
+
+@needs_native
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_chunks_of_vertices_written_into_one_tensor(cell: str) -> None:
+    function = CELLS[cell][0]
+    frames, rest = operands(cell, 4, 53, (5, 3), 6, torch.float64, 3)
+    states = 2 if cell == "lstm" else 1
+    direction = torch.randn(4, 53, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = function(frames, *rest)[0]
+    gradients = torch.autograd.grad(wanted, [*frames, *rest[states:]], direction)
+
+    out = torch.full((4, 53, 6), 7.0, dtype=torch.float64)
+    d_frames = [torch.full_like(frame, 7.0) for frame in frames]
+    weights = [torch.zeros_like(weight) for weight in rest[states:]]
+    for rows in (slice(0, 30), slice(30, 53)):
+        places = Places(out[:, rows])
+        part = [frame.detach()[:, rows] for frame in frames]
+        state = [tensor.detach()[rows] for tensor in rest[:states]]
+        found = function(part, *state, *rest[states:], places=places)[0]
+        assert found.data_ptr() == out[:, rows].data_ptr()
+        if rows.start == 0:
+            assert differ([out], [wanted.detach()]) > 1.0, "rows that nobody has written yet"
+        places.gradients = [d_frame[:, rows] for d_frame in d_frames]
+        for total, gradient in zip(weights, torch.autograd.grad(found, rest[states:], direction[:, rows]), strict=True):
+            total += gradient
+    assert differ([out, *d_frames, *weights], [wanted.detach(), *gradients]) < 1e-12
 
 
 @needs_native

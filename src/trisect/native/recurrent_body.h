@@ -21,6 +21,7 @@ typedef struct {
     OF(frame) frames[2];
     const REAL *h0, *c0;
     const REAL *weights, *bias;
+    int64_t out_step, out_row; /* strides of the outputs, which may be a part of a larger tensor's rows */
 } OF(problem);
 
 /* Rows of `width` at `source` → columns[k][vertex]; vertices past `count` are 0. */
@@ -150,7 +151,7 @@ INLINE void OF(forward_strip)(const OF(problem) * p, const int cell, int64_t str
         REAL *swap = h;
         h = h_next;
         h_next = swap;
-        OF(to_rows)(h, count, hidden, out + (t * p->rows + row) * hidden, hidden);
+        OF(to_rows)(h, count, hidden, out + t * p->out_step + row * p->out_row, p->out_row);
         if (cell == LSTM && cells)
             memcpy(cells + (strip * p->steps + t) * hidden * STRIP, c, (size_t)hidden * STRIP * sizeof(REAL));
     }
@@ -284,14 +285,15 @@ INLINE void OF(backward_strip)(const OF(problem) * p, const int cell, int64_t st
     if (g->d_h_last) OF(to_columns)(g->d_h_last + row * hidden, hidden, count, hidden, d_h);
     if (cell == LSTM && g->d_c_last) OF(to_columns)(g->d_c_last + row * hidden, hidden, count, hidden, d_c);
     for (int64_t t = p->steps - 1; t >= 0; t--) {
-        const REAL *h_rows = t ? g->out + ((t - 1) * p->rows + row) * hidden : p->h0 + row * hidden;
+        const REAL *h_rows = t ? g->out + (t - 1) * p->out_step + row * p->out_row : p->h0 + row * hidden;
+        int64_t h_stride = t ? p->out_row : hidden;
         const REAL *c = 0;
         if (cell == LSTM) {
             c = t ? g->cells + (strip * p->steps + t - 1) * (int64_t)state : c0;
             if (!t) OF(to_columns)(p->c0 + row * hidden, hidden, count, hidden, c0);
         }
         OF(load_inputs)(p, t, row, count, x);
-        OF(to_columns)(h_rows, hidden, count, hidden, h);
+        OF(to_columns)(h_rows, h_stride, count, hidden, h);
         REAL *part = z;
         for (int f = 0; f < 2; f++) {
             const OF(frame) *in = &p->frames[f];
@@ -301,11 +303,11 @@ INLINE void OF(backward_strip)(const OF(problem) * p, const int cell, int64_t st
             part += in->width;
         }
         for (int64_t v = 0; v < count; v++)
-            for (int64_t k = 0; k < hidden; k++) part[v * padded + k] = h_rows[v * hidden + k];
+            for (int64_t k = 0; k < hidden; k++) part[v * padded + k] = h_rows[v * h_stride + k];
         if (t) {
             OF(fetch_inputs)(p, t - 1, row, count);
             if (t > 1) {
-                OF(fetch_rows)(h_rows - p->rows * hidden, hidden, count, hidden);
+                OF(fetch_rows)(h_rows - p->out_step, p->out_row, count, hidden);
                 if (cell == LSTM) OF(fetch_rows)(c - state, hidden, STRIP, hidden);
             }
         }

@@ -19,6 +19,7 @@ from trisect.errors import ConfigError, RunError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
+from trisect.ops.recurrent import Places
 from trisect.ops.steps import Snapshots
 
 State = tuple[Tensor, ...]
@@ -253,6 +254,10 @@ class Temporal(nn.Module):
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """frames: one or two tensors [steps, rows, features] read side by side → ([steps, rows, out], new state)."""
         raise NotImplementedError
+
+    def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
+        """As `forward`, with outputs and the frames' gradients written into places; None where it cannot."""
+        return None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

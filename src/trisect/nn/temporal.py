@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trisect.nn.base import State, Temporal
 from trisect.nn.initial import fan_in_
-from trisect.ops.recurrent import gru, lstm
+from trisect.ops.recurrent import Places, gru, lstm, writes_into_places
 
 
 class LSTM(Temporal):
@@ -45,6 +45,14 @@ class LSTM(Temporal):
         outputs, h, c = lstm(frames, state[0], state[1], self.weight_ih, self.weight_hh, self.bias)
         return outputs, (h, c)
 
+    def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
+        """As `Temporal.forward_into`."""
+        if not _may_place(self, frames, state):
+            return None
+        h, c = state
+        outputs, h, c = lstm(frames, h, c, self.weight_ih, self.weight_hh, self.bias, places=places)
+        return outputs, (h, c)
+
 
 class GRU(Temporal):
     """A GRU per vertex; the state is (h,), [rows, out_channels].
@@ -77,3 +85,17 @@ class GRU(Temporal):
         """One step after the other, from (h,) to (h,)."""
         outputs, h = gru(frames, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return outputs, (h,)
+
+    def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
+        """As `Temporal.forward_into`."""
+        if not _may_place(self, frames, state):
+            return None
+        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        outputs, h = gru(frames, state[0], *weights, places=places)
+        return outputs, (h,)
+
+
+def _may_place(part: Temporal, frames: Sequence[Tensor], state: State) -> bool:
+    """Whether the kernel writes into places; where no weight is trained, nobody would ask for the frames' gradients."""
+    trained = all(parameter.requires_grad for parameter in part.parameters())
+    return trained and writes_into_places(frames, state[0])

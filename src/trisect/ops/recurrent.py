@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +25,20 @@ _LSTM, _GRU = 0, 1
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
+@dataclass
+class Places:
+    """Where the native kernel writes: rows of larger tensors, so that chunks of vertices need not be joined afterwards.
+
+    Attributes:
+        out: for the outputs, [steps, rows, hidden], its last dim contiguous.
+        gradients: for the gradient of each frame, of the frame's shape, or None where it is not wanted; to be set
+            before backward. Autograd is told of none of them.
+    """
+
+    out: Tensor
+    gradients: Sequence[Tensor | None] = field(default=())
+
+
 def lstm(
     frames: Tensor | Sequence[Tensor],
     h: Tensor,
@@ -31,6 +46,8 @@ def lstm(
     weight_ih: Tensor,
     weight_hh: Tensor,
     bias: Tensor | None = None,
+    *,
+    places: Places | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One LSTM layer over all steps, its weights shared by all vertices.
 
@@ -40,18 +57,19 @@ def lstm(
         weight_ih: [4 * hidden, sum of features], gates in the order i, f, g, o.
         weight_hh: [4 * hidden, hidden].
         bias: [4 * hidden], the sum of torch.nn.LSTM's two.
+        places: where to write; only where `writes_into_places`.
 
     Returns:
         the outputs [steps, rows, hidden], and the state (h, c) after the last step.
     """
     inputs = _checked(frames, (h, c), weight_ih, weight_hh, 4)
-    if not _native(inputs, h):
+    if not writes_into_places(inputs, h):
         return lstm_torch(inputs, h, c, weight_ih, weight_hh, bias)
     hidden = h.shape[1]
     weights = torch.cat((weight_ih, weight_hh), 1).view(4, hidden, -1).permute(1, 2, 0)
     biases = h.new_zeros(hidden, 4) if bias is None else bias.view(4, hidden).t()
     second = inputs[1] if len(inputs) == 2 else None
-    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases)  # type: ignore[no-untyped-call]
+    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases, places)  # type: ignore[no-untyped-call]
     return out, h_last, c_last
 
 
@@ -62,6 +80,8 @@ def gru(
     weight_hh: Tensor,
     bias_ih: Tensor | None = None,
     bias_hh: Tensor | None = None,
+    *,
+    places: Places | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One GRU layer over all steps, its weights shared by all vertices.
 
@@ -71,12 +91,13 @@ def gru(
         weight_ih: [3 * hidden, sum of features], gates in the order r, z, n.
         weight_hh: [3 * hidden, hidden].
         bias_ih, bias_hh: each [3 * hidden]; they differ for n, where r multiplies the hidden side alone.
+        places: where to write; only where `writes_into_places`.
 
     Returns:
         the outputs [steps, rows, hidden], and the state h after the last step.
     """
     inputs = _checked(frames, (h,), weight_ih, weight_hh, 3)
-    if not _native(inputs, h):
+    if not writes_into_places(inputs, h):
         return gru_torch(inputs, h, weight_ih, weight_hh, bias_ih, bias_hh)
     hidden = h.shape[1]
     # the kernel's fourth gate: n has one sum over the inputs and one over the hidden state
@@ -89,7 +110,7 @@ def gru(
     second = zero if bias_hh is None else bias_hh.view(3, hidden)
     biases = torch.stack((first[0] + second[0], first[1] + second[1], first[2], second[2]), 1)
     frame = inputs[1] if len(inputs) == 2 else None
-    out, h_last, _ = _Recurrent.apply(_GRU, inputs[0], frame, h, None, weights, biases)  # type: ignore[no-untyped-call]
+    out, h_last, _ = _Recurrent.apply(_GRU, inputs[0], frame, h, None, weights, biases, places)  # type: ignore[no-untyped-call]
     return out, h_last
 
 
@@ -152,7 +173,8 @@ def _checked(
     return inputs
 
 
-def _native(frames: Sequence[Tensor], h: Tensor) -> bool:
+def writes_into_places(frames: Sequence[Tensor], h: Tensor) -> bool:
+    """Whether the native kernel does these frames, [steps, rows, ·], from this state."""
     return (
         all(tensor.device.type == "cpu" and tensor.dtype == h.dtype for tensor in (*frames, h))
         and h.dtype in _SUFFIX
@@ -191,6 +213,8 @@ class _Problem(ctypes.Structure):
         ("c0", ctypes.c_void_p),
         ("weights", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("out_step", ctypes.c_int64),
+        ("out_row", ctypes.c_int64),
     )
 
 
@@ -228,11 +252,19 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+def _apart(tensor: Tensor) -> Tensor:
+    """The same memory as a tensor of its own, which autograd does not know as a view."""
+    found = torch.empty(0, dtype=tensor.dtype)
+    return found.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _problem(frames: Sequence[Tensor | None], h: Tensor, c: Tensor | None, weights: Tensor, bias: Tensor) -> _Problem:
+def _problem(
+    frames: Sequence[Tensor | None], h: Tensor, c: Tensor | None, weights: Tensor, bias: Tensor, out: Tensor
+) -> _Problem:
     first = frames[0]
     steps = 0 if first is None else first.shape[0]
     return _Problem(
@@ -245,6 +277,8 @@ def _problem(frames: Sequence[Tensor | None], h: Tensor, c: Tensor | None, weigh
         _address(c),
         weights.data_ptr(),
         bias.data_ptr(),
+        out.stride(0),
+        out.stride(1),
     )
 
 
@@ -266,6 +300,7 @@ class _Recurrent(torch.autograd.Function):
         c: Tensor | None,
         weights: Tensor,
         bias: Tensor,
+        places: Places | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         first = _dense(first)
         second = None if second is None else _dense(second)
@@ -273,14 +308,14 @@ class _Recurrent(torch.autograd.Function):
         c = None if c is None else c.contiguous()
         kind = _SUFFIX[h.dtype]
         steps, rows, hidden = first.shape[0], *h.shape
-        out = empty((steps, rows, hidden), h.dtype)
+        out = empty((steps, rows, hidden), h.dtype) if places is None else _apart(places.out)
         h_last = torch.empty_like(h)
         c_last = None if c is None else torch.empty_like(c)
         cells = None
         if c is not None and any(ctx.needs_input_grad):
             strip = _STRIP[kind]()
             cells = empty((-(-rows // strip), steps, hidden, strip), h.dtype)
-        problem = _problem((first, second), h, c, weights, bias)
+        problem = _problem((first, second), h, c, weights, bias, out)
         _done(
             _FORWARD[kind](
                 cell,
@@ -292,7 +327,7 @@ class _Recurrent(torch.autograd.Function):
                 library.threads(),
             )
         )
-        ctx.cell = cell
+        ctx.cell, ctx.places = cell, places
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(first, second, h, c, weights, bias, out, cells)
         return out, h_last, c_last
@@ -307,16 +342,18 @@ class _Recurrent(torch.autograd.Function):
         d_out = None if d_out is None else _dense(d_out)
         d_h_last = None if d_h_last is None else d_h_last.contiguous()
         d_c_last = None if d_c_last is None else d_c_last.contiguous()
+        places: Places | None = ctx.places
         d_frames = [
             empty(frame.shape, frame.dtype) if needed and frame is not None else None
             for frame, needed in zip((first, second), ctx.needs_input_grad[1:3], strict=True)
         ]
+        written = d_frames if places is None else [*places.gradients, None, None][:2]
         d_h = torch.empty_like(h)
         d_c = None if c is None else torch.empty_like(c)
         inputs = weights.shape[1]
         lanes = _STRIP[kind]() // 3
         d_weights = torch.empty(h.shape[1], 4, (inputs + lanes) // lanes * lanes, dtype=h.dtype)
-        problem = _problem((first, second), h, c, weights, bias)
+        problem = _problem((first, second), h, c, weights, bias, out)
         gradients = _Gradients(
             out.data_ptr(),
             _address(cells),
@@ -325,7 +362,7 @@ class _Recurrent(torch.autograd.Function):
             0 if d_out is None else d_out.stride(1),
             _address(d_h_last),
             _address(d_c_last),
-            (_Frame * 2)(*(_Frame.of(frame) for frame in d_frames)),
+            (_Frame * 2)(*(_Frame.of(frame) for frame in written)),
             d_h.data_ptr(),
             _address(d_c),
         )
@@ -338,4 +375,4 @@ class _Recurrent(torch.autograd.Function):
                 library.threads(),
             )
         )
-        return None, *d_frames, d_h, d_c, d_weights[:, :, :inputs].transpose(1, 2), d_weights[:, :, inputs]
+        return None, *d_frames, d_h, d_c, d_weights[:, :, :inputs].transpose(1, 2), d_weights[:, :, inputs], None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trisect.nn.base import Context
 from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
+from trisect.ops.memory import empty
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.timeline_part import TimelinePart
 from trisect.runtime.timeline_rows import Redistribution, RowExchange
@@ -225,10 +226,14 @@ class SpatialTemporalWork(LayerWork):
             self.out = self.recurrence.forward(visit.block, 0, frames, needs, self.part.rows, first)
             return
         part = [frame.detach()[:, rows_of] for frame in frames]
-        out = self.recurrence.forward(visit.block, chunk, part, needs, rows_of.stop - rows_of.start, first)
         if self.out is None:
-            self.out = out.new_empty(out.shape[0], self.part.rows, out.shape[2])
-        self.out[:, rows_of] = out
+            self.out = self._empty(self.layer.out_channels)
+        rows, place = rows_of.stop - rows_of.start, self.out[:, rows_of]
+        self.recurrence.forward(visit.block, chunk, part, needs, rows, first, place)
+
+    def _empty(self, channels: int) -> Tensor:
+        """Room for all own steps and rows, [steps, rows, channels]."""
+        return empty((len(self.at.run), self.part.rows, channels), self.dtype, self.device)
 
     def temporal_back(self, chunk: int) -> None:
         """Back through it."""
@@ -239,27 +244,20 @@ class SpatialTemporalWork(LayerWork):
             return
         d_out = known(self.d_out)
         if len(self.bounds) == 2:
-            self._add_frames(self.recurrence.backward(visit.block, 0, d_out), None)
+            gradients = self.recurrence.backward(visit.block, 0, d_out)
+            self.d_y, self._d_x = gradients[0], gradients[1] if self._beside else None
             if self.along == "halo":
                 self.d_window = self._window_gradients()
-        else:
-            rows = self.rows_of(chunk)
-            self._add_frames(self.recurrence.backward(visit.block, chunk, d_out[:, rows]), rows)
-
-    def _add_frames(self, gradients: Sequence[Tensor | None], rows: slice | None) -> None:
-        """The gradients of a chunk's frames to their places."""
-        d_y, d_x = gradients[0], gradients[1] if self._beside else None
-        if rows is None:
-            self.d_y, self._d_x = d_y, d_x
             return
-        if d_y is not None:
-            if self.d_y is None:
-                self.d_y = d_y.new_empty(d_y.shape[0], self.part.rows, d_y.shape[2])
-            self.d_y[:, rows] = d_y
-        if d_x is not None:
-            if self._d_x is None:
-                self._d_x = d_x.new_empty(d_x.shape[0], self.part.rows, d_x.shape[2])
-            self._d_x[:, rows] = d_x
+        rows = self.rows_of(chunk)
+        if self.d_y is None:
+            self.d_y = self._empty(self.layer.spatial.out_channels)
+        places: list[Tensor | None] = [self.d_y[:, rows]]
+        if self._beside:
+            if self._d_x is None and self.number > 0:
+                self._d_x = self._empty(self.layer.in_channels)
+            places.append(None if self._d_x is None else self._d_x[:, rows])
+        self.recurrence.backward(visit.block, chunk, d_out[:, rows], places)
 
     # Redistribution: to a share of the rows, and back
 

@@ -15,7 +15,7 @@ from trisect.runtime.volume_timeline import along_time
 from trisect.schedule.timeline import Along, LayerPlan, TimelinePlan
 
 # Chunks of a carry for each rank along time: the more, the shorter a rank waits for the first; each is a message.
-CHUNKS_A_RANK = 4
+CHUNKS_A_RANK = 8
 
 
 def plan_of(

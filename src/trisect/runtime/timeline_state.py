@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from trisect.nn.base import State
-from trisect.nn.dynamic import DynamicLayer
+from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
+from trisect.ops.recurrent import Places
 
 
 class Packing:
@@ -53,6 +54,7 @@ class _Piece:
     out: Tensor
     after: State
     initial: State | None
+    places: Places | None
 
 
 class Recurrence:
@@ -85,7 +87,14 @@ class Recurrence:
             kept.clear()
 
     def forward(
-        self, block: int, chunk: int, frames: Sequence[Tensor], needed: Sequence[bool], rows: int, first_step: int
+        self,
+        block: int,
+        chunk: int,
+        frames: Sequence[Tensor],
+        needed: Sequence[bool],
+        rows: int,
+        first_step: int,
+        place: Tensor | None = None,
     ) -> Tensor:
         """One piece.
 
@@ -93,6 +102,7 @@ class Recurrence:
             frames: as `DynamicLayer.recur` reads them, of the chunk's rows.
             needed: which of them get a gradient.
             rows: of the chunk.
+            place: where the output is to be, [steps, rows, channels]; it is also returned.
         """
         key = (block, chunk)
         state = self.before.get(key)
@@ -111,16 +121,35 @@ class Recurrence:
             tensor.detach().requires_grad_(grad and (initial is None or initial[i].requires_grad))
             for i, tensor in enumerate(state)
         ]
-        inputs = [frame.detach().requires_grad_(grad and need) for frame, need in zip(frames, needed, strict=True)]
-        out, after = self.layer.recur(inputs, tuple(leaves), first_step)
+        inputs = [frame.detach() for frame in frames]
+        placed, places = None, None if place is None else Places(place)
+        if places is not None and isinstance(self.layer, SpatialTemporal):
+            placed = self.layer.temporal.forward_into(places, inputs, tuple(leaves))
+        if placed is not None:
+            out, after = placed
+        else:
+            places = None
+            for frame, need in zip(inputs, needed, strict=True):
+                frame.requires_grad_(grad and need)
+            out, after = self.layer.recur(inputs, tuple(leaves), first_step)
+            if place is not None:
+                place.copy_(out.detach())
         self.after[chunk] = tuple(_own(tensor) for tensor in after)
         if grad:
-            self._pieces[chunk] = _Piece(inputs, leaves, out, after, initial)
-        return out.detach()
+            self._pieces[chunk] = _Piece(inputs, leaves, out, after, initial, places)
+        return out.detach() if place is None else place
 
-    def backward(self, block: int, chunk: int, d_out: Tensor | None) -> list[Tensor | None]:
-        """Gradients of the piece's frames, from that of its output and what is `wanted` of the state after it."""
+    def backward(
+        self, block: int, chunk: int, d_out: Tensor | None, places: Sequence[Tensor | None] | None = None
+    ) -> list[Tensor | None]:
+        """Gradients of the piece's frames, from that of its output and what is `wanted` of the state after it.
+
+        Args:
+            places: where they are to be, where the output had a place of its own; None for a frame without gradient.
+        """
         piece = self._pieces.pop(chunk)
+        if piece.places is not None and places is not None:
+            piece.places.gradients = places
         self.before.pop((block, chunk), None)
         self.after.pop(chunk, None)
         d_after = self.wanted.pop(chunk, None)
@@ -145,7 +174,13 @@ class Recurrence:
             for tensor, d_tensor in zip(piece.initial, found, strict=True):
                 if d_tensor is not None:
                     torch.autograd.backward([tensor], [d_tensor])
-        return [leaf.grad for leaf in piece.frames]
+        if places is None:
+            return [leaf.grad for leaf in piece.frames]
+        if piece.places is None or not roots:
+            for place, leaf in zip(places, piece.frames, strict=True):
+                if place is not None:
+                    place.zero_() if leaf.grad is None else place.copy_(leaf.grad)
+        return list(places)
 
 
 def _own(tensor: Tensor) -> Tensor:
