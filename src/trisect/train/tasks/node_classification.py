@@ -15,7 +15,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.train import metrics
-from trisect.train.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take
+from trisect.train.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take_ascending
 from trisect.train.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.train.tasks.node import Moment, NodeTargets, node_targets
 from trisect.train.tasks.splits import Shares
@@ -91,7 +91,7 @@ class BoundNodeClassification(BoundTask):
 
     def _logits(self, decoder: nn.Module | None, frame: Tensor, rows: Tensor) -> Tensor:
         # rows first, then decoder and softmax: they never touch a vertex without a target
-        chosen = take(frame, rows)
+        chosen = take_ascending(frame, rows)
         return chosen if decoder is None else decoder(chosen)
 
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:

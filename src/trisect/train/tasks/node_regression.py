@@ -13,7 +13,7 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.train.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take
+from trisect.train.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take_ascending
 from trisect.train.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.train.tasks.node import Moment, NodeTargets, node_targets
 from trisect.train.tasks.splits import Shares
@@ -77,7 +77,7 @@ class BoundNodeRegression(BoundTask):
 
     def _error(self, decoder: nn.Module | None, frame: Tensor, split: Split, step: int) -> Tensor:
         rows = self.targets.rows(split, step)
-        chosen = take(frame, rows)
+        chosen = take_ascending(frame, rows)
         return (chosen if decoder is None else decoder(chosen)) - self.targets.values(rows, step).to(frame.dtype)
 
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
