@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trisect.report.charts import Series, bars, lines, nice_ticks, number, spans, thin
+from trisect.report.charts import Panel, Series, Span, bars, lines, nice_ticks, number, panels, thin
 
 FINITE = st.floats(-1e9, 1e9).map(lambda value: round(value, 6))
 
@@ -40,8 +40,16 @@ def test_thinning_keeps_the_extremes(values: list[float]):
 def test_nothing_to_draw():
     assert lines("x", []) == ""
     assert lines("x", [Series("a", "ca", [])]) == ""
-    assert spans("x", [], [], {}) == ""
+    assert panels("x", [], {}) == ""
+    assert panels("x", [Panel("a", ["rank 0"], [], [""])], {}) == ""
     assert bars([]) == '<table class="bars"></table>'
+
+
+def test_spans_too_narrow_to_be_told_apart_are_one():
+    narrow = [Span(0, k * 1e-6, 1e-6, "ca", f"a{k}") for k in range(50)]
+    wide = [Span(0, 0.5, 0.5, "cb", "b"), Span(1, 0.0, 0.4, "ca", "c"), Span(1, 0.4, 0.6, "ca", "d")]
+    page = panels("x", [Panel("p", ["r0", "r1"], [*narrow, *wide], ["", ""])], {})
+    assert page.count("<rect") == 4
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.25, "0.25"), (12345.6, "12,346"), (1e-7, "1.00e-07")])

@@ -24,6 +24,8 @@ figcaption { display:flex; justify-content:space-between; gap:12px; font-size:14
 svg { width:100%; height:auto; display:block }
 svg .grid { stroke:var(--grid) } svg .mark { stroke:var(--soft); stroke-dasharray:3 3 }
 svg .cursor { stroke:var(--soft) }
+.pale { opacity:.6 }
+svg .head { font-weight:600; fill:var(--ink) }
 svg .tick { fill:var(--soft); font-size:11px; font-variant-numeric:tabular-nums }
 polyline { fill:none; stroke-width:1.8; stroke-linejoin:round }
 .ca { stroke:var(--a); fill:var(--a) } .cb { stroke:var(--b); fill:var(--b) } .cc { stroke:var(--c); fill:var(--c) }

@@ -92,39 +92,81 @@ def lines(
     )
 
 
-def spans(title: str, rows: Sequence[str], items: Sequence[Span], legend: Mapping[str, str]) -> str:
-    """Rows of spans along time, in milliseconds from the first start. `legend` maps colours to what they mean."""
-    if not items:
+@dataclass(frozen=True)
+class Panel:
+    """Rows of spans along time, their starts counted from 0, and a note at the end of each row."""
+
+    title: str
+    rows: Sequence[str]
+    items: Sequence[Span]
+    notes: Sequence[str]
+
+
+def panels(title: str, found: Sequence[Panel], legend: Mapping[str, str]) -> str:
+    """Panels one above the other, along the same milliseconds. `legend` maps colours to what they mean."""
+    if not any(panel.items for panel in found):
         return ""
-    begin = min(item.start for item in items)
-    length = max(max(item.start + item.seconds for item in items) - begin, 1e-6)
-    width, row_height, top = 2 * WIDTH, 34, 8
-    height = top + row_height * len(rows) + 26
-    scale = (width - _LEFT - _RIGHT) / length
-    parts = []
-    for tick in nice_ticks(0.0, length * 1e3, count=8):
-        x = _LEFT + tick / 1e3 * scale
-        if x <= width - _RIGHT + 1:
-            parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - 24}"/>')
-            parts.append(
-                f'<text class="tick" x="{x:.1f}" y="{height - 8}" text-anchor="middle">{number(tick)} ms</text>'
-            )
-    for row, name in enumerate(rows):
-        y = top + row * row_height + row_height / 2 + 4
-        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y:.1f}" text-anchor="end">{html.escape(name)}</text>')
-    for item in items:
-        x = _LEFT + (item.start - begin) * scale
-        y = top + item.row * row_height + 4
-        wide = max(item.seconds * scale, 0.8)
-        parts.append(
-            f'<rect class="{item.colour}" x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{row_height - 8}" rx="1.5">'
-            f"<title>{html.escape(item.label)}, {number(item.seconds * 1e3)} ms</title></rect>"
-        )
+    length = max(max((item.start + item.seconds for panel in found for item in panel.items), default=0.0), 1e-6)
+    width, right, row_height = 2 * WIDTH, 84, 34
+    scale = (width - _LEFT - right) / length
+    parts, top = [], 8.0
+    for panel in found:
+        if len(found) > 1:
+            parts.append(f'<text class="tick head" x="{_LEFT}" y="{top + 12:.0f}">{html.escape(panel.title)}</text>')
+            top += 20
+        parts += _rows(panel, top, row_height, width - right + 8)
+        bottom = top + row_height * len(panel.rows)
+        for tick in nice_ticks(0.0, length * 1e3, count=8):
+            x = _LEFT + tick / 1e3 * scale
+            if x <= width - right + 1:
+                parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.0f}" y2="{bottom:.0f}"/>')
+                if panel is found[-1]:
+                    y = bottom + 16
+                    parts.append(
+                        f'<text class="tick" x="{x:.1f}" y="{y:.0f}" text-anchor="middle">{number(tick)} ms</text>'
+                    )
+        parts += [_rectangle(item, top, row_height, scale) for item in _merged(panel.items, 0.6 / scale)]
+        top = bottom + 10
     keys = "".join(f'<span class="key"><i class="{c}"></i>{html.escape(text)}</span>' for c, text in legend.items())
     return (
         f'<figure class="wide"><figcaption>{html.escape(title)}<span>{keys}</span></figcaption>'
-        + _svg(width, height, title, parts)
+        + _svg(width, round(top + 16), title, parts)
         + "</figure>"
+    )
+
+
+def _rows(panel: Panel, top: float, row_height: int, right: int) -> list[str]:
+    parts = []
+    for row, (name, note) in enumerate(zip(panel.rows, panel.notes, strict=True)):
+        y = top + row * row_height + row_height / 2 + 4
+        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y:.1f}" text-anchor="end">{html.escape(name)}</text>')
+        if note:
+            parts.append(f'<text class="tick" x="{right}" y="{y:.1f}">{html.escape(note)}</text>')
+    return parts
+
+
+def _merged(items: Sequence[Span], least: float) -> list[Span]:
+    """Neighbours of one colour that are too narrow to be told apart, as one span: a page stays small."""
+    result: list[Span] = []
+    for item in sorted(items, key=lambda item: (item.row, item.start)):
+        last = result[-1] if result else None
+        if last is not None and last.row == item.row and last.colour == item.colour:
+            gap = item.start - last.start - last.seconds
+            if gap < least and min(item.seconds, last.seconds) < least:
+                label = last.label if last.label.endswith(" …") else f"{last.label} …"
+                end = max(item.start + item.seconds, last.start + last.seconds)
+                result[-1] = Span(item.row, last.start, end - last.start, item.colour, label)
+                continue
+        result.append(item)
+    return result
+
+
+def _rectangle(item: Span, top: float, row_height: int, scale: float) -> str:
+    x, y = _LEFT + item.start * scale, top + item.row * row_height + 4
+    wide = max(item.seconds * scale - 0.4, 0.6)  # a hair's breadth between neighbours
+    return (
+        f'<rect class="{item.colour}" x="{x:.2f}" y="{y:.0f}" width="{wide:.2f}" height="{row_height - 8}" rx="1">'
+        f"<title>{html.escape(item.label)}, {number(item.seconds * 1e3)} ms</title></rect>"
     )
 
 

@@ -11,26 +11,12 @@ from typing import Any
 import yaml
 
 from trisect.report.assets import SCRIPT, STYLE
-from trisect.report.charts import Series, Span, bars, lines, number, spans
+from trisect.report.charts import Series, bars, lines, number
+from trisect.report.picture import picture
 from trisect.train.checkpoint import write_atomically
 from trisect.train.run_directory import RunDirectory
 
 _SPLIT_COLOURS = {"train": "ca", "val": "cb", "test": "cc"}
-_MOST_SPANS = 4000
-# the letter in an action's text → colour and meaning
-_KINDS = {
-    "F": ("ca", "forward"),
-    "B": ("cb", "backward"),
-    "U": ("cc", "step"),
-    "S": ("cd", "transfer"),
-    "R": ("cd", "transfer"),
-    "H": ("cd", "transfer"),
-    "C": ("cd", "transfer"),
-    "X": ("cd", "transfer"),
-    "G": ("ce", "reduce"),
-}
-_OTHER = ("cf", "other")
-_EVALUATION = ("cf", "evaluation")
 
 
 def write_report(directory: RunDirectory, path: Path | None = None) -> Path:
@@ -53,7 +39,7 @@ def render(directory: RunDirectory) -> str:
         _section("Epochs", f'<div class="charts">{"".join(_curves(records, summary))}{_timing(records)}</div>')
         if records
         else "",
-        _section("Where the time went", _events(directory)),
+        _section("Where the time went", _events(directory, summary.get("layout"))),
         _section("Memory and communication", _costs(summary)),
         _section("Settings", _settings(config, summary)),
     ]
@@ -127,29 +113,8 @@ def _timing(records: Sequence[Mapping[str, Any]]) -> str:
     return lines("Time per epoch", [Series("epoch", "ca", points)], unit=" ms", from_zero=True)
 
 
-def _events(directory: RunDirectory) -> str:
-    """What every rank did in the last epoch that all of them finished."""
-    ranks = directory.ranks()
-    by_rank = {rank: [event for event in directory.events(rank) if event.get("epoch") is not None] for rank in ranks}
-    if not by_rank or not all(by_rank.values()):
-        return ""
-    epoch = min(max(event["epoch"] for event in events) for events in by_rank.values())
-    items: list[Span] = []
-    legend: dict[str, str] = {}
-    for row, rank in enumerate(ranks):
-        for event in by_rank[rank]:
-            if event["epoch"] != epoch:
-                continue
-            colour, meaning = _EVALUATION if event.get("evaluation") else _kind(event["name"])
-            legend[colour] = meaning
-            items.append(Span(row, event["start"], event["seconds"], colour, event["name"]))
-    items = items[:_MOST_SPANS]
-    return spans(f"What each rank did in epoch {epoch}", [f"rank {rank}" for rank in ranks], items, legend)
-
-
-def _kind(name: str) -> tuple[str, str]:
-    letter = name.lstrip("0123456789")[:1] if name[:1].isdigit() else ""
-    return _KINDS.get(letter, _OTHER)
+def _events(directory: RunDirectory, layout: Mapping[str, Any] | None) -> str:
+    return picture([directory.events(rank) for rank in directory.ranks()], layout)
 
 
 def _costs(summary: Mapping[str, Any]) -> str:
