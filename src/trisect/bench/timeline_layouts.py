@@ -6,7 +6,6 @@ measured with `trisect train`: one rank of one thread against two, turn by turn.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import yaml
 
 from trisect.data.generate import generate
 from trisect.data.records import TimelineRecord
-from trisect.errors import DataError
+from trisect.errors import DataError, RunError
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout, Temporal
 from trisect.nn.dynamic import DynamicModel
@@ -27,6 +26,8 @@ from trisect.nn.registry import build
 from trisect.partition.timeline import Method, cut_timeline, deal, halo_rows, step_work
 from trisect.runtime.timeline_plan import plan_of
 from trisect.runtime.volume_timeline import timeline_volume
+from trisect.schedule.action import COMPUTE, Action
+from trisect.train.run_directory import RunDirectory
 
 TIMELINES: dict[str, dict[str, Any]] = {
     "evolving": {"generate": "evolving", "vertices": 20_000, "degree": 8.0, "features": 0},
@@ -34,6 +35,7 @@ TIMELINES: dict[str, dict[str, Any]] = {
     "laundering": {"generate": "laundering", "vertices": 20_000},
 }
 MODELS = ("cd-gcn", "tm-gcn")
+SPEED_MODELS = ("cd-gcn", "evolvegcn-o", "tm-gcn")
 EXCHANGES: tuple[Temporal, ...] = ("redistribute", "carry", "halo")
 
 
@@ -48,11 +50,14 @@ def run(
     hidden: int = 6,
     methods: Sequence[Method] = ("metis",),
     speed: bool = False,
+    speed_models: Sequence[str] = SPEED_MODELS,
+    rounds: int = 3,
 ) -> dict[str, Any]:
     """Bytes an epoch for each timeline, model and cut; with `speed`, seconds an epoch on one and on two ranks.
 
     Args:
         methods: what cuts vertices: `metis`, `hypergraph` (minutes, where edges are many).
+        speed_models, rounds: see `measure_speed`.
     """
     result: dict[str, Any] = {"steps": steps, "blocks": blocks, "edge_life": edge_life, "hidden": hidden, "cuts": []}
     for name in timelines:
@@ -73,7 +78,7 @@ def run(
                         sizes[exchange] = _bytes(built, timeline, layout, ())
                 result["cuts"].append({"timeline": name, "ranks": count, "model": model, "bytes": sizes})
     if speed:
-        result["speed"] = measure_speed()
+        result["speed"] = measure_speed(speed_models, rounds=rounds)
     return result
 
 
@@ -104,10 +109,40 @@ def _bytes(model: DynamicModel, timeline: Timeline, layout: Layout, remote: Sequ
 
 
 def measure_speed(
-    vertices: int = 30_000, steps: int = 64, hidden: int = 16, epochs: int = 3, rounds: int = 3, model: str = "cd-gcn"
+    models: Sequence[str] = SPEED_MODELS,
+    vertices: int = 30_000,
+    steps: int = 64,
+    hidden: int = 16,
+    epochs: int = 4,
+    rounds: int = 3,
 ) -> dict[str, Any]:
-    """Seconds of the best epoch on one rank and on two along time, one thread each, turn by turn."""
-    config: Mapping[str, Any] = {
+    """Seconds of the best epoch of each model, turn by turn: one rank of one thread, two along time, and the limit of
+    the machine: two processes at the same time that train half of the steps each and know nothing of each other.
+    """
+    found: dict[str, Any] = {}
+    for model in models:
+        whole, half = (_speed_config(model, vertices, count, hidden, epochs) for count in (steps, steps // 2))
+        seconds: dict[str, list[float]] = {}
+        waited: list[float] = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
+                one, two, *halves = (Path(folder, name) for name in ("one", "two", "half-0", "half-1"))
+                _train([(whole, one, "")])
+                _train([(whole, two, "time=2")])
+                _train([(half, out, "") for out in halves])
+                waited.append(_waited_share(two))
+                for name, outs in {"one rank": [one], "time=2": [two], "two halves apart": halves}.items():
+                    seconds.setdefault(name, []).append(max(map(_best, outs)))
+        found[model] = {
+            "seconds": {name: min(several) for name, several in seconds.items()},
+            "rounds": seconds,
+            "waited": min(waited),
+        }
+    return found
+
+
+def _speed_config(model: str, vertices: int, steps: int, hidden: int, epochs: int) -> dict[str, Any]:
+    return {
         "data": {
             "generate": "evolving",
             "vertices": vertices,
@@ -120,19 +155,36 @@ def measure_speed(
         "task": {"name": "node-classification", "split": [steps, 1, 1]},
         "train": {"epochs": epochs, "eval_every": 1000, "checkpoint_every": 1000, "threads": 1},
     }
-    found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
-        path = Path(folder, "config.yaml")
+
+
+def _train(jobs: Sequence[tuple[Mapping[str, Any], Path, str]]) -> None:
+    """Runs (settings, where to, layout) at the same time."""
+    processes = []
+    for config, out, layout in jobs:
+        path = out.with_suffix(".yaml")
         path.write_text(yaml.safe_dump(dict(config)))
-        for turn in range(rounds):
-            for layout in ("", "time=2,temporal=carry"):
-                out = Path(folder, f"{layout or 'one'}-{turn}")
-                command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
-                command += ["--layout", layout] if layout else []
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-                best = json.loads((out / "summary.json").read_text())["seconds_per_epoch"]["best"]
-                found.setdefault(layout or "one rank", []).append(best)
-    return {layout: min(seconds) for layout, seconds in found.items()}
+        command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
+        command += ["--layout", layout] if layout else []
+        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))  # noqa: S603
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise RunError(f"a run of the measurement ended with code {max(codes)}.")
+
+
+def _best(out: Path) -> float:
+    return float((RunDirectory.reopen(out).summary() or {})["seconds_per_epoch"]["best"])
+
+
+def _waited_share(out: Path) -> float:
+    """Of all ranks' time in the last epoch, the share in transfers, which is mostly waiting."""
+    run = RunDirectory.reopen(out)
+    last, total, waited = (run.summary() or {})["epochs"], 0.0, 0.0
+    for rank in run.ranks():
+        for event in run.events(rank):
+            if event.get("epoch") == last and not event.get("evaluation"):
+                total += event["seconds"]
+                waited += 0.0 if Action.parse(event["name"]).kind in COMPUTE else event["seconds"]
+    return waited / total
 
 
 def show(result: dict[str, Any]) -> None:
@@ -143,7 +195,8 @@ def show(result: dict[str, Any]) -> None:
     for cut in result["cuts"]:
         cells = (f"{cut['bytes'][kind] / 2**20:19.2f}" if kind in cut["bytes"] else f"{'-':>19}" for kind in kinds)
         print(f"{cut['timeline']:<12} {cut['ranks']:>5} {cut['model']:<8} " + " ".join(cells))
-    if "speed" in result:
-        one = result["speed"]["one rank"]
-        for layout, seconds in result["speed"].items():
-            print(f"{layout:<24} {seconds:7.2f} s an epoch, {one / seconds:.2f} times one rank of one thread")
+    for model, found in result.get("speed", {}).items():
+        one = found["seconds"]["one rank"]
+        for name, seconds in found["seconds"].items():
+            waited = f"; ranks wait {found['waited']:.1%} of the time" if name == "time=2" else ""
+            print(f"{model:<12} {name:<17} {seconds:7.2f} s an epoch, {one / seconds:.2f} times one rank{waited}")
