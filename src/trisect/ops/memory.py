@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -159,3 +160,20 @@ def stats() -> PoolStats:
 def trim() -> int:
     """Give the pool's free buffers back to the system; returns their bytes."""
     return _pool.trim()
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device; a guess of 4 GiB where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 4 << 30

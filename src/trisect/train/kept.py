@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.dynamic import DynamicModel, Snapshots, first_aggregation
+from trisect.ops.memory import free_bytes as free_bytes
 
 
 def part_of(snapshots: Snapshots, steps: range) -> Snapshots:
@@ -33,20 +31,3 @@ def keep_first_aggregation(model: DynamicModel, xs: Tensor, snapshots: Snapshots
         return None
     size = len(snapshots) * xs.shape[-2] * xs.shape[-1] * xs.element_size()
     return first_aggregation(xs, snapshots) if size <= budget else None
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device; a guess of 4 GiB where the system does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 4 << 30

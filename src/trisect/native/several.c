@@ -1,0 +1,80 @@
+/* Several snapshots at once: see several.h. */
+#include "several.h"
+
+/* Rows in one piece of work: about 2048 entries. */
+static int64_t piece_rows(int64_t entries, int64_t rows, int threads) {
+    int64_t size = entries > 0 ? 2048 * rows / entries : 4096;
+    if (size < 16) size = 16;
+    if (size > 4096) size = 4096;
+    const int64_t fair = rows / ((int64_t)threads * 8) + 1;
+    return size < fair ? size : fair;
+}
+
+/* Where one matrix stands in a row that is merged: the place of its next entry, and that entry's column. */
+struct cursor {
+    int64_t place, end, column;
+};
+
+#define NOWHERE INT64_MAX
+
+static inline void read_column(const struct overlay_arguments *a, int g, struct cursor *at) {
+    at->column = at->place < at->end ? a->indices[g][at->place] - a->bases[g] : NOWHERE;
+}
+
+static inline void begin(const struct overlay_arguments *a, int64_t row, struct cursor *at) {
+    for (int g = 0; g < a->steps; g++) {
+        at[g].place = a->starts[g][row];
+        at[g].end = a->ends[g][row];
+        read_column(a, g, at + g);
+    }
+}
+
+static inline void advance(const struct overlay_arguments *a, int g, struct cursor *at) {
+    at[g].place++;
+    read_column(a, g, at + g);
+}
+
+static inline int64_t lowest(const struct cursor *at, int steps) {
+    int64_t column = at[0].column;
+    for (int g = 1; g < steps; g++) column = at[g].column < column ? at[g].column : column;
+    return column;
+}
+
+void TRISECT(trisect_overlay_count)(const struct overlay_arguments *a, int64_t *lengths);
+/* How many different columns each row of the matrices has together. */
+void TRISECT(trisect_overlay_count)(const struct overlay_arguments *a, int64_t *lengths) {
+    const int steps = a->steps;
+#pragma omp parallel for num_threads(a->threads) schedule(dynamic, 256)
+    for (int64_t i = 0; i < a->rows; i++) {
+        struct cursor at[8];
+        begin(a, i, at);
+        int64_t length = 0;
+        for (int64_t column = lowest(at, steps); column != NOWHERE; column = lowest(at, steps)) {
+            for (int g = 0; g < steps; g++)
+                if (at[g].column == column) advance(a, g, at);
+            length++;
+        }
+        lengths[i] = length;
+    }
+}
+
+typedef float several_f32 __attribute__((vector_size(SEVERAL_BYTES)));
+typedef float loose_f32 __attribute__((vector_size(SEVERAL_BYTES), aligned(4), may_alias));
+typedef double several_f64 __attribute__((vector_size(SEVERAL_BYTES)));
+typedef double loose_f64 __attribute__((vector_size(SEVERAL_BYTES), aligned(8), may_alias));
+
+#define REAL float
+#define VEC several_f32
+#define LOAD(p) (*(const loose_f32 *)(p))
+#define NAME(f) f##_f32
+#include "several_body.h"
+#undef REAL
+#undef VEC
+#undef LOAD
+#undef NAME
+
+#define REAL double
+#define VEC several_f64
+#define LOAD(p) (*(const loose_f64 *)(p))
+#define NAME(f) f##_f64
+#include "several_body.h"

@@ -1,0 +1,139 @@
+/* Kernels of several.c for one type; included with REAL, VEC, LOAD(p) and NAME(f) set. */
+
+#define LANES ((int)(SEVERAL_BYTES / sizeof(REAL)))
+
+/* Rows first .. last-1, the vectors offset .. offset+vectors-1 of each step. With `steps` and `vectors` constants the
+ * sums stay in registers: at most eight of them. */
+INLINE void NAME(rows)(const struct several_arguments *a, int64_t first, int64_t last, int64_t offset, const int steps,
+                       const int vectors) {
+    const int64_t pitch = a->pitch, stride = steps * pitch, end_of_all = a->ends[last - 1];
+    const REAL *x = (const REAL *)a->x - a->column_base * stride + offset * LANES, *values = a->values;
+    const REAL *bias = a->bias;
+    const int32_t *indices = a->indices;
+    const int bytes = (int)((stride - offset * LANES) * (int64_t)sizeof(REAL)), ahead = bytes > 128 ? 8 : 16;
+    const int64_t rest = a->features - offset * LANES, room = vectors * LANES, width = rest < room ? rest : room;
+    const REAL slope = (REAL)a->slope;
+    for (int64_t i = first; i < last; i++) {
+        VEC sum[8];
+#pragma GCC unroll 8
+        for (int v = 0; v < steps * vectors; v++) sum[v] = (VEC){0};
+        for (int64_t k = a->starts[i]; k < a->ends[i]; k++) {
+            const REAL *row = x + indices[k] * stride;
+            if (k + ahead < end_of_all) {
+                const char *next = (const char *)(x + indices[k + ahead] * stride);
+                for (int b = 0; b < bytes; b += 64) __builtin_prefetch(next + b, 0, 3);
+            }
+#pragma GCC unroll 8
+            for (int g = 0; g < steps; g++) {
+                const REAL weight = values ? values[k * steps + g] : (REAL)1;
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++) sum[g * vectors + v] += weight * LOAD(row + g * pitch + v * LANES);
+            }
+        }
+#pragma GCC unroll 8
+        for (int g = 0; g < steps; g++) {
+            REAL done[8 * LANES];
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) memcpy(done + v * LANES, &sum[g * vectors + v], sizeof(VEC));
+            if (bias)
+                for (int64_t f = 0; f < width; f++) done[f] += bias[offset * LANES + f];
+            if (a->leaky)
+                for (int64_t f = 0; f < room; f++) done[f] = done[f] < 0 ? slope * done[f] : done[f];
+            REAL *out = (REAL *)a->out[g] + i * a->out_stride + offset * LANES;
+            if (width == room) memcpy(out, done, vectors * sizeof(VEC));
+            else
+                for (int64_t f = 0; f < width; f++) out[f] = done[f];
+        }
+    }
+}
+
+#define SHAPE(g, v)                                                                                                \
+    static __attribute__((noinline)) void NAME(rows_##g##_##v)(const struct several_arguments *a, int64_t first,  \
+                                                               int64_t last, int64_t offset) {                    \
+        NAME(rows)(a, first, last, offset, g, v);                                                                 \
+    }
+SHAPE(1, 1)
+SHAPE(1, 2)
+SHAPE(1, 4)
+SHAPE(2, 1)
+SHAPE(2, 2)
+SHAPE(2, 4)
+SHAPE(4, 1)
+SHAPE(4, 2)
+SHAPE(8, 1)
+#undef SHAPE
+
+/* As many vectors as are left and fit beside each other; returns how many. */
+static int NAME(shape)(const struct several_arguments *a, int64_t first, int64_t last, int64_t offset, int64_t left) {
+    const int most = a->steps <= 2 ? 4 : 8 / a->steps, vectors = left >= 4 && most >= 4 ? 4 : left >= 2 && most >= 2 ? 2 : 1;
+    switch (a->steps * 8 + vectors) {
+        case 9: NAME(rows_1_1)(a, first, last, offset); break;
+        case 10: NAME(rows_1_2)(a, first, last, offset); break;
+        case 12: NAME(rows_1_4)(a, first, last, offset); break;
+        case 17: NAME(rows_2_1)(a, first, last, offset); break;
+        case 18: NAME(rows_2_2)(a, first, last, offset); break;
+        case 20: NAME(rows_2_4)(a, first, last, offset); break;
+        case 33: NAME(rows_4_1)(a, first, last, offset); break;
+        case 34: NAME(rows_4_2)(a, first, last, offset); break;
+        default: NAME(rows_8_1)(a, first, last, offset); break;
+    }
+    return vectors;
+}
+
+void TRISECT(NAME(trisect_several))(const struct several_arguments *a);
+void TRISECT(NAME(trisect_several))(const struct several_arguments *a) {
+    if (a->rows < 1 || a->features < 1) return;
+    const int64_t size = piece_rows(a->ends[a->rows - 1] - a->starts[0], a->rows, a->threads), rows = a->rows;
+    const int64_t pieces = (rows + size - 1) / size, vectors = (a->features + LANES - 1) / LANES;
+#pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)
+    for (int64_t p = 0; p < pieces; p++) {
+        const int64_t first = p * size, last = first + size < rows ? first + size : rows;
+        for (int64_t done = 0; done < vectors;) done += NAME(shape)(a, first, last, done, vectors - done);
+    }
+}
+
+void TRISECT(NAME(trisect_several_pack))(const struct pack_arguments *a);
+/* Rows of several matrices side by side; what pads a row is 0. */
+void TRISECT(NAME(trisect_several_pack))(const struct pack_arguments *a) {
+    const int64_t features = a->features, pitch = a->pitch;
+    const REAL slope = (REAL)a->slope;
+#pragma omp parallel for num_threads(a->threads) schedule(static)
+    for (int64_t i = 0; i < a->rows; i++)
+        for (int g = 0; g < a->steps; g++) {
+            const REAL *x = (const REAL *)a->x[g] + i * a->x_stride;
+            REAL *out = (REAL *)a->out + (i * a->steps + g) * pitch;
+            if (a->sign) {
+                const REAL *sign = (const REAL *)a->sign[g] + i * a->sign_stride;
+                /* chosen, not multiplied by 0: a gradient that is not finite stays where it is */
+                for (int64_t f = 0; f < features; f++)
+                    out[f] = sign[f] <= 0 ? (slope == 0 ? (REAL)0 : slope * x[f]) : x[f];
+            } else {
+                memcpy(out, x, (size_t)features * sizeof(REAL));
+            }
+            for (int64_t f = features; f < pitch; f++) out[f] = 0;
+        }
+}
+
+void TRISECT(NAME(trisect_overlay_write))(const struct overlay_arguments *a, const int64_t *pointers, int32_t *indices,
+                                          REAL *values);
+/* The union of the matrices' entries by rows, from pointers that trisect_overlay_count has prepared. */
+void TRISECT(NAME(trisect_overlay_write))(const struct overlay_arguments *a, const int64_t *pointers, int32_t *indices,
+                                          REAL *values) {
+    const int steps = a->steps;
+#pragma omp parallel for num_threads(a->threads) schedule(dynamic, 256)
+    for (int64_t i = 0; i < a->rows; i++) {
+        struct cursor at[8];
+        begin(a, i, at);
+        for (int64_t k = pointers[i]; k < pointers[i + 1]; k++) {
+            const int64_t column = lowest(at, steps);
+            indices[k] = (int32_t)column;
+            for (int g = 0; g < steps; g++) {
+                const int here = at[g].column == column;
+                const REAL *from = a->values[g];
+                values[k * steps + g] = !here ? (REAL)0 : from ? from[at[g].place] : (REAL)1;
+                if (here) advance(a, g, at);
+            }
+        }
+    }
+}
+#undef LANES

@@ -1,0 +1,305 @@
+"""Aggregation over several snapshots at once, where they share most of their entries.
+
+The entries of any of the snapshots stand once, with a value for each snapshot (0 where it has none), and the features
+of the snapshots lie side by side: one index and one gather serve all. Each snapshot keeps its own values, so that
+degrees, weights and multiplicities may differ in any way. A snapshot's sums are added up in the order of its entries
+whatever stands beside it: they are the same to the bit alone and in any group, so that when a group is made, and
+whether there is memory for it, changes no result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from trisect.errors import ConfigError, DataError
+from trisect.graph.adjacency import Adjacency
+from trisect.native.library import INT64, POINTER, Kernel, available, level, threads
+from trisect.ops._aggregate_torch import sum_torch
+from trisect.ops.aggregate import values_as
+from trisect.ops.memory import empty
+
+SIZES = (1, 2, 4, 8)
+_KINDS = {torch.float32: "f32", torch.float64: "f64"}
+_SUM = {dtype: Kernel(f"trisect_several_{kind}", POINTER) for dtype, kind in _KINDS.items()}
+_PACK = {dtype: Kernel(f"trisect_several_pack_{kind}", POINTER) for dtype, kind in _KINDS.items()}
+_COUNT = Kernel("trisect_overlay_count", POINTER, POINTER)
+_WRITE = {dtype: Kernel(f"trisect_overlay_write_{kind}", *[POINTER] * 4) for dtype, kind in _KINDS.items()}
+
+
+class _SumArguments(ctypes.Structure):
+    """struct several_arguments of native/several.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "x", "bias", "out")),
+        *((name, ctypes.c_int64) for name in ("rows", "features", "pitch", "column_base", "out_stride")),
+        ("slope", ctypes.c_double),
+        *((name, ctypes.c_int32) for name in ("leaky", "steps", "threads")),
+    )
+
+
+class _PackArguments(ctypes.Structure):
+    """struct pack_arguments."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "sign", "out")),
+        *((name, ctypes.c_int64) for name in ("rows", "features", "pitch", "x_stride", "sign_stride")),
+        ("slope", ctypes.c_double),
+        *((name, ctypes.c_int32) for name in ("steps", "threads")),
+    )
+
+
+class _OverlayArguments(ctypes.Structure):
+    """struct overlay_arguments."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "bases")),
+        ("rows", INT64),
+        *((name, ctypes.c_int32) for name in ("steps", "threads")),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The entries of several snapshots of equal shape, laid over each other.
+
+    Attributes:
+        starts, ends: int64 [rows].
+        indices: int32 [entries]; an entry's column is indices[k] - column_base.
+        values: [entries, steps], 0 where a snapshot has no such entry; None where all are 1.
+        columns, column_base: as in `Adjacency`.
+        steps: how many snapshots there are.
+        symmetric: whether each is known to be its own transpose.
+    """
+
+    starts: Tensor
+    ends: Tensor
+    indices: Tensor
+    values: Tensor | None
+    columns: int
+    steps: int
+    column_base: int = 0
+    symmetric: bool = False
+    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, snapshots: Sequence[Adjacency], dtype: torch.dtype = torch.float32) -> Group:
+        """Lay snapshots over each other: one of `SIZES`, of equal shape."""
+        shapes = {snapshot.shape for snapshot in snapshots}
+        if len(snapshots) not in SIZES or len(shapes) != 1:
+            raise ConfigError(
+                f"{len(snapshots)} snapshots of the shapes {sorted(shapes)} make no group; give {SIZES} of one shape."
+            )
+        if len(snapshots) == 1:
+            only = snapshots[0]
+            arrays = (only.starts, only.ends, only.indices, values_as(only, dtype))
+            return cls(*arrays, only.columns, 1, only.column_base, _cache={"only": (only, dtype)})
+        laid = Overlay(snapshots, dtype)
+        return laid.group(laid.lengths())
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.starts.numel()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all arrays, and of the transpose where it is there."""
+        own = sum(a.numel() * a.element_size() for a in (self.starts, self.indices, self.values) if a is not None)
+        turned = self._cache.get("transpose")
+        return own + (turned.memory_bytes if isinstance(turned, Group) and turned is not self else 0)
+
+    def transpose(self) -> Group:
+        """The transposed matrices, made once."""
+        if self.symmetric:
+            return self
+        found = self._cache.get("transpose")
+        if isinstance(found, Group):
+            return found
+        only = self._cache.get("only")
+        if isinstance(only, tuple):
+            return Group.of([only[0].transpose()], only[1])
+        flat = Adjacency(self.starts, self.ends, self.indices, None, self.columns, self.column_base)
+        turned = flat.transpose(positions=True)
+        values = self.values
+        if values is not None and turned.positions is not None:
+            values = values.view(-1, self.steps)[turned.positions.long()]
+        found = Group(turned.starts, turned.ends, turned.indices, values, self.rows, self.steps)
+        self._cache["transpose"] = found
+        return found
+
+    def snapshot(self, step: int) -> Adjacency:
+        """One of the matrices, with the entries of all."""
+        values = None if self.values is None else self.values.view(-1, self.steps)[:, step].contiguous()
+        return Adjacency(self.starts, self.ends, self.indices, values, self.columns, self.column_base)
+
+
+class Overlay:
+    """Makes a group in two passes: how many entries each row will have, and which."""
+
+    def __init__(self, snapshots: Sequence[Adjacency], dtype: torch.dtype) -> None:
+        self.snapshots, self.dtype = snapshots, dtype
+        self.steps, self.rows = len(snapshots), snapshots[0].rows
+        self.native = available() and all(s.device.type == "cpu" for s in snapshots) and dtype in _KINDS
+        if not self.native:
+            return
+        columns = (
+            [s.starts.contiguous() for s in snapshots],
+            [s.ends.contiguous() for s in snapshots],
+            [s.indices.contiguous() for s in snapshots],
+            [values_as(s, dtype) for s in snapshots],
+        )
+        bases = (ctypes.c_int64 * self.steps)(*(s.column_base for s in snapshots))
+        self._held = (columns, [pointers(arrays) for arrays in columns], bases)
+        addresses = [ctypes.addressof(array) for array in (*self._held[1], bases)]
+        self._arguments = _OverlayArguments(*addresses, self.rows, self.steps, threads())
+
+    def lengths(self) -> Tensor:
+        """int64 [rows + 1]: 0, and the number of entries of each row."""
+        result = torch.zeros(self.rows + 1, dtype=torch.int64, device=self.snapshots[0].device)
+        if self.native:
+            _COUNT(ctypes.byref(self._arguments), result.data_ptr() + result.element_size())
+        else:
+            row = self._keys()[0] // max(self.snapshots[0].columns, 1)
+            result[1:] = torch.bincount(row, minlength=self.rows)
+        return result
+
+    def group(self, lengths: Tensor) -> Group:
+        """The group itself, from `lengths`."""
+        places = lengths.cumsum(0)
+        entries = int(places[-1])
+        columns = self.snapshots[0].columns
+        symmetric = all(_symmetric(s) for s in self.snapshots)
+        if self.native:
+            indices = empty((entries,), torch.int32)
+            values = empty((entries, self.steps), self.dtype)
+            _WRITE[self.dtype](ctypes.byref(self._arguments), places.data_ptr(), indices.data_ptr(), values.data_ptr())
+        else:
+            keys, which = self._keys()
+            indices = (keys % max(columns, 1)).to(torch.int32)
+            values = torch.zeros(entries, self.steps, dtype=self.dtype, device=keys.device)
+            for step, snapshot in enumerate(self.snapshots):
+                weight = snapshot.edge_weight()
+                values[which[step], step] = 1.0 if weight is None else weight.to(self.dtype)
+        return Group(places[:-1], places[1:], indices, values, columns, self.steps, 0, symmetric)
+
+    def _keys(self) -> tuple[Tensor, list[Tensor]]:
+        """row * columns + column of the entries of any snapshot, ascending, and where each snapshot's stand."""
+        each = []
+        for snapshot in self.snapshots:
+            row, column = snapshot.coordinates()
+            each.append(row * snapshot.columns + column)
+        keys = torch.unique(torch.cat(each))
+        if any(part.unique().numel() != part.numel() for part in each):
+            raise DataError("A snapshot has an entry twice; add duplicates up before laying snapshots over each other.")
+        return keys, [torch.searchsorted(keys, part) for part in each]
+
+
+def block_diagonal(snapshots: Sequence[Adjacency]) -> Adjacency:
+    """One matrix with the snapshots along its diagonal: reads their features one below the other."""
+    plain = [snapshot.compact() for snapshot in snapshots]
+    starts, indices, base, column = [], [], 0, 0
+    for matrix in plain:
+        starts.append(matrix.starts + base)
+        indices.append(matrix.indices + column)
+        base, column = base + matrix.entries, column + matrix.columns
+    ends = [matrix.ends + start[0] - matrix.starts[0] for matrix, start in zip(plain, starts, strict=True)]
+    values = None
+    if any(matrix.values is not None for matrix in plain):
+        dtype = next(matrix.values.dtype for matrix in plain if matrix.values is not None)
+        ones = [torch.ones(matrix.entries, dtype=dtype, device=matrix.device) for matrix in plain]
+        values = torch.cat([one if m.values is None else m.values for m, one in zip(plain, ones, strict=True)])
+    return Adjacency(torch.cat(starts), torch.cat(ends), torch.cat(indices), values, column)
+
+
+def packs(x: Tensor) -> bool:
+    """Whether the kernels of this module take such features."""
+    return available() and x.device.type == "cpu" and x.dtype in _KINDS
+
+
+def side_by_side(x: Sequence[Tensor], *, sign: Sequence[Tensor] | None = None, slope: float = 0.0) -> Tensor:
+    """Features of some steps, [columns, features] each, as [columns, steps, pitch], 0 beyond the features.
+
+    Args:
+        sign: of each step [columns, features]; x is multiplied by `slope` where this is not above 0 (the gradient of
+            the activation whose result it is).
+    """
+    rows, features = x[0].shape
+    out = empty((rows, len(x), _pitch(features, x[0].dtype)), x[0].dtype)
+    x = [frame if frame.stride(1) == 1 else frame.contiguous() for frame in x]
+    x = x if len({frame.stride(0) for frame in x}) == 1 else [frame.contiguous() for frame in x]
+    froms, signs = pointers(x), None if sign is None else pointers(sign)
+    arguments = _PackArguments(
+        ctypes.addressof(froms),
+        None if signs is None else ctypes.addressof(signs),
+        out.data_ptr(),
+        *(rows, features, out.shape[2], x[0].stride(0), 0 if sign is None else sign[0].stride(0)),
+        slope,
+        *(len(x), threads()),
+    )
+    _PACK[out.dtype](ctypes.byref(arguments))
+    return out
+
+
+def aggregate_group_into(
+    out: Sequence[Tensor], packed: Tensor, group: Group, bias: Tensor | None = None, slope: float | None = None
+) -> None:
+    """out[g] = leaky_relu(A_g · x_g + bias) of each step g of a group, without autograd.
+
+    Args:
+        out: of each step [rows, features], rows at the same distance in all.
+        packed: x [columns, steps, pitch], from `side_by_side`.
+        bias: [features].
+        slope: below zero; None: no activation.
+    """
+    held = pointers(out)
+    starts, ends, values = group.starts.contiguous(), group.ends.contiguous(), group.values
+    bias = None if bias is None else bias.to(packed.dtype).contiguous()
+    arguments = _SumArguments(
+        *(starts.data_ptr(), ends.data_ptr(), group.indices.data_ptr(), _pointer(values), packed.data_ptr()),
+        *(_pointer(bias), ctypes.addressof(held)),
+        *(group.rows, out[0].shape[1], packed.shape[2], group.column_base, out[0].stride(0)),
+        0.0 if slope is None else slope,
+        *(int(slope is not None), group.steps, threads()),
+    )
+    _SUM[packed.dtype](ctypes.byref(arguments))
+
+
+def aggregate_group(x: Tensor, group: Group) -> Tensor:
+    """A_g · x_g of each step of a group, without autograd: x [steps, columns, features] → [steps, rows, features]."""
+    if x.dim() != 3 or x.shape[:2] != (group.steps, group.columns):
+        raise ConfigError(
+            f"x has shape {tuple(x.shape)}; give [{group.steps} steps, {group.columns} columns, features]."
+        )
+    if not packs(x):
+        return torch.stack([sum_torch(frame, group.snapshot(step)) for step, frame in enumerate(x)])
+    out = empty((group.steps, group.rows, x.shape[2]), x.dtype)
+    aggregate_group_into(out.unbind(), side_by_side(x.unbind()), group)
+    return out
+
+
+def pointers(arrays: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    """Addresses of some tensors, for a kernel."""
+    return (ctypes.c_void_p * len(arrays))(*(_pointer(array) for array in arrays))
+
+
+def _pointer(array: Tensor | None) -> int | None:
+    return None if array is None else array.data_ptr()
+
+
+def _pitch(features: int, dtype: torch.dtype) -> int:
+    """Features rounded up to whole vectors, SEVERAL_BYTES of native/several.h."""
+    lanes = (16 if level() == "base" else 32) // dtype.itemsize
+    return -(-features // lanes) * lanes
+
+
+def _symmetric(snapshot: Adjacency) -> bool:
+    """Whether its transpose is there and has the same arrays."""
+    turned = snapshot._cache.get("transpose")
+    turned = turned() if isinstance(turned, weakref.ref) else turned
+    return isinstance(turned, Adjacency) and turned.indices is snapshot.indices and turned.values is snapshot.values
