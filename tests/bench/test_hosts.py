@@ -45,7 +45,9 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     found = hosts.describe(tmp_path, mbit=1)
     assert found["seconds"] == 2.0  # the first epoch does not count
     assert found["waits"] == [0.75]
+    assert found["computes"] == [5.0]
     assert found["link_seconds"] == pytest.approx(200 * 8 / 1e6)
+    assert hosts.describe(tmp_path, mbit=0)["link_seconds"] == 0.0
 
 
 @pytest.mark.slow

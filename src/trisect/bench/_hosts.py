@@ -32,7 +32,7 @@ class Host:
 
 @contextmanager
 def several_hosts(count: int, mbit: int = 1000) -> Iterator[list[Host]]:
-    """`count` hosts whose ports carry `mbit` Mbit/s each way.
+    """`count` hosts whose ports carry `mbit` Mbit/s each way, or (0) what the machine can.
 
     Raises:
         NoHostsError: where they cannot be made.
@@ -59,8 +59,9 @@ def several_hosts(count: int, mbit: int = 1000) -> Iterator[list[Host]]:
             _run("ip", "-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", host.interface)
             _run("ip", "-n", host.namespace, "link", "set", host.interface, "up")
             _run("ip", "-n", host.namespace, "link", "set", "lo", "up")
-            _run("tc", "-n", host.namespace, "qdisc", "add", "dev", host.interface, "root", *limit)
-            _run("tc", "-n", switch, "qdisc", "add", "dev", f"p{k}", "root", *limit)
+            if mbit:
+                _run("tc", "-n", host.namespace, "qdisc", "add", "dev", host.interface, "root", *limit)
+                _run("tc", "-n", switch, "qdisc", "add", "dev", f"p{k}", "root", *limit)
         yield hosts
     finally:
         for name in (switch, *(host.namespace for host in hosts)):

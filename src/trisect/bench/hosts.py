@@ -1,8 +1,9 @@
 """Seconds an epoch on several hosts with slow links: graph parallelism, pipeline and hybrid, by form of the wire.
 
 Each host is a network namespace of this machine (root and iproute2 needed) with one rank of one thread; every port
-carries 1 Gbit/s each way. The hosts share the machine's cores: what differs between layouts is bytes, waits and how
-much of them is hidden, not the speed of computing. With `--timeline`: CD-GCN under a cut by vertex and by time.
+carries 1 Gbit/s each way, or another rate. The hosts share the machine's cores: what differs between layouts is bytes,
+waits and how much of them is hidden, not the speed of computing. With `--timeline`: CD-GCN under a cut by vertex and by
+time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def run(
     wires: Sequence[str] = WIRES,
     only: Sequence[str] | None = None,
     hosts: int = 4,
-    mbit: int = 1000,
+    rates: Sequence[int] = (1000,),
     layers: int = 32,
     hidden: int = 100,
     chunks: int = 16,
@@ -48,7 +49,8 @@ def run(
 
     Args:
         only: names of layouts (`graph`, `pipeline`, `hybrid`; on a timeline `vertex`, `redistribute`, `carry`).
-        mbit: of each port, each way.
+        rates: Mbit/s of each port, each way; 0: as fast as the machine can. The same runs at each: where seconds hardly
+            change with the rate, computing is what they are spent on.
         limit: seconds for one run, after which it is ended.
     """
     layouts = timeline_layouts(hosts) if timeline else static_layouts(hosts, chunks)
@@ -57,7 +59,7 @@ def run(
     config = timeline_config(epochs) if timeline else static_config(model, graph, layers, hidden, epochs)
     result: dict[str, Any] = {
         "hosts": hosts,
-        "mbit": mbit,
+        "rates": list(rates),
         "config": config,
         "layouts": layouts,
         "runs": [],
@@ -67,9 +69,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="trisect-hosts-") as name:
         folder = Path(name)
         try:
-            with several_hosts(hosts, mbit) as network:
-                for layout, text in layouts.items():
-                    _measure(result, network, folder, config, layout, text, wires, data_dir, limit)
+            for layout, text in layouts.items():
+                _measure(result, folder, config, layout, text, wires, data_dir, limit)
         except NoHostsError as error:
             result["skipped"] = f"bench hosts is left out: {error}"
     return result
@@ -118,7 +119,6 @@ def _train(epochs: int) -> dict[str, Any]:
 
 def _measure(
     result: dict[str, Any],
-    network: Sequence[Host],
     folder: Path,
     config: dict[str, Any],
     layout: str,
@@ -127,7 +127,9 @@ def _measure(
     data_dir: str | None,
     limit: float,
 ) -> None:
-    """Cut once for a layout, then train with each form of the wire."""
+    """Cut once for a layout, then train at each rate with each form of the wire."""
+    with several_hosts(result["hosts"], result["rates"][0]):
+        pass  # before anything is cut, whether it can be done at all
     path, shares = folder / "config.yaml", folder / f"shares-{layout}"
     path.write_text(yaml.safe_dump(config))
     shares.mkdir()
@@ -141,12 +143,14 @@ def _measure(
         result["said"].append(f"A generated graph stands in, since {error}")
         path.write_text(yaml.safe_dump(config))
         _cut(path, text, shares, data_dir)
-    for wire in wires:
-        out = folder / f"{layout}-{wire}"
-        words = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
-        words += ["--layout", f"{text},wire={wire}", *([] if data_dir is None else ["--data-dir", data_dir])]
-        train_on(network, words, {"TRISECT_SHARES": str(shares)}, limit)
-        result["runs"].append({"layout": layout, "wire": wire, **describe(out, result["mbit"])})
+    for mbit in result["rates"]:
+        with several_hosts(result["hosts"], mbit) as network:
+            for wire in wires:
+                out = folder / f"{layout}-{wire}-{mbit}"
+                words = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
+                words += ["--layout", f"{text},wire={wire}", *([] if data_dir is None else ["--data-dir", data_dir])]
+                train_on(network, words, {"TRISECT_SHARES": str(shares)}, limit)
+                result["runs"].append({"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)})
 
 
 def _cut(path: Path, text: str, shares: Path, data_dir: str | None) -> None:
@@ -197,7 +201,7 @@ def train_on(network: Sequence[Host], words: Sequence[str], environment: Mapping
 
 
 def describe(out: Path, mbit: int) -> dict[str, Any]:
-    """A finished run in figures: the fastest epoch after the first, its bytes, and what its ranks waited.
+    """A finished run in figures: the fastest epoch after the first, its bytes, and what its ranks computed and waited.
 
     `link_seconds` is the time that the busiest port needs for its bytes alone.
     """
@@ -206,19 +210,23 @@ def describe(out: Path, mbit: int) -> dict[str, Any]:
     later = [record for record in epochs if record["epoch"] > 1] or epochs  # the first may fill histories
     best = min(later, key=lambda record: float(record["seconds"]))
     sent = summary["communication"]
+    spent = [_spent(path, best["epoch"]) for path in sorted(out.glob("events/rank-*.jsonl"))]
     return {
         "seconds": best["seconds"],
         "bytes": sent["bytes_per_epoch"],
         "by_axis": sent["by_axis"],
-        "link_seconds": max(sent["by_rank"]) * 8 / (mbit * 1e6),
-        "waits": [_waits(path, best["epoch"]) for path in sorted(out.glob("events/rank-*.jsonl"))],
+        "link_seconds": max(sent["by_rank"]) * 8 / (mbit * 1e6) if mbit else 0.0,
+        "computes": [computed for computed, _ in spent],
+        "waits": [waited for _, waited in spent],
         "loss": summary["loss"],
     }
 
 
-def _waits(path: Path, epoch: int) -> float:
-    """Seconds that a rank spent in transfers, sending included, in an epoch."""
-    total = 0.0
+def _spent(path: Path, epoch: int) -> tuple[float, float]:
+    """Seconds that a rank spent in an epoch with computing (and waiting for a core), and in transfers, sending
+    included.
+    """
+    computed = waited = 0.0
     for line in path.read_text().splitlines():
         event = json.loads(line)
         if event.get("epoch") == epoch and not event.get("evaluation"):
@@ -226,8 +234,11 @@ def _waits(path: Path, epoch: int) -> float:
                 action = Action.parse(event["name"])
             except LayoutError:
                 continue
-            total += 0.0 if action.kind in COMPUTE else float(event["seconds"])
-    return total
+            if action.kind in COMPUTE:
+                computed += float(event["seconds"])
+            else:
+                waited += float(event["seconds"])
+    return computed, waited
 
 
 def show(result: dict[str, Any]) -> None:
@@ -240,12 +251,15 @@ def show(result: dict[str, Any]) -> None:
     runs = result["runs"]
     if not runs:
         return
-    first = runs[0]["seconds"]
-    print(f"{result['hosts']} hosts, {result['mbit']} Mbit/s; seconds of the fastest epoch after the first")
-    print(f"{'layout':<14} {'wire':<9} {'seconds':>8} {'faster':>7} {'MB sent':>8} {'link s':>7}  waits by rank")
+    print(f"{result['hosts']} hosts; seconds of the fastest epoch after the first; a rank computes or waits")
+    titles = f"{'layout':<14} {'wire':<9} {'Mbit/s':>7} {'seconds':>8} {'faster':>7} {'MB sent':>8} {'link s':>7}"
+    print(f"{titles}  {'computes':>10}  waits by rank")
     for found in runs:
+        first = next(one["seconds"] for one in runs if one["mbit"] == found["mbit"])
         waits = " ".join(f"{wait:.2f}" for wait in found["waits"])
+        computes = f"{min(found['computes'], default=0):.2f}-{max(found['computes'], default=0):.2f}"
         print(
-            f"{found['layout']:<14} {found['wire']:<9} {found['seconds']:8.2f} {first / found['seconds']:6.2f}x"
-            f" {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}  {waits}"
+            f"{found['layout']:<14} {found['wire']:<9} {found['mbit'] or 'all':>7} {found['seconds']:8.2f}"
+            f" {first / found['seconds']:6.2f}x {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}"
+            f"  {computes:>10}  {waits}"
         )
