@@ -25,14 +25,16 @@ def values_of(snapshot: Adjacency) -> Tensor:
     return torch.ones(snapshot.entries) if snapshot.values is None else snapshot.values
 
 
-def epoch_of(model: nn.Module, labels: Tensor) -> Callable[[], float]:
-    """Forward, cross-entropy over all steps and vertices, backward, Adam. The model is called without arguments."""
+def epoch_of(
+    model: nn.Module, labels: Tensor, mean_loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+) -> Callable[[], float]:
+    """Forward, cross entropy over all steps and vertices, backward, Adam. The model is called without arguments."""
     optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     flat = labels.flatten()
 
     def epoch() -> float:
         optimiser.zero_grad()
-        loss = functional.cross_entropy(model().flatten(0, 1), flat)
+        loss = mean_loss(model().flatten(0, 1), flat)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         return loss.item()

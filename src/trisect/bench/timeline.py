@@ -24,6 +24,7 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
     """One epoch of the model of `trisect.nn`."""
     from torch import Tensor, nn
 
+    from trisect import ops
     from trisect.bench._timeline_data import CLASSES, make
     from trisect.bench._timeline_peers import epoch_of
     from trisect.nn import DynamicModel, build
@@ -47,7 +48,10 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
         def forward(self) -> Tensor:
             return self.network(data.x, data.snapshots, aggregated=aggregated)[0]  # type: ignore[no-any-return]
 
-    return epoch_of(Bound(), data.labels)
+    def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(logits, labels) / labels.numel()
+
+    return epoch_of(Bound(), data.labels, mean_loss)
 
 
 def run(

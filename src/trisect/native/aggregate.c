@@ -15,6 +15,9 @@
 #define SMALL 8
 #define WIDE 64
 
+/* What an entry weighs: its value times the scale of its column, either of which may be missing; its value; one. */
+enum { GENERAL, VALUES, ONES };
+
 typedef float vec_f32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef float unaligned_f32 __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
 typedef double vec_f64 __attribute__((vector_size(VECTOR_BYTES)));

@@ -7,7 +7,8 @@
  * NULL means: values, row_scale and column_scale 1, add and bias 0, vertices row numbers. A row without entries has the
  * sum 0. With post bit 2, row i of the matrix is row targets[i] of out and of add (each at most once): with add = out
  * the sums are added to some rows of a larger array.
- * post: bit 0 relu (keeps NaN), bit 1 dropout, in this order; dropout zeroes an element whose
+ * post: bit 0 relu (keeps NaN), bit 3 instead: negative elements are multiplied by `scale` (then nothing is dropped),
+ * bit 1 dropout, in this order; dropout zeroes an element whose
  * noise_bits(vertices[i], column) are below `threshold` and multiplies the others by `scale`.
  *
  * x, add and out have the storage type (bf16 as uint16_t); values, scales and bias the accumulator's (float32 for bf16).
@@ -19,7 +20,7 @@
 
 #include "kernels.h"
 
-enum { POST_RELU = 1, POST_DROPOUT = 2, POST_TARGETS = 4 };
+enum { POST_RELU = 1, POST_DROPOUT = 2, POST_TARGETS = 4, POST_LEAKY = 8 };
 
 struct sum_arguments {
     const int64_t *starts, *ends;

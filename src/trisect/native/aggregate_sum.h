@@ -23,21 +23,26 @@ INLINE const STORE *NAME(row_at)(const STORE *x, const struct NAME(source) *from
     return x + index * from->stride;
 }
 
-INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t index, const int plain) {
-    if (plain) return from->values[k];
+INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t index, const int kind) {
+    if (kind == ONES) return 1;
+    if (kind == VALUES) return from->values[k];
     ACC weight = from->values ? from->values[k] : (ACC)1;
     return from->column_scale ? weight * from->column_scale[index] : weight;
 }
 
 INLINE void NAME(prefetch)(const STORE *x, const struct NAME(source) *from, int64_t k, int bytes) {
     const char *row = (const char *)(x + from->indices[k] * from->stride);
+    if (bytes <= 64) {
+        __builtin_prefetch(row, 0, 3);
+        return;
+    }
     for (int b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 3);
 }
 
 /* sum[0 .. vectors-1] = the weighted rows of the entries start .. end-1. Inlined with `vectors` a constant for narrow
  * rows, whose sums then stay in registers: `held` never has its address taken. */
 INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t end, int64_t limit, int64_t offset,
-                         int ahead, int bytes, const int plain, VEC *sum, const int vectors) {
+                         int ahead, int bytes, const int kind, VEC *sum, const int vectors) {
     const STORE *x = from->x + offset;
     const int32_t *indices = from->indices;
     const int narrow = __builtin_constant_p(vectors);
@@ -55,14 +60,20 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
             for (int n = 0; n < 4; n++) NAME(prefetch)(x, from, k + ahead + n, bytes);
         const STORE *x0 = NAME(row_at)(x, from, c0, offset), *x1 = NAME(row_at)(x, from, c1, offset);
         const STORE *x2 = NAME(row_at)(x, from, c2, offset), *x3 = NAME(row_at)(x, from, c3, offset);
-        const ACC w0 = NAME(weight)(from, k, c0, plain), w1 = NAME(weight)(from, k + 1, c1, plain);
-        const ACC w2 = NAME(weight)(from, k + 2, c2, plain), w3 = NAME(weight)(from, k + 3, c3, plain);
+        const ACC w0 = NAME(weight)(from, k, c0, kind), w1 = NAME(weight)(from, k + 1, c1, kind);
+        const ACC w2 = NAME(weight)(from, k + 2, c2, kind), w3 = NAME(weight)(from, k + 3, c3, kind);
 #define FOUR(t, v)                    \
     t += w0 * LOAD(x0 + (v) * LANES); \
     t += w1 * LOAD(x1 + (v) * LANES); \
     t += w2 * LOAD(x2 + (v) * LANES); \
     t += w3 * LOAD(x3 + (v) * LANES);
-        if (narrow) {
+        if (narrow && vectors == 1) {
+            /* a tree, since a chain of four additions would wait for each of them */
+            VEC t = w0 * LOAD(x0), u = w2 * LOAD(x2);
+            t += w1 * LOAD(x1);
+            u += w3 * LOAD(x3);
+            held[0] += t + u;
+        } else if (narrow) {
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++) {
                 FOUR(held[v], v)
@@ -81,7 +92,7 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
         const int64_t c = indices[k];
         if (k + ahead < limit) NAME(prefetch)(x, from, k + ahead, bytes);
         const STORE *row = NAME(row_at)(x, from, c, offset);
-        const ACC w = NAME(weight)(from, k, c, plain);
+        const ACC w = NAME(weight)(from, k, c, kind);
         if (narrow) {
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++) held[v] += w * LOAD(row + v * LANES);
@@ -113,6 +124,10 @@ static void NAME(finish)(const struct sum_arguments *a, int64_t i, int64_t targe
     }
     if (a->post & POST_RELU)
         for (int64_t f = 0; f < width; f++) sum[f] = sum[f] < 0 ? 0 : sum[f];
+    if (a->post & POST_LEAKY) {
+        const ACC slope = (ACC)a->scale;
+        for (int64_t f = 0; f < width; f++) sum[f] = sum[f] < 0 ? sum[f] * slope : sum[f];
+    }
     if (a->post & POST_DROPOUT) {
         const uint64_t key = noise_row_key(a->key, a->vertices ? a->vertices[i] : i);
         const uint32_t low = (uint32_t)key, high = (uint32_t)(key >> 32), threshold = a->threshold;
@@ -139,8 +154,10 @@ INLINE void NAME(put)(STORE *restrict out, const ACC *restrict sum, int64_t widt
 
 /* Rows first .. last-1, features offset .. offset+width-1. */
 INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last,
-                       int64_t offset, int64_t width, int contiguous, const int plain, const int vectors) {
-    const int bytes = (int)(width * (int64_t)sizeof(STORE)), ahead = bytes > 128 ? 16 : 32;
+                       int64_t offset, int64_t width, int contiguous, const int kind, const int vectors) {
+    /* one line is prefetched of a row of at most 64 bytes, known when compiled where the width is */
+    const int bytes = __builtin_constant_p(vectors) && vectors * (int)sizeof(VEC) <= 64 ? 64 : (int)(width * (int64_t)sizeof(STORE));
+    const int ahead = bytes > 128 ? 16 : 32;
     const int epilogue = a->alpha != 1 || a->row_scale || a->add || a->bias || a->post;
     const int64_t piece_end = a->ends[last - 1];
     const int64_t *targets = a->post & POST_TARGETS ? a->targets : NULL;
@@ -153,37 +170,50 @@ INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) 
         }
         const int64_t target = targets ? targets[i] : i;
         VEC sum[WIDE];
-        NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, plain, sum, vectors);
+        NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, kind, sum, vectors);
         if (epilogue) NAME(finish)(a, i, target, offset, width, (ACC *)sum);
         NAME(put)((STORE *)a->out + target * a->out_stride + offset, (const ACC *)sum, width);
     }
 }
 
-/* float32 with edge values alone is the case that matters most, and has its own copy of the loops. */
-#define ROWS(n)                                                                            \
-    if (sizeof(STORE) == 4 && plain) NAME(rows)(a, from, first, last, offset, width, contiguous, 1, n); \
-    else NAME(rows)(a, from, first, last, offset, width, contiguous, 0, n);
-#define NARROW(n) \
-    case n:       \
-        ROWS(n)   \
-        break;
+/* A function for each narrow width, so that each has the registers for itself; float32 with edge values alone, or with
+ * none, are the cases that matter most, and have their own copies of the loops. */
+#define WIDTH(name, n)                                                                                               \
+    static __attribute__((noinline)) void NAME(name)(const struct sum_arguments *a, const struct NAME(source) *from, \
+                                                     int64_t first, int64_t last, int64_t offset, int64_t width,    \
+                                                     int contiguous) {                                              \
+        const struct NAME(source) own = *from;                                                                      \
+        if (sizeof(STORE) == 4 && !own.column_scale && own.values)                                                  \
+            NAME(rows)(a, &own, first, last, offset, width, contiguous, VALUES, n);                                 \
+        else if (sizeof(STORE) == 4 && !own.column_scale)                                                           \
+            NAME(rows)(a, &own, first, last, offset, width, contiguous, ONES, n);                                   \
+        else                                                                                                        \
+            NAME(rows)(a, &own, first, last, offset, width, contiguous, GENERAL, n);                                \
+    }
+WIDTH(width_1, 1)
+WIDTH(width_2, 2)
+WIDTH(width_3, 3)
+WIDTH(width_4, 4)
+WIDTH(width_5, 5)
+WIDTH(width_6, 6)
+WIDTH(width_7, 7)
+WIDTH(width_8, 8)
+WIDTH(width_any, (int)((width + LANES - 1) / LANES))
+#undef WIDTH
 
 static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
-    const int plain = from->values && !from->column_scale;
+    static void (*const narrow[])(const struct sum_arguments *, const struct NAME(source) *, int64_t, int64_t, int64_t,
+                                  int64_t, int) = {
+        NAME(width_any), NAME(width_1), NAME(width_2), NAME(width_3), NAME(width_4),
+        NAME(width_5),   NAME(width_6), NAME(width_7), NAME(width_8)};
     int contiguous = 1;
     for (int64_t i = first; i + 1 < last; i++) contiguous &= a->ends[i] == a->starts[i + 1];
     for (int64_t offset = 0; offset < a->features; offset += WIDE * LANES) {
         const int64_t rest = a->features - offset, width = rest < WIDE * LANES ? rest : WIDE * LANES;
-        const int vectors = (int)((width + LANES - 1) / LANES);
-        switch (vectors) {
-            NARROW(1) NARROW(2) NARROW(3) NARROW(4) NARROW(5) NARROW(6) NARROW(7) NARROW(8)
-            default:
-                ROWS(vectors)
-        }
+        const int64_t vectors = (width + LANES - 1) / LANES;
+        narrow[vectors <= SMALL ? vectors : 0](a, from, first, last, offset, width, contiguous);
     }
 }
-#undef NARROW
-#undef ROWS
 
 int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a);
 /* Returns 0, or 1 where there is no memory. */

@@ -4,7 +4,7 @@
 
 typedef struct {
     const REAL *bias;        /* [width], or NULL */
-    int relu;                /* whether negative numbers become 0 */
+    int relu;                /* negative numbers: 0 stay, 1 become 0, 2 are multiplied by `scale` (then drop is 0) */
     int drop;                /* whether elements are dropped */
     uint32_t threshold;      /* an element is dropped where its random bits are below */
     REAL scale;              /* what a kept element is multiplied by */
@@ -31,8 +31,11 @@ INLINE void OF(finish_row)(const OF(finish_t) * f, int64_t row, const REAL *x, R
             REAL v = y[c] < least ? least : y[c];
             y[c] = noise_bits(low, high, (uint32_t)c) < threshold ? 0 : v * scale;
         }
-    } else if (f->relu) {
+    } else if (f->relu == 1) {
         for (int64_t c = 0; c < width; c++) y[c] = y[c] < 0 ? 0 : y[c];
+    } else if (f->relu == 2) {
+        REAL slope = f->scale;
+        for (int64_t c = 0; c < width; c++) y[c] = y[c] < 0 ? y[c] * slope : y[c];
     }
 }
 
@@ -55,7 +58,10 @@ INLINE void OF(mark_row)(const REAL *y, uint8_t *bits, int64_t width) {
 INLINE void OF(finish_row_gradient)(const OF(finish_t) * f, int64_t row, const REAL *out, const uint8_t *bits,
                                     const REAL *gradient, REAL *result, int64_t width) {
     REAL scale = f->drop ? f->scale : 1;
-    if (f->relu && bits) {
+    if (f->relu == 2) {
+        REAL slope = f->scale;
+        for (int64_t c = 0; c < width; c++) result[c] = out[c] > 0 ? gradient[c] : gradient[c] * slope;
+    } else if (f->relu && bits) {
         int64_t c = 0;
 #if IS_FLOAT && defined(__AVX2__)
         const __m256i select = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);

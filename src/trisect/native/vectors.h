@@ -13,40 +13,6 @@
 #define VECTOR_BYTES 32
 #else
 #define VECTOR_BYTES 16
-/* Transpose of a square tile: element (i, j) of the source goes to (j, i) of the target. */
-#if defined(__AVX2__)
-#include <immintrin.h>
-#define TILE_f32 8
-#define TILE_f64 4
-
-INLINE void transpose_tile_f32(const float *source, int64_t source_stride, float *target, int64_t target_stride) {
-    __m256 r[8], s[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        /* rows i and i + 4 share a register, so that all later shuffles stay within 128 bits */
-        const float *low = source + i * source_stride, *high = low + 4 * source_stride;
-        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
-        r[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)), _mm_loadu_ps(high + 4), 1);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-        s[i + 2] = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
-        s[i + 3] = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
-        _mm256_storeu_ps(target + i * target_stride, _mm256_shuffle_ps(s[i], s[i + 2], 0x44));
-        _mm256_storeu_ps(target + (i + 1) * target_stride, _mm256_shuffle_ps(s[i], s[i + 2], 0xEE));
-        _mm256_storeu_ps(target + (i + 2) * target_stride, _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44));
-        _mm256_storeu_ps(target + (i + 3) * target_stride, _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xEE));
-    }
-}
-
-INLINE void transpose_tile_f64(const double *source, int64_t source_stride, double *target, int64_t target_stride) {
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) target[j * target_stride + i] = source[i * source_stride + j];
-}
-#endif
-
 #endif
 
 typedef float vec_f32 __attribute__((vector_size(VECTOR_BYTES)));

@@ -3,6 +3,7 @@
 from trisect.ops.aggregate import aggregate
 from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
+from trisect.ops.entropy import cross_entropy
 from trisect.ops.fused import branches, convolve, convolve_dense, dense
 from trisect.ops.recurrent import gru, lstm
 from trisect.ops.steps import aggregate_steps, product_steps
@@ -14,6 +15,7 @@ __all__ = [
     "branches",
     "convolve",
     "convolve_dense",
+    "cross_entropy",
     "dense",
     "dropout",
     "gru",

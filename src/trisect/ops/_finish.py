@@ -1,4 +1,4 @@
-"""Relu and dropout at the end of a kernel, as arguments of it, and their gradient."""
+"""Relu (or leaky relu) and dropout at the end of a kernel, as arguments of it, and their gradient."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ _GRADIENT = {
 
 @dataclass(frozen=True, eq=False)
 class Finish:
-    """y → dropout(relu(y)); each part may be missing. `noise` is None where nothing is dropped."""
+    """y → dropout(relu(y)); each part may be missing. `noise` is None where nothing is dropped.
+
+    With `slope` it is leaky_relu(y) alone.
+    """
 
     relu: bool
     p: float
     noise: Noise | None
     vertices: Tensor | None
+    slope: float = 0.0
 
     NONE: ClassVar[Finish]
 
@@ -51,13 +55,20 @@ class Finish:
             return cls(relu, 0.0, None, None)
         return cls(relu, p, noise, noise_ids(noise, rows))
 
+    @classmethod
+    def leaky(cls, slope: float | None) -> Finish:
+        """Without dropout; slope 0 is relu, None is nothing."""
+        return cls.NONE if slope is None else cls(slope == 0.0, 0.0, None, None, slope)
+
     @property
     def active(self) -> bool:
         """Whether it changes anything."""
-        return self.relu or self.noise is not None
+        return self.relu or self.noise is not None or self.slope > 0.0
 
     def arguments(self) -> tuple[object, ...]:
         """As FINISH_TYPES."""
+        if self.slope > 0.0:
+            return 2, 0, 0, self.slope, 0, None
         if self.noise is None:
             return int(self.relu), 0, 0, 1.0, 0, None
         pointer = None if self.vertices is None else self.vertices.data_ptr()
@@ -84,13 +95,16 @@ def rows_contiguous(x: Tensor) -> Tensor:
 
 
 def finish_gradient(
-    gradient: Tensor, out: Tensor | None, finish: Finish, want_bias: bool
+    gradient: Tensor, out: Tensor | None, finish: Finish, want_bias: bool, result: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient before relu and dropout, and the sum of its rows where wanted; `out` is the result (with relu)."""
+    """The gradient before relu and dropout, and the sum of its rows where wanted.
+
+    `out` is what the kernel gave (with relu); `result` [rows, width] is written where given and something changes.
+    """
     if not finish.active:
         return gradient, gradient.sum(0) if want_bias else None
     rows, width = gradient.shape
-    result = empty((rows, width), gradient.dtype)
+    result = empty((rows, width), gradient.dtype) if result is None else result
     gbias = torch.empty(width, dtype=gradient.dtype) if want_bias else None
     failed = _GRADIENT[gradient.dtype](
         gradient.data_ptr(),

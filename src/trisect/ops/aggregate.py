@@ -89,6 +89,7 @@ def aggregate_into(
     beta: float = 1.0,
     bias: Tensor | None = None,
     relu: bool = False,
+    slope: float = 0.0,
     p: float = 0.0,
     noise: Noise | None = None,
     targets: Tensor | None = None,
@@ -103,11 +104,12 @@ def aggregate_into(
         row_scale, column_scale: [rows], [columns].
         add: [rows, features].
         bias: [features].
+        slope: above 0, leaky_relu with this slope in place of relu, and nothing is dropped.
         p, noise: dropout as `ops.dropout` does it; none without noise.
         targets: int64 [rows], all different; then row i of the result is row targets[i] of `out`, which keeps its other
             rows, and of `add`. With add = out the sums are added to some rows of a larger tensor.
     """
-    drop = noise is not None and p > 0.0
+    drop = noise is not None and p > 0.0 and slope == 0.0
     if not (_native(x) and out.dtype == x.dtype and _adjacent(out)):
         y = sum_torch(x, adjacency, row_scale, column_scale)
         y = y if alpha == 1.0 else y * alpha
@@ -115,7 +117,7 @@ def aggregate_into(
             y = torch.add(y, add if targets is None else add.index_select(0, targets), alpha=beta)
         y = y if bias is None else y + bias
         y = torch.relu(y) if relu else y
-        y = dropout(y, p, noise)
+        y = dropout(y, p, noise) if slope == 0.0 else torch.nn.functional.leaky_relu(y, slope)
         _ = out.copy_(y) if targets is None else out.index_copy_(0, targets, y.to(out.dtype))
         return
     wide = KINDS[x.dtype][1]
@@ -134,10 +136,10 @@ def aggregate_into(
         *(out.data_ptr(), _pointer(vertices)),
         *(adjacency.rows, adjacency.columns, x.shape[1], adjacency.column_base),
         *(x.stride(0), 0 if add is None else add.stride(0), out.stride(0)),
-        *(alpha, beta, 1.0 / (1.0 - p) if drop else 1.0),
+        *(alpha, beta, 1.0 / (1.0 - p) if drop else slope or 1.0),
         noise.key("dropout") if noise is not None and drop else 0,
         drop_threshold(p) if drop else 0,
-        int(relu) | (2 if drop else 0) | (0 if targets is None else 4),
+        (8 if slope else int(relu)) | (2 if drop else 0) | (0 if targets is None else 4),
         threads(),
         _pointer(targets),
     )

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from trisect import ops
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
@@ -93,7 +94,7 @@ class BoundEdgeClassification(BoundTask):
         return self.runs[split]
 
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(logits, labels, self.weights.to(logits), reduction="sum")
+        return ops.cross_entropy(logits, labels, self.weights)
 
     def divide(self, starts: Sequence[int], way: int) -> BoundEdgeClassification:
         """The events whose source lies in the part."""

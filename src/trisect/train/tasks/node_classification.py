@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from trisect import ops
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
@@ -95,7 +96,7 @@ class BoundNodeClassification(BoundTask):
         return chosen if decoder is None else decoder(chosen)
 
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(logits, labels, self.weights.to(logits), reduction="sum")
+        return ops.cross_entropy(logits, labels, self.weights)
 
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Weighted cross entropy over the training vertices, divided by the sum of their weights."""
