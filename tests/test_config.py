@@ -54,6 +54,13 @@ def test_layout_texts():
     assert parse_layout("") == parse_layout("vertex=1")
 
 
+def test_transport():
+    assert changed().layout.to_layout().transport == "auto"
+    assert changed(layout="vertex=2,transport=network").layout.to_layout().transport == "network"
+    with pytest.raises(ConfigError, match=r"layout\.transport"):
+        changed("layout.transport=pigeon")
+
+
 def test_a_layout_text_replaces_the_section():
     config = parse_config(apply_overrides({**BASE, "layout": {"chunks": 8, "layer": 4}}, layout="vertex=2"))
     assert (config.layout.vertex, config.layout.layer, config.layout.chunks) == (2, 1, 1)

@@ -7,6 +7,7 @@ from typing import Literal
 
 Temporal = Literal["auto", "redistribute", "carry", "halo"]
 Wire = Literal["float32", "bfloat16", "int8"]
+Transport = Literal["auto", "network"]
 
 AXES = ("time", "layer", "vertex")
 
@@ -17,6 +18,7 @@ class Layout:
 
     Attributes:
         blocks: of a timeline, between saved states; 0 (`auto`): as many as the free memory asks for.
+        transport: `auto`: ranks of one host hand rows over in shared memory; `network`: they do not.
     """
 
     time: int = 1
@@ -26,6 +28,7 @@ class Layout:
     blocks: int = 1
     temporal: Temporal = "auto"
     wire: Wire = "float32"
+    transport: Transport = "auto"
 
     @property
     def world(self) -> int:

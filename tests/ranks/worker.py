@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 
+from trisect.runtime import mailbox
+
 torch.set_num_threads(1)
 
 
@@ -26,6 +28,8 @@ def main() -> None:
     results = []
     for case in cases:
         module = importlib.import_module(case.get("module", "static_cases"))
+        # messages of tests are small; all of them are to go the way of large ones
+        mailbox.SMALLEST = case.get("smallest", 1)
         results.append(getattr(module, case["run"])(case))
     rank = os.environ["RANK"]
     Path(sys.argv[2], f"rank-{rank}.json").write_text(json.dumps(results))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trisect.runtime.wire import decode, empty, encode, encoded_bytes
+from trisect.runtime.wire import decode, encode, encoded_bytes, form
 
 ROWS, WIDTH = 50, 33
 
@@ -20,10 +20,10 @@ def rows(dtype: torch.dtype = torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_messages_have_the_size_of_the_formula(wire: str, dtype: torch.dtype) -> None:
     message = encode(rows(dtype), wire, 3)  # type: ignore[arg-type]
-    room = empty(ROWS, WIDTH, wire, dtype, torch.device("cpu"))  # type: ignore[arg-type]
-    assert message.nbytes == room.nbytes == encoded_bytes(ROWS, WIDTH, wire, dtype)  # type: ignore[arg-type]
-    assert message.shape == room.shape
-    assert message.dtype == room.dtype
+    shape, kind = form(ROWS, WIDTH, wire, dtype)  # type: ignore[arg-type]
+    assert message.nbytes == encoded_bytes(ROWS, WIDTH, wire, dtype)  # type: ignore[arg-type]
+    assert message.shape == shape
+    assert message.dtype == kind
 
 
 def test_float32_is_as_it_is() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from trisect.layout import Layout, Temporal, Wire
+from trisect.layout import Layout, Temporal, Transport, Wire
 
 ModelName = Literal[
     "gcn",
@@ -163,6 +163,7 @@ class LayoutConfig(Section):
     Attributes:
         blocks: how many blocks a timeline is cut into to save memory, or `auto`: as many as the free memory asks for.
         temporal: how state crosses ranks along time.
+        transport: what carries rows between ranks of one host: shared memory where that is possible, or the network.
         partition: what cuts the vertices of a timeline: METIS, or Mt-KaHyPar on the hypergraph of its snapshots.
     """
 
@@ -175,6 +176,7 @@ class LayoutConfig(Section):
     temporal: Temporal = "auto"
     history: Annotated[HistoryConfig, BeforeValidator(_preset)] = HistoryConfig()
     wire: Wire = "float32"
+    transport: Transport = "auto"
     partition: Literal["metis", "hypergraph"] = "metis"
 
     def to_layout(self) -> Layout:
@@ -187,6 +189,7 @@ class LayoutConfig(Section):
             blocks=0 if self.blocks == "auto" else self.blocks,
             temporal=self.temporal,
             wire=self.wire,
+            transport=self.transport,
         )
 
 

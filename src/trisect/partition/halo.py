@@ -12,6 +12,8 @@ from trisect.graph.adjacency import Adjacency
 from trisect.partition.partition import Partition
 from trisect.partition.reach import reach_of
 
+_WORTH_IT = 8  # interior rows are computed apart where they are at least one in so many
+
 
 @dataclass(frozen=True, eq=False)
 class Share:
@@ -43,7 +45,10 @@ class Share:
         return self.adjacency.rows
 
     def interior(self) -> tuple[int, ...]:
-        """For each chunk, the own row from which on no row of it reads the halo or is read by another part."""
+        """For each chunk, the own row from which on no row of it reads the halo or is read by another part.
+
+        Its end, where few rows are such: computing them apart costs more than it could hide.
+        """
         matrix = self.adjacency
         filled = matrix.ends > matrix.starts
         last = matrix.indices[(matrix.ends - 1).clamp_min(0)] if matrix.indices.numel() else matrix.starts
@@ -55,7 +60,8 @@ class Share:
         found = []
         for low, high in pairwise(self.chunk_rows):
             rows = torch.nonzero(outer[low:high])
-            found.append(low + int(rows[-1]) + 1 if rows.numel() else low)
+            first = low + int(rows[-1]) + 1 if rows.numel() else low
+            found.append(first if (high - first) * _WORTH_IT >= high - low else high)
         return tuple(found)
 
 

@@ -12,24 +12,80 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trisect.layout import Wire
+from trisect.ops import memory
 from trisect.runtime import wire as wires
 from trisect.runtime.ledger import Ledger
+from trisect.runtime.mailbox import Inbox, no_room
 from trisect.runtime.mesh import Mesh
+
+_Message = tuple[Tensor, int]
+_PAYLOAD = 1 << 30  # tag of a message whose token said that it takes the network, above its own
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a tensor [·, width], to be sent: gathered straight to where the message is written.
+
+    Attributes:
+        of: the tensor.
+        which: int64.
+    """
+
+    of: Tensor
+    which: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the message."""
+        return self.which.numel(), self.of.shape[1]
+
+    def gathered(self, out: Tensor | None = None) -> Tensor:
+        """The rows as a tensor, in reused memory or in `out`."""
+        if out is None:
+            out = memory.empty(self.shape, self.of.dtype, self.of.device)
+        return torch.index_select(self.of, 0, self.which, out=out)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of rows that are expected and may be wherever they come to lie."""
+
+    rows: int
+    width: int
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As a tensor's."""
+        return self.rows, self.width
 
 
 @dataclass
 class Incoming:
-    """A message on its way to this rank."""
+    """A message on its way to this rank, or the token of one that lies in memory of its sender."""
 
-    work: dist.Work
     buffer: Tensor
     wire: Wire
     dtype: torch.dtype
+    shape: tuple[int, int]
+    peer: int
+    tag: int
+    inbox: Inbox | None
+    work: dist.Work | None = None
 
     def wait(self) -> Tensor:
         """The rows, once they are here."""
-        self.work.wait()
-        return wires.decode(self.buffer, self.wire, self.dtype)
+        if self.work is not None:
+            self.work.wait()
+        message = self.buffer
+        if self.inbox is not None:
+            shape, kind = wires.form(self.shape[0], self.shape[1], self.wire, self.dtype)
+            if int(message[0]) >= 0:
+                message = self.inbox.read(message, shape, kind)
+            else:
+                message = memory.empty(shape, kind)
+                dist.recv(message, self.peer, tag=self.tag + _PAYLOAD)
+        return wires.decode(message, self.wire, self.dtype)
 
 
 @dataclass
@@ -38,9 +94,8 @@ class Swap:
 
     works: list[dist.Work]
     messages: list[Tensor]
-    received: dict[int, tuple[Tensor, Tensor]]
-    places: Sequence[Tensor]
-    wire: Wire
+    receiving: dict[int, Incoming]
+    places: list[Tensor]
     ledger: Ledger
     axis: str
     kind: str
@@ -48,12 +103,18 @@ class Swap:
     def wait(self) -> Sequence[Tensor]:
         """The rows, once all are here (and all that this rank sends has left)."""
         start = time.perf_counter()
-        for work in self.works:
+        # receives were begun first; a message that takes the network after all leaves when its receiver asks for it
+        for work in self.works[: len(self.receiving)]:
             work.wait()
-        for message, place in self.received.values():
-            if message is not place:
-                place.copy_(wires.decode(message, self.wire, place.dtype))
-        self.works, self.messages, self.received = [], [], {}
+        for peer, incoming in self.receiving.items():
+            rows = incoming.wait()
+            if self.places[peer].shape[0] == 0:
+                self.places[peer] = rows
+            elif rows is not self.places[peer]:
+                self.places[peer].copy_(rows)
+        for work in self.works[len(self.receiving) :]:
+            work.wait()
+        self.works, self.messages, self.receiving = [], [], {}
         self.ledger.add(self.axis, self.kind, 0, time.perf_counter() - start)
         return self.places
 
@@ -83,23 +144,54 @@ class Exchange:
             wire: another form than the run's (`float32`: as the rows are).
             mark: when the buffer may be waited for (see `flush`).
         """
-        message = wires.encode(x.detach(), self.wire if wire is None else wire, key)
         start = time.perf_counter()
-        work = dist.isend(message, peer, tag=tag)
-        if work is not None:
-            self._sending.append((work, message, mark))
-        self.ledger.add(axis, kind, message.nbytes, time.perf_counter() - start)
+        messages, size = self._outgoing(x.detach(), peer, tag, self.wire if wire is None else wire, key)
+        for message, own in messages:
+            work = dist.isend(message, peer, tag=own)
+            if work is not None:
+                self._sending.append((work, message, mark))
+        self.ledger.add(axis, kind, size, time.perf_counter() - start)
 
     def receive(
         self, rows: int, width: int, dtype: torch.dtype, peer: int, tag: int, *, wire: Wire | None = None
     ) -> Incoming:
         """Begin to receive rows of a known shape."""
-        wire = self.wire if wire is None else wire
-        buffer = wires.empty(rows, width, wire, dtype, self.mesh.device)
-        work = dist.irecv(buffer, peer, tag=tag)
-        if work is None:
+        incoming = self._incoming(Shape(rows, width, dtype), peer, tag, self.wire if wire is None else wire)
+        incoming.work = dist.irecv(incoming.buffer, peer, tag=tag)
+        if incoming.work is None:
             raise RuntimeError(f"rank {self.mesh.rank} is not in the group of rank {peer}")
-        return Incoming(work, buffer, wire, dtype)
+        return incoming
+
+    def _outgoing(self, x: Tensor | Rows, peer: int, tag: int, wire: Wire, key: int) -> tuple[list[_Message], int]:
+        """What is to be sent for some rows, each with its tag; and the bytes of the rows."""
+        of = x.of if isinstance(x, Rows) else x
+        shape, dtype = wires.form(x.shape[0], x.shape[1], wire, of.dtype)
+        size = shape[0] * shape[1] * dtype.itemsize
+        boxes = self.mesh.mailboxes
+        if boxes is None or not boxes.takes(peer, size):
+            return [(wires.encode(_plain(x), wire, key), tag)], size
+        found = boxes.outbox(peer).write(shape, dtype)
+        if found is None:
+            return [(no_room(), tag), (wires.encode(_plain(x), wire, key), tag + _PAYLOAD)], size
+        place, token = found
+        if isinstance(x, Rows) and place.dtype == of.dtype:
+            x.gathered(place)
+        else:
+            place.copy_(wires.encode(_plain(x), wire, key) if wire == "int8" else _plain(x))
+        return [(token, tag)], size
+
+    def _incoming(self, place: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
+        """What is to be received for some rows."""
+        shape, dtype = wires.form(place.shape[0], place.shape[1], wire, place.dtype)
+        boxes = self.mesh.mailboxes
+        inbox = None
+        if boxes is not None and boxes.takes(peer, shape[0] * shape[1] * dtype.itemsize):
+            inbox, buffer = boxes.inbox(peer), no_room()
+        elif isinstance(place, Tensor) and wire == "float32":
+            buffer = place
+        else:
+            buffer = memory.empty(shape, dtype, self.mesh.device)
+        return Incoming(buffer, wire, place.dtype, (place.shape[0], place.shape[1]), peer, tag, inbox)
 
     def flush(self, mark: int | None = None) -> None:
         """Wait until all that was sent has left; or all whose mark is not above this one."""
@@ -129,13 +221,13 @@ class Exchange:
             outgoing: what each way gets (empty for this one).
             incoming: how many rows come from each way.
         """
-        places = [torch.empty(rows, width, dtype=dtype, device=self.mesh.device) for rows in incoming]
+        places = [Shape(rows, width, dtype) for rows in incoming]
         return list(self.begin_swap(outgoing, places, kind, key, axis=axis, wire=wire).wait())
 
     def begin_swap(
         self,
-        outgoing: Sequence[Tensor],
-        places: Sequence[Tensor],
+        outgoing: Sequence[Tensor | Rows],
+        places: Sequence[Tensor | Shape],
         kind: str,
         key: int,
         *,
@@ -146,41 +238,36 @@ class Exchange:
 
         Args:
             outgoing: rows for each way (none for this one).
-            places: [rows, width], where those of each way are to be; contiguous.
+            places: [rows, width], where those of each way are to be, contiguous; or a shape alone.
         """
         start = time.perf_counter()
-        operations: list[dist.P2POp] = []
-        messages: list[Tensor] = []
-        received: dict[int, tuple[Tensor, Tensor]] = {}
         form = self.wire if wire is None else wire
         along_time = axis == "time"
         count = self.mesh.layout.time if along_time else self.mesh.layout.vertex
         here = self.mesh.moment if along_time else self.mesh.way
-
-        def rank_of(place: int) -> int:
-            return self.mesh.rank_at(moment=place) if along_time else self.mesh.rank_at(way=place)
-
+        ranks = [
+            self.mesh.rank_at(moment=place) if along_time else self.mesh.rank_at(way=place) for place in range(count)
+        ]
         # receives first, peers shifted so that nobody is everybody's first
-        for shift in range(1, count):
-            peer = (here - shift) % count
-            place = places[peer]
-            if place.shape[0]:
-                message = place
-                if form != "float32":
-                    message = wires.empty(place.shape[0], place.shape[1], form, place.dtype, self.mesh.device)
-                received[peer] = (message, place)
-                operations.append(dist.P2POp(dist.irecv, message, rank_of(peer)))
-        sent = 0
-        for shift in range(1, count):
-            peer = (here + shift) % count
-            if outgoing[peer].shape[0]:
-                message = wires.encode(outgoing[peer].detach(), form, key)
-                sent += message.nbytes
-                messages.append(message)
-                operations.append(dist.P2POp(dist.isend, message, rank_of(peer)))
+        receiving = {
+            peer: self._incoming(places[peer], ranks[peer], 0, form)
+            for peer in ((here - shift) % count for shift in range(1, count))
+            if places[peer].shape[0]
+        }
+        operations = [dist.P2POp(dist.irecv, one.buffer, one.peer) for one in receiving.values()]
+        total = 0
+        for peer in ((here + shift) % count for shift in range(1, count)):
+            rows = outgoing[peer]
+            if rows.shape[0]:
+                rows = rows.detach() if isinstance(rows, Tensor) else rows
+                messages, size = self._outgoing(rows, ranks[peer], 0, form, key)
+                operations += [dist.P2POp(dist.isend, message, ranks[peer], tag=tag) for message, tag in messages]
+                total += size
         works = dist.batch_isend_irecv(operations) if operations else []
-        self.ledger.add(axis, kind, sent, time.perf_counter() - start)
-        return Swap(works, messages, received, places, form, self.ledger, axis, kind)
+        self.ledger.add(axis, kind, total, time.perf_counter() - start)
+        device = self.mesh.device
+        into = [p if isinstance(p, Tensor) else torch.empty(0, p.width, dtype=p.dtype, device=device) for p in places]
+        return Swap(works, [one.tensor for one in operations], receiving, into, self.ledger, axis, kind)
 
     def reduce_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Sum weight gradients over the ranks that hold the same layers, in one bucket, in place."""
@@ -218,3 +305,7 @@ class Exchange:
         """Go on when every rank is here."""
         if self.mesh.layout.world > 1:
             dist.barrier()
+
+
+def _plain(x: Tensor | Rows) -> Tensor:
+    return x.gathered() if isinstance(x, Rows) else x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trisect.errors import LayoutError
 from trisect.layout import AXES, Layout
+from trisect.runtime.mailbox import Mailboxes, Room
+from trisect.runtime.neighbours import neighbours
 from trisect.runtime.world import Store, World
 
 
@@ -24,6 +27,7 @@ class Mesh:
         device: where its tensors live.
         device_mesh: torch's mesh with the axes `time`, `layer`, `vertex`; None for one rank.
         replicas: the group of the ranks that hold the same layers, over which weight gradients are summed.
+        mailboxes: for the ranks of this host; None where there is none, or `layout.transport` is `network`.
     """
 
     layout: Layout
@@ -31,6 +35,7 @@ class Mesh:
     device: torch.device
     device_mesh: DeviceMesh | None = None
     replicas: dist.ProcessGroup | None = None
+    mailboxes: Mailboxes | None = None
 
     @property
     def way(self) -> int:
@@ -105,7 +110,20 @@ def connect(
             group = dist.new_group(members, timeout=patience)
             if rank in members:
                 replicas = group
-    return Mesh(layout, rank, device, device_mesh, replicas)
+    return Mesh(layout, rank, device, device_mesh, replicas, _mailboxes(layout, device, rank))
+
+
+def _mailboxes(layout: Layout, device: torch.device, rank: int) -> Mailboxes | None:
+    if layout.transport == "network" or device.type != "cpu":
+        return None
+
+    def gather(value: Any) -> list[Any]:
+        found: list[Any] = [None] * layout.world
+        dist.all_gather_object(found, value)
+        return found
+
+    found = neighbours(rank, gather)
+    return Mailboxes(found, Room.of_host(len(found) + 1)) if found else None
 
 
 def disconnect() -> None:

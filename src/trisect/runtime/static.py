@@ -12,9 +12,8 @@ from torch.nn import Parameter
 from trisect.nn.base import Layer
 from trisect.noise import Noise
 from trisect.ops.aggregate import add_rows, aggregate
-from trisect.ops.memory import empty
 from trisect.partition.halo import Share
-from trisect.runtime.exchange import Exchange, Incoming, Swap
+from trisect.runtime.exchange import Exchange, Incoming, Rows, Shape, Swap
 from trisect.runtime.executor import Handler
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.stage import Loss, Stage
@@ -219,11 +218,12 @@ class StaticRank:
         halo = [rows[own + low : own + high] for low, high in bounds]
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.layer).key(str(action))
         if forward:
-            outgoing, places, kind = [_gathered(rows, send) for send in sends], halo, "halo"
+            outgoing = [Rows(rows, send) for send in sends]
+            swap = self.exchange.begin_swap(outgoing, halo, "halo", key)
         else:
-            places = [empty((send.numel(), rows.shape[1]), rows.dtype, rows.device) for send in sends]
-            outgoing, kind = halo, "halo-gradients"
-        self._swaps[exchange_of(action)] = self.exchange.begin_swap(outgoing, places, kind, key)
+            places = [Shape(send.numel(), rows.shape[1], rows.dtype) for send in sends]
+            swap = self.exchange.begin_swap(halo, places, "halo-gradients", key)
+        self._swaps[exchange_of(action)] = swap
 
     def _halo(self, action: Action) -> None:
         exchange = exchange_of(action)
@@ -261,9 +261,3 @@ class StaticRank:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.exchange.reduce_gradients([p.grad for p in parameters if p.grad is not None])
-
-
-def _gathered(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows] in reused memory."""
-    out = empty((rows.numel(), x.shape[1]), x.dtype, x.device)
-    return torch.index_select(x, 0, rows, out=out)

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from trisect.layout import Wire
 from trisect.noise import random_bits
-from trisect.ops import memory
 
 
 def encoded_bytes(rows: int, width: int, wire: Wire, dtype: torch.dtype) -> int:
@@ -17,11 +16,11 @@ def encoded_bytes(rows: int, width: int, wire: Wire, dtype: torch.dtype) -> int:
     return rows * width * (2 if wire == "bfloat16" else dtype.itemsize)
 
 
-def empty(rows: int, width: int, wire: Wire, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for a message of `rows` rows."""
+def form(rows: int, width: int, wire: Wire, dtype: torch.dtype) -> tuple[tuple[int, int], torch.dtype]:
+    """Shape and type of a message of `rows` rows."""
     if wire == "int8":
-        return memory.empty((rows, width + 4), torch.int8, device)
-    return memory.empty((rows, width), torch.bfloat16 if wire == "bfloat16" else dtype, device)
+        return (rows, width + 4), torch.int8
+    return (rows, width), torch.bfloat16 if wire == "bfloat16" else dtype
 
 
 def encode(x: Tensor, wire: Wire, key: int) -> Tensor:

@@ -1,0 +1,269 @@
+"""Rows handed over in memory that two processes of one host share.
+
+A sender has *slots* for each peer: anonymous files (`memfd_create`), mapped by both, which vanish with the last process
+that has them open; nothing is ever left behind. It writes a message straight into a free slot and sends a *token* of a
+few integers through the network, which names the slot. The receiver reads the rows where they lie; when its last tensor
+on them is gone it says so in the slot's first page, and the slot may be written again. Nobody waits for a slot: where
+none is free there is a new one, and where there is no room for it the message takes the network.
+
+Waiting is for tokens alone. A peer that is gone or silent is therefore noticed as everywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALLEST = 1 << 16  # below this a message is cheaper than the word about it
+TOKEN = 5  # integers: slot, its descriptor, its bytes, number of the message, slot that is gone (-1: none)
+_HEADER = mmap.PAGESIZE
+_STEP = 1 << 20
+_SHARE = 0.25  # of the memory that is free at the start, for all processes of a host
+
+
+@dataclass(eq=False)
+class Slot:
+    """Shared memory for one message at a time, as its sender sees it."""
+
+    number: int
+    descriptor: int
+    size: int
+    pages: np.ndarray
+    message: int = 0
+
+    @classmethod
+    def create(cls, number: int, size: int) -> Slot:
+        """Room for `size` bytes. Raises OSError where there is none."""
+        descriptor = os.memfd_create(f"trisect-{number}", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, _HEADER + size)
+            return cls(number, descriptor, size, _mapped(descriptor))
+        except OSError:
+            os.close(descriptor)
+            raise
+
+    @property
+    def free(self) -> bool:
+        """Whether the receiver is done with the last message."""
+        return int(self.pages[:8].view(np.int64)[0]) == self.message
+
+    def rows(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """The place of a message of this shape."""
+        size = shape[0] * shape[1] * dtype.itemsize
+        return torch.from_numpy(self.pages[_HEADER : _HEADER + size]).view(dtype).view(shape)
+
+    def close(self) -> None:
+        """The receiver has it open, or nobody will."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Outbox:
+    """The slots of this process for one peer.
+
+    Args:
+        room: what all outboxes of the process may take together.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._slots: list[Slot] = []
+        self._numbers = count()
+        self._gone: list[int] = []
+
+    def write(self, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        """Where to write a message, and the token to send when that is done; None where there is no room."""
+        size = shape[0] * shape[1] * dtype.itemsize
+        free = [slot for slot in self._slots if slot.free]
+        fitting = min((slot for slot in free if slot.size >= size), key=lambda slot: slot.size, default=None)
+        if fitting is None:
+            # one that has become too small makes way, so that there are never more than were once on their way
+            old = max(free, key=lambda slot: slot.size, default=None)
+            if old is not None:
+                self._drop(old)
+                self._gone.append(old.number)
+            fitting = self._new(-(-size // _STEP) * _STEP)
+            if fitting is None:
+                return None
+        elif fitting.message:
+            fitting.close()
+        fitting.message += 1
+        gone = self._gone.pop() if self._gone else -1
+        token = torch.tensor([fitting.number, fitting.descriptor, fitting.size, fitting.message, gone])
+        return fitting.rows(shape, dtype), token
+
+    def close(self) -> None:
+        """Let go of all slots."""
+        for slot in list(self._slots):
+            self._drop(slot)
+
+    def _new(self, size: int) -> Slot | None:
+        if not self._room.take(size):
+            return None
+        try:
+            slot = Slot.create(next(self._numbers), size)
+        except OSError:
+            self._room.give(size)
+            self._room.tell()
+            return None
+        self._slots.append(slot)
+        return slot
+
+    def _drop(self, slot: Slot) -> None:
+        slot.close()
+        self._slots.remove(slot)
+        self._room.give(slot.size)
+
+
+class _Lease(np.ndarray):
+    """What a tensor's storage holds on to; when it dies the sender may write again."""
+
+    header: np.ndarray
+    message: int
+
+    def __del__(self) -> None:
+        header = getattr(self, "header", None)
+        if header is not None:
+            header[0] = self.message
+
+
+class Inbox:
+    """The slots of one peer, as this process sees them.
+
+    Args:
+        process: the peer's id.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._pages: dict[int, np.ndarray] = {}
+
+    def read(self, token: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """The rows of the message that a token names, where they lie. The slot is free again when they are gone."""
+        number, descriptor, size, message, gone = token.tolist()
+        self._pages.pop(gone, None)
+        pages = self._pages.get(number)
+        if pages is None:
+            pages = self._pages[number] = self._open(descriptor)
+        wanted = shape[0] * shape[1] * dtype.itemsize
+        if wanted > size:
+            raise RuntimeError(f"a message of {size} bytes was announced where {wanted} are due")
+        lease = pages[_HEADER : _HEADER + wanted].view(_Lease)
+        lease.header, lease.message = pages[:8].view(np.int64), message
+        storage = torch.from_numpy(lease).untyped_storage()
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, (shape[1], 1))
+
+    def _open(self, descriptor: int) -> np.ndarray:
+        try:
+            own = os.open(f"/proc/{self._process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError(f"Connection closed by process {self._process} ({error.strerror})") from error
+        try:
+            return _mapped(own)
+        finally:
+            os.close(own)
+
+
+@dataclass(eq=False)
+class Room:
+    """Bytes that the slots of a process may take."""
+
+    limit: int
+    used: int = 0
+    _told: bool = False
+
+    @classmethod
+    def of_host(cls, processes: int) -> Room:
+        """A fair share for one of so many processes."""
+        return cls(int(free_memory() * _SHARE) // max(1, processes))
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for so many more, which are then counted."""
+        if self.used + size > self.limit:
+            self.tell()
+            return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        """So many fewer."""
+        self.used -= size
+
+    def tell(self) -> None:
+        """Say once that there is too little."""
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                f"There is no room for more than {self.used >> 20} MiB of shared memory; other rows for ranks of this"
+                " host go through the network, which is slower.",
+                stacklevel=2,
+            )
+
+
+@dataclass(eq=False)
+class Mailboxes:
+    """All mailboxes of a process.
+
+    Args:
+        processes: the process of each rank that shares this host's memory with us, without our own.
+    """
+
+    processes: Mapping[int, int]
+    room: Room
+    _out: dict[int, Outbox] = field(default_factory=dict)
+    _in: dict[int, Inbox] = field(default_factory=dict)
+
+    def takes(self, peer: int, size: int) -> bool:
+        """Whether a message of so many bytes to or from a rank is announced by a token. Both sides find the same."""
+        return size >= SMALLEST and peer in self.processes
+
+    def outbox(self, peer: int) -> Outbox:
+        """For messages to a rank."""
+        if peer not in self._out:
+            self._out[peer] = Outbox(self.room)
+        return self._out[peer]
+
+    def inbox(self, peer: int) -> Inbox:
+        """For messages from a rank."""
+        if peer not in self._in:
+            self._in[peer] = Inbox(self.processes[peer])
+        return self._in[peer]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for box in self._out.values():
+            box.close()
+        self._out.clear()
+        self._in.clear()
+
+
+def no_room() -> Tensor:
+    """The token of a message that takes the network."""
+    return torch.full((TOKEN,), -1)
+
+
+def free_memory() -> int:
+    """Bytes that the system says are available; 0 where it does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _mapped(descriptor: int) -> np.ndarray:
+    pages: np.ndarray = np.frombuffer(mmap.mmap(descriptor, 0), dtype=np.uint8)
+    return pages
