@@ -68,6 +68,7 @@ def test_work_counts_the_window() -> None:
     counts = timeline.offsets.diff()
     assert work[0] == 2 * int(counts[0]) + 40
     assert work[5] == 2 * int(counts[3:6].sum()) + 40
+    assert step_work(timeline, 2.5)[5] == 2 * int(counts[3:6].sum()) + 100
 
 
 @pytest.mark.parametrize("undirected", [False, True])

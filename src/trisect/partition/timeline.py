@@ -24,12 +24,16 @@ Runs = tuple[tuple[range, ...], ...]
 _MOST_EVENTS = 50_000_000
 
 
-def step_work(timeline: Timeline) -> list[int]:
-    """The work of each step: events that reach into its smoothed snapshot (an undirected one twice), and vertices."""
+def step_work(timeline: Timeline, vertex: float = 1.0) -> list[int]:
+    """The work of each step: events that reach into its smoothed snapshot (an undirected one twice), and vertices.
+
+    Args:
+        vertex: what a vertex costs, in events.
+    """
     last = timeline.offsets[timeline.first + 1 : timeline.first + timeline.steps + 1]
     first = [timeline.smoothing.first_step(timeline.first + step) for step in range(timeline.steps)]
     events = (last - timeline.offsets[torch.tensor(first, dtype=torch.int64)]) * (2 if timeline.undirected else 1)
-    return [int(count) + timeline.vertices for count in events]
+    return [int(count) + round(vertex * timeline.vertices) for count in events]
 
 
 def balanced(work: Sequence[int], parts: int) -> list[range]:

@@ -45,6 +45,7 @@ class TimelineCut:
         fixed: whether they are the same in all steps.
         aggregated: whether Â·x of the first layer is kept.
         halo: int64 [training, parts], the rows of others that each part reads at each step.
+        vertex_work: what a vertex costs in a step, in events; the runs were balanced by it.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class TimelineCut:
     fixed: bool
     aggregated: bool
     halo: Tensor
+    vertex_work: float = 1.0
 
     @property
     def quality(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ def write_timeline_shares(
     *,
     aggregated: bool,
     dtype: torch.dtype = torch.float32,
+    vertex_work: float = 1.0,
 ) -> None:
     """Write the shares of a timeline whose vertices stand in partition order already.
 
@@ -88,6 +91,7 @@ def write_timeline_shares(
         runs: of the training steps.
         model: says how snapshots are prepared.
         aggregated: whether Â·x of the first layer is to be kept.
+        vertex_work: by which the runs were balanced (see `step_work`).
     """
     cut = partition.parts > 1
     for name in _EVENTS:
@@ -122,6 +126,7 @@ def write_timeline_shares(
         "features": 2 if timeline.x is None else timeline.x.shape[-1],
         "fixed": timeline.x is not None and timeline.x.dim() == 2,
         "aggregated": aggregated,
+        "vertex_work": vertex_work,
     }
     (folder / _META).write_text(json.dumps(meta))
 
@@ -241,6 +246,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         fixed=meta["fixed"],
         aggregated=meta["aggregated"],
         halo=load_array(folder / "halo.npy"),
+        vertex_work=meta["vertex_work"],
     )
 
 

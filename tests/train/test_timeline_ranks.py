@@ -1,0 +1,26 @@
+"""How runs along time are balanced: what a vertex costs against an event."""
+
+from __future__ import annotations
+
+from trisect.nn.dynamic import DynamicModel
+from trisect.nn.registry import build
+from trisect.train.timeline_ranks import work_of_vertex
+
+
+def dynamic(name: str, hidden: int) -> DynamicModel:
+    model = build(name, 2, 5, layers=2, hidden=hidden)
+    assert isinstance(model, DynamicModel)
+    return model
+
+
+def test_a_recurrent_part_makes_vertices_dear():
+    wide, narrow = (work_of_vertex(dynamic("cd-gcn", hidden), aggregated=True) for hidden in (32, 8))
+    assert wide > 2 * narrow > 2 * work_of_vertex(dynamic("tm-gcn", 8), aggregated=True)
+
+
+def test_weights_that_evolve_are_made_once_a_step():
+    model = dynamic("evolvegcn-o", 8)
+    assert model.head is not None
+    products = 2 * 8 + 8 * 8 + sum(parameter.numel() for parameter in model.head.parameters())
+    assert work_of_vertex(model, aggregated=True) == products / (2 * 8)
+    assert work_of_vertex(model, aggregated=False) == products / (2 * (2 + 8))
