@@ -60,21 +60,26 @@ void TRISECT(trisect_overlay_count)(const struct overlay_arguments *a, int64_t *
 
 typedef float several_f32 __attribute__((vector_size(SEVERAL_BYTES)));
 typedef float loose_f32 __attribute__((vector_size(SEVERAL_BYTES), aligned(4), may_alias));
+typedef int32_t mask_f32 __attribute__((vector_size(SEVERAL_BYTES)));
 typedef double several_f64 __attribute__((vector_size(SEVERAL_BYTES)));
 typedef double loose_f64 __attribute__((vector_size(SEVERAL_BYTES), aligned(8), may_alias));
+typedef int64_t mask_f64 __attribute__((vector_size(SEVERAL_BYTES)));
 
 #define REAL float
 #define VEC several_f32
+#define MASK mask_f32
 #define LOAD(p) (*(const loose_f32 *)(p))
 #define NAME(f) f##_f32
 #include "several_body.h"
 #undef REAL
 #undef VEC
+#undef MASK
 #undef LOAD
 #undef NAME
 
 #define REAL double
 #define VEC several_f64
+#define MASK mask_f64
 #define LOAD(p) (*(const loose_f64 *)(p))
 #define NAME(f) f##_f64
 #include "several_body.h"

@@ -1,31 +1,51 @@
-/* Kernels of several.c for one type; included with REAL, VEC, LOAD(p) and NAME(f) set. */
+/* Kernels of several.c for one type; included with REAL, VEC, MASK (VEC's lanes as integers), LOAD(p) and
+ * NAME(f) set. */
 
 #define LANES ((int)(SEVERAL_BYTES / sizeof(REAL)))
 
+/* `width` elements, at most `room`, of whole vectors at `from`. */
+INLINE void NAME(put)(REAL *restrict out, const REAL *restrict from, int64_t width, const int64_t room) {
+    if (width == room) {
+        memcpy(out, from, (size_t)room * sizeof(REAL));
+        return;
+    }
+    int64_t f = 0;
+    for (; f + LANES <= width; f += LANES) memcpy(out + f, from + f, sizeof(VEC));
+    for (int part = LANES / 2; part > 0; part /= 2)
+        if (width & part) {
+            memcpy(out + f, from + f, (size_t)part * sizeof(REAL));
+            f += part;
+        }
+}
+
 /* Rows first .. last-1, the vectors offset .. offset+vectors-1 of each step. With `steps` and `vectors` constants the
- * sums stay in registers: at most eight of them. */
+ * sums stay in registers: at most eight of them. `whole`: these are all vectors of a step, so that rows lie at a
+ * constant distance. */
 INLINE void NAME(rows)(const struct several_arguments *a, int64_t first, int64_t last, int64_t offset, const int steps,
-                       const int vectors) {
-    const int64_t pitch = a->pitch, stride = steps * pitch, end_of_all = a->ends[last - 1];
+                       const int vectors, const int whole, const int valued) {
+    const int64_t pitch = whole ? vectors * LANES : a->pitch, stride = steps * pitch, limit = a->ends[last - 1];
     const REAL *x = (const REAL *)a->x - a->column_base * stride + offset * LANES, *values = a->values;
     const REAL *bias = a->bias;
     const int32_t *indices = a->indices;
-    const int bytes = (int)((stride - offset * LANES) * (int64_t)sizeof(REAL)), ahead = bytes > 128 ? 8 : 16;
+    const int64_t *starts = a->starts, *ends = a->ends;
+    const int bytes = (int)((stride - (whole ? 0 : offset) * LANES) * (int64_t)sizeof(REAL)), ahead = bytes > 128 ? 8 : 16;
     const int64_t rest = a->features - offset * LANES, room = vectors * LANES, width = rest < room ? rest : room;
     const REAL slope = (REAL)a->slope;
+    const int leaky = a->leaky;
     for (int64_t i = first; i < last; i++) {
         VEC sum[8];
 #pragma GCC unroll 8
         for (int v = 0; v < steps * vectors; v++) sum[v] = (VEC){0};
-        for (int64_t k = a->starts[i]; k < a->ends[i]; k++) {
+        const int64_t end = ends[i];
+        for (int64_t k = starts[i]; k < end; k++) {
             const REAL *row = x + indices[k] * stride;
-            if (k + ahead < end_of_all) {
+            if (k + ahead < limit) {
                 const char *next = (const char *)(x + indices[k + ahead] * stride);
                 for (int b = 0; b < bytes; b += 64) __builtin_prefetch(next + b, 0, 3);
             }
 #pragma GCC unroll 8
             for (int g = 0; g < steps; g++) {
-                const REAL weight = values ? values[k * steps + g] : (REAL)1;
+                const REAL weight = valued ? values[k * steps + g] : (REAL)1;
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v++) sum[g * vectors + v] += weight * LOAD(row + g * pitch + v * LANES);
             }
@@ -37,12 +57,9 @@ INLINE void NAME(rows)(const struct several_arguments *a, int64_t first, int64_t
             for (int v = 0; v < vectors; v++) memcpy(done + v * LANES, &sum[g * vectors + v], sizeof(VEC));
             if (bias)
                 for (int64_t f = 0; f < width; f++) done[f] += bias[offset * LANES + f];
-            if (a->leaky)
+            if (leaky)
                 for (int64_t f = 0; f < room; f++) done[f] = done[f] < 0 ? slope * done[f] : done[f];
-            REAL *out = (REAL *)a->out[g] + i * a->out_stride + offset * LANES;
-            if (width == room) memcpy(out, done, vectors * sizeof(VEC));
-            else
-                for (int64_t f = 0; f < width; f++) out[f] = done[f];
+            NAME(put)((REAL *)a->out[g] + i * a->out_stride + offset * LANES, done, width, room);
         }
     }
 }
@@ -50,7 +67,9 @@ INLINE void NAME(rows)(const struct several_arguments *a, int64_t first, int64_t
 #define SHAPE(g, v)                                                                                                \
     static __attribute__((noinline)) void NAME(rows_##g##_##v)(const struct several_arguments *a, int64_t first,  \
                                                                int64_t last, int64_t offset) {                    \
-        NAME(rows)(a, first, last, offset, g, v);                                                                 \
+        if (a->pitch == v * LANES && a->values) NAME(rows)(a, first, last, offset, g, v, 1, 1);                   \
+        else if (a->values) NAME(rows)(a, first, last, offset, g, v, 0, 1);                                       \
+        else NAME(rows)(a, first, last, offset, g, v, 0, 0);                                                      \
     }
 SHAPE(1, 1)
 SHAPE(1, 2)
@@ -92,25 +111,49 @@ void TRISECT(NAME(trisect_several))(const struct several_arguments *a) {
     }
 }
 
+/* One row, whose `beyond` elements after the last may be read where whole vectors end there. */
+INLINE void NAME(pack_row)(const REAL *restrict x, const REAL *restrict sign, REAL *restrict out, int64_t features,
+                           int64_t pitch, const REAL slope, const MASK keep, const int room) {
+    if (!room) {
+        for (int64_t f = 0; f < pitch; f++) {
+            const REAL value = f < features ? x[f] : 0;
+            out[f] = f < features && sign && sign[f] <= 0 ? (slope == 0 ? (REAL)0 : slope * value) : value;
+        }
+        return;
+    }
+    for (int64_t f = 0; f < pitch; f += LANES) {
+        VEC value = LOAD(x + f);
+        if (sign) {
+            /* chosen, not multiplied by 0: a gradient that is not finite stays where it is */
+            const MASK below = LOAD(sign + f) <= 0;
+            const VEC less = slope == 0 ? (VEC){0} : slope * value;
+            value = (VEC)(((MASK)value & ~below) | ((MASK)less & below));
+        }
+        if (f + LANES > features) value = (VEC)((MASK)value & keep);
+        memcpy(out + f, &value, sizeof value);
+    }
+}
+
 void TRISECT(NAME(trisect_several_pack))(const struct pack_arguments *a);
 /* Rows of several matrices side by side; what pads a row is 0. */
 void TRISECT(NAME(trisect_several_pack))(const struct pack_arguments *a) {
-    const int64_t features = a->features, pitch = a->pitch;
+    const int64_t features = a->features, pitch = a->pitch, beyond = pitch - features;
+    const int64_t x_stride = a->x_stride, sign_stride = a->sign_stride, rows = a->rows;
     const REAL slope = (REAL)a->slope;
+    MASK keep = {0};
+    for (int lane = 0; lane < LANES; lane++) keep[lane] = pitch - LANES + lane < features ? -1 : 0;
+    /* rows after which there is enough left to read */
+    int64_t safe = rows;
+    const int64_t least = a->sign && sign_stride < x_stride ? sign_stride : x_stride;
+    if (beyond > 0) safe = least > 0 ? rows - (beyond + least - 1) / least : 0;
 #pragma omp parallel for num_threads(a->threads) schedule(static)
-    for (int64_t i = 0; i < a->rows; i++)
+    for (int64_t i = 0; i < rows; i++)
         for (int g = 0; g < a->steps; g++) {
-            const REAL *x = (const REAL *)a->x[g] + i * a->x_stride;
+            const REAL *x = (const REAL *)a->x[g] + i * x_stride;
+            const REAL *sign = a->sign ? (const REAL *)a->sign[g] + i * sign_stride : NULL;
             REAL *out = (REAL *)a->out + (i * a->steps + g) * pitch;
-            if (a->sign) {
-                const REAL *sign = (const REAL *)a->sign[g] + i * a->sign_stride;
-                /* chosen, not multiplied by 0: a gradient that is not finite stays where it is */
-                for (int64_t f = 0; f < features; f++)
-                    out[f] = sign[f] <= 0 ? (slope == 0 ? (REAL)0 : slope * x[f]) : x[f];
-            } else {
-                memcpy(out, x, (size_t)features * sizeof(REAL));
-            }
-            for (int64_t f = features; f < pitch; f++) out[f] = 0;
+            if (i < safe) NAME(pack_row)(x, sign, out, features, pitch, slope, keep, 1);
+            else NAME(pack_row)(x, sign, out, features, pitch, slope, keep, 0);
         }
 }
 
