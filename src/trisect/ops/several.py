@@ -155,8 +155,9 @@ class Overlay:
             [values_as(s, dtype) for s in snapshots],
         )
         bases = (ctypes.c_int64 * self.steps)(*(s.column_base for s in snapshots))
-        self._held = (columns, [pointers(arrays) for arrays in columns], bases)
-        addresses = [ctypes.addressof(array) for array in (*self._held[1], bases)]
+        lists = [pointers(arrays) for arrays in columns]
+        self._held = (columns, lists, bases)  # what the kernels read must live as long
+        addresses = [*(ctypes.addressof(array) for array in lists), ctypes.addressof(bases)]
         self._arguments = _OverlayArguments(*addresses, self.rows, self.steps, threads())
 
     def lengths(self) -> Tensor:
@@ -195,7 +196,7 @@ class Overlay:
             row, column = snapshot.coordinates()
             each.append(row * snapshot.columns + column)
         keys = torch.unique(torch.cat(each))
-        if any(part.unique().numel() != part.numel() for part in each):
+        if any(bool((part.diff() == 0).any()) for part in each):
             raise DataError("A snapshot has an entry twice; add duplicates up before laying snapshots over each other.")
         return keys, [torch.searchsorted(keys, part) for part in each]
 

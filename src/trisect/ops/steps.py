@@ -7,7 +7,7 @@ that part is in the cache.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,22 +16,13 @@ from torch.nn import functional
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.ops._finish import Finish, rows_contiguous, usable
+from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
 from trisect.ops.aggregate import aggregate_into
+from trisect.ops.grouping import Snapshots as Snapshots
+from trisect.ops.grouping import fits, grouped
 from trisect.ops.memory import empty
-
-
-class Snapshots(Protocol):
-    """A sequence of adjacencies, which may be made on demand."""
-
-    def __len__(self) -> int:
-        """How many steps."""
-        ...
-
-    def __getitem__(self, step: int, /) -> Adjacency:
-        """The adjacency of a step, counted from the start of the sequence."""
-        ...
+from trisect.ops.several import Group, aggregate_group_into, side_by_side
 
 
 def aggregate_steps(
@@ -90,35 +81,36 @@ def _check_slope(slope: float | None) -> None:
         raise ConfigError(f"slope is {slope}; give 0 (relu) or more.")
 
 
-def _before(gradient: Tensor, out: Tensor | None, step: int, slope: float | None) -> Tensor:
-    """The gradient of one step before the activation."""
-    part = gradient[step]
-    if out is None or slope is None:
-        return part
-    if slope == 0.0:
-        return torch.ops.aten.threshold_backward(part, out[step], 0.0)  # type: ignore[no-any-return]
-    return torch.ops.aten.leaky_relu_backward(part, out[step], slope, True)  # type: ignore[no-any-return]
+class _Before:
+    """The gradient of each step before the activation; without one the step's gradient itself."""
+
+    def __init__(self, gradient: Tensor, out: Tensor | None, slope: float | None) -> None:
+        self._gradient, self._out, self._finish = gradient, out, Finish.leaky(slope)
+        native = out is not None and usable(gradient, out) and gradient.stride(2) == 1
+        # one step's worth, read before the next step is asked for
+        self._scratch = empty(out.shape[1:], gradient.dtype) if native and out is not None else None
+
+    def at(self, step: int) -> Tensor:
+        """[rows, features], valid until the next call."""
+        part = self._gradient[step]
+        if self._out is None:
+            return part
+        if self._scratch is not None:
+            return finish_gradient(part, self._out[step], self._finish, False, self._scratch)[0]
+        if self._finish.slope == 0.0:
+            return torch.ops.aten.threshold_backward(part, self._out[step], 0.0)  # type: ignore[no-any-return]
+        return torch.ops.aten.leaky_relu_backward(part, self._out[step], self._finish.slope, True)  # type: ignore[no-any-return]
 
 
 class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None) -> Tensor:
-        kept = []
-        out = empty((0, 0, x.shape[2]), x.dtype, x.device)
-        for step in range(len(snapshots)):
-            snapshot = snapshots[step]
-            if step == 0:
-                out = empty((x.shape[0], snapshot.rows, x.shape[2]), x.dtype, x.device)
-            if snapshot.shape != (out.shape[1], x.shape[1]):
-                raise ConfigError(
-                    f"snapshot {step} is {snapshot.rows} x {snapshot.columns}; {out.shape[1]} x {x.shape[1]} is needed."
-                )
-            aggregate_into(out[step], x[step], snapshot, bias=bias, relu=slope == 0.0)
-            if slope:
-                functional.leaky_relu_(out[step], slope)
-            if any(ctx.needs_input_grad):
-                kept.append(snapshot)
-        ctx.snapshots, ctx.shape, ctx.slope = kept, x.shape, slope
+        needed = any(ctx.needs_input_grad)
+        ctx.shape, ctx.slope = x.shape, slope
+        if fits(x) and len(snapshots):
+            out, ctx.kept = _in_groups(x, bias, snapshots, slope, needed)
+        else:
+            out, ctx.kept = _one_by_one(x, bias, snapshots, slope, needed)
         ctx.save_for_backward(None if slope is None else out)
         return out
 
@@ -129,24 +121,91 @@ class _Aggregate(torch.autograd.Function):
         needs_x, needs_bias = ctx.needs_input_grad[:2]
         d_x = empty(ctx.shape, gradient.dtype, gradient.device) if needs_x else None
         d_bias = gradient.new_zeros(gradient.shape[2]) if needs_bias else None
-        for step, snapshot in enumerate(ctx.snapshots):
-            part = _before(gradient, out, step, ctx.slope)
+        before = _Before(gradient, out, ctx.slope)
+        step = 0
+        for kept in ctx.kept:
+            if isinstance(kept, Group):
+                _group_gradient(gradient, out, step, kept, ctx.slope, d_x, d_bias)
+                step += kept.steps
+                continue
+            part = before.at(step)
             if d_bias is not None:
                 d_bias += part.sum(0)
             if d_x is not None:
-                aggregate_into(d_x[step], part, snapshot.transpose())
+                aggregate_into(d_x[step], part, kept.transpose())
+            step += 1
         return d_x, d_bias, None, None
+
+
+def _one_by_one(
+    x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None, needed: bool
+) -> tuple[Tensor, list[Adjacency]]:
+    """The result, and with `needed` the snapshots."""
+    kept: list[Adjacency] = []
+    out = empty((0, 0, x.shape[2]), x.dtype, x.device)
+    for step in range(len(snapshots)):
+        snapshot = snapshots[step]
+        if step == 0:
+            out = empty((x.shape[0], snapshot.rows, x.shape[2]), x.dtype, x.device)
+        _check_shape(snapshot, step, out.shape[1], x.shape[1])
+        aggregate_into(out[step], x[step], snapshot, bias=bias, relu=slope == 0.0, slope=slope or 0.0)
+        if needed:
+            kept.append(snapshot)
+    return out, kept
+
+
+def _in_groups(
+    x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None, needed: bool
+) -> tuple[Tensor, list[Group]]:
+    """The result, and with `needed` the groups of steps."""
+    kept: list[Group] = []
+    out = empty((0, 0, x.shape[2]), x.dtype)
+    step = 0
+    for group in grouped(snapshots, x.shape[2], x.dtype):
+        if step == 0:
+            out = empty((x.shape[0], group.rows, x.shape[2]), x.dtype)
+        _check_shape(group, step, out.shape[1], x.shape[1])
+        steps = slice(step, step + group.steps)
+        aggregate_group_into(out[steps].unbind(), side_by_side(x[steps].unbind()), group, bias, slope)
+        step += group.steps
+        if needed:
+            kept.append(group)
+    return out, kept
+
+
+def _group_gradient(
+    gradient: Tensor,
+    out: Tensor | None,
+    step: int,
+    group: Group,
+    slope: float | None,
+    d_x: Tensor | None,
+    d_bias: Tensor | None,
+) -> None:
+    """Of the steps of a group, the first of which is `step`: their part of d_x, and what they add to d_bias."""
+    steps = slice(step, step + group.steps)
+    sign = None if out is None else out[steps].unbind()
+    packed = side_by_side(gradient[steps].unbind(), sign=sign, slope=slope or 0.0)
+    if d_bias is not None:
+        for place in range(group.steps):
+            d_bias += packed[:, place, : gradient.shape[2]].sum(0)
+    if d_x is not None:
+        aggregate_group_into(d_x[steps].unbind(), packed, group.transpose())
+
+
+def _check_shape(snapshot: Adjacency | Group, step: int, rows: int, columns: int) -> None:
+    if (snapshot.rows, snapshot.columns) != (rows, columns):
+        raise ConfigError(f"snapshot {step} is {snapshot.rows} x {snapshot.columns}; {rows} x {columns} is needed.")
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, slope: float | None) -> Tensor:
         out = empty((x.shape[0], x.shape[1], weights.shape[2]), x.dtype)
+        finish = Finish.leaky(slope)
         for step in range(x.shape[0]):
             frame = rows_contiguous(x[step])
-            product(frame, weights[step].t(), None, None, _finish(frame.shape[0], slope == 0.0), False, out[step])
-            if slope:
-                functional.leaky_relu_(out[step], slope)
+            product(frame, weights[step].t(), None, None, finish, False, out[step])
         ctx.slope = slope
         ctx.save_for_backward(x, weights, None if slope is None else out)
         return out
@@ -158,21 +217,18 @@ class _Product(torch.autograd.Function):
         needs_x, needs_weights = ctx.needs_input_grad[:2]
         d_x = empty(x.shape, x.dtype) if needs_x else None
         d_weights = torch.empty_like(weights) if needs_weights else None
+        before = _Before(gradient, out, ctx.slope)
         for step in range(x.shape[0]):
-            part = rows_contiguous(_before(gradient, out, step, ctx.slope))
+            part = rows_contiguous(before.at(step))
             d_weight, _ = product_gradient(
                 part,
                 None,
                 rows_contiguous(x[step]) if needs_weights else None,
                 weights[step].t() if needs_x else None,
-                _finish(part.shape[0], False),
+                Finish.NONE,
                 inputs=x.shape[2],
                 gx=None if d_x is None else d_x[step],
             )
             if d_weights is not None and d_weight is not None:
                 d_weights[step] = d_weight.t()
         return d_x, d_weights, None
-
-
-def _finish(rows: int, relu: bool) -> Finish:
-    return Finish.of(relu, 0.0, None, rows)
