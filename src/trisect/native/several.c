@@ -10,31 +10,31 @@ static int64_t piece_rows(int64_t entries, int64_t rows, int threads) {
     return size < fair ? size : fair;
 }
 
-/* Where one matrix stands in a row that is merged: the place of its next entry, and that entry's column. */
+/* Where one matrix stands in a row that is merged: its entries, the place of the next, and that entry's column. */
 struct cursor {
-    int64_t place, end, column;
+    const int32_t *indices;
+    int64_t place, end, base, column;
 };
 
 #define NOWHERE INT64_MAX
 
-static inline void read_column(const struct overlay_arguments *a, int g, struct cursor *at) {
-    at->column = at->place < at->end ? a->indices[g][at->place] - a->bases[g] : NOWHERE;
+INLINE void advance_to(struct cursor *at, int64_t place) {
+    at->place = place;
+    at->column = place < at->end ? at->indices[place] - at->base : NOWHERE;
 }
 
-static inline void begin(const struct overlay_arguments *a, int64_t row, struct cursor *at) {
-    for (int g = 0; g < a->steps; g++) {
-        at[g].place = a->starts[g][row];
+INLINE void advance(struct cursor *at) { advance_to(at, at->place + 1); }
+
+INLINE void begin(const struct overlay_arguments *a, int64_t row, struct cursor *at, const int steps) {
+    for (int g = 0; g < steps; g++) {
+        at[g].indices = a->indices[g];
+        at[g].base = a->bases[g];
         at[g].end = a->ends[g][row];
-        read_column(a, g, at + g);
+        advance_to(at + g, a->starts[g][row]);
     }
 }
 
-static inline void advance(const struct overlay_arguments *a, int g, struct cursor *at) {
-    at[g].place++;
-    read_column(a, g, at + g);
-}
-
-static inline int64_t lowest(const struct cursor *at, int steps) {
+INLINE int64_t lowest(const struct cursor *at, const int steps) {
     int64_t column = at[0].column;
     for (int g = 1; g < steps; g++) column = at[g].column < column ? at[g].column : column;
     return column;
@@ -47,11 +47,12 @@ void TRISECT(trisect_overlay_count)(const struct overlay_arguments *a, int64_t *
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 256)
     for (int64_t i = 0; i < a->rows; i++) {
         struct cursor at[8];
-        begin(a, i, at);
+        at[0].column = NOWHERE;
+        begin(a, i, at, steps);
         int64_t length = 0;
         for (int64_t column = lowest(at, steps); column != NOWHERE; column = lowest(at, steps)) {
             for (int g = 0; g < steps; g++)
-                if (at[g].column == column) advance(a, g, at);
+                if (at[g].column == column) advance(at + g);
             length++;
         }
         lengths[i] = length;

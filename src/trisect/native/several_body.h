@@ -157,26 +157,38 @@ void TRISECT(NAME(trisect_several_pack))(const struct pack_arguments *a) {
         }
 }
 
+INLINE void NAME(overlay_row)(const struct overlay_arguments *a, int64_t row, int64_t k, const int64_t last,
+                              int32_t *restrict indices, REAL *restrict values, const int steps) {
+    struct cursor at[8];
+    const REAL *from[8];
+    begin(a, row, at, steps);
+    for (int g = 0; g < steps; g++) from[g] = a->values[g];
+    for (; k < last; k++) {
+        const int64_t column = lowest(at, steps);
+        indices[k] = (int32_t)column;
+#pragma GCC unroll 8
+        for (int g = 0; g < steps; g++) {
+            REAL value = 0;
+            if (at[g].column == column) {
+                value = from[g] ? from[g][at[g].place] : (REAL)1;
+                advance(at + g);
+            }
+            values[k * steps + g] = value;
+        }
+    }
+}
+
 void TRISECT(NAME(trisect_overlay_write))(const struct overlay_arguments *a, const int64_t *pointers, int32_t *indices,
                                           REAL *values);
 /* The union of the matrices' entries by rows, from pointers that trisect_overlay_count has prepared. */
 void TRISECT(NAME(trisect_overlay_write))(const struct overlay_arguments *a, const int64_t *pointers, int32_t *indices,
                                           REAL *values) {
-    const int steps = a->steps;
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 256)
     for (int64_t i = 0; i < a->rows; i++) {
-        struct cursor at[8];
-        begin(a, i, at);
-        for (int64_t k = pointers[i]; k < pointers[i + 1]; k++) {
-            const int64_t column = lowest(at, steps);
-            indices[k] = (int32_t)column;
-            for (int g = 0; g < steps; g++) {
-                const int here = at[g].column == column;
-                const REAL *from = a->values[g];
-                values[k * steps + g] = !here ? (REAL)0 : from ? from[at[g].place] : (REAL)1;
-                if (here) advance(a, g, at);
-            }
-        }
+        const int64_t first = pointers[i], last = pointers[i + 1];
+        if (a->steps == 2) NAME(overlay_row)(a, i, first, last, indices, values, 2);
+        else if (a->steps == 4) NAME(overlay_row)(a, i, first, last, indices, values, 4);
+        else NAME(overlay_row)(a, i, first, last, indices, values, a->steps);
     }
 }
 #undef LANES

@@ -21,7 +21,7 @@ from trisect.ops.several import Group, Overlay, packs
 SIZE = 2
 """Steps of a group: with more of them a row holds more zeros, and two gain almost as much as four."""
 
-_WIDEST = 128
+_WIDEST = 64
 """Bytes of a step's row beyond which a gather costs more than what stands around it."""
 
 _SHARE = 0.8
