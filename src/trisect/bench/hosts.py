@@ -150,7 +150,9 @@ def _measure(
                 words = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
                 words += ["--layout", f"{text},wire={wire}", *([] if data_dir is None else ["--data-dir", data_dir])]
                 train_on(network, words, {"TRISECT_SHARES": str(shares)}, limit)
-                result["runs"].append({"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)})
+                found = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
+                result["runs"].append(found)
+                print(_line(found, found["seconds"]), file=sys.stderr, flush=True)  # a run takes long
 
 
 def _cut(path: Path, text: str, shares: Path, data_dir: str | None) -> None:
@@ -255,11 +257,15 @@ def show(result: dict[str, Any]) -> None:
     titles = f"{'layout':<14} {'wire':<9} {'Mbit/s':>7} {'seconds':>8} {'faster':>7} {'MB sent':>8} {'link s':>7}"
     print(f"{titles}  {'computes':>10}  waits by rank")
     for found in runs:
-        first = next(one["seconds"] for one in runs if one["mbit"] == found["mbit"])
-        waits = " ".join(f"{wait:.2f}" for wait in found["waits"])
-        computes = f"{min(found['computes'], default=0):.2f}-{max(found['computes'], default=0):.2f}"
-        print(
-            f"{found['layout']:<14} {found['wire']:<9} {found['mbit'] or 'all':>7} {found['seconds']:8.2f}"
-            f" {first / found['seconds']:6.2f}x {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}"
-            f"  {computes:>10}  {waits}"
-        )
+        print(_line(found, next(one["seconds"] for one in runs if one["mbit"] == found["mbit"])))
+
+
+def _line(found: Mapping[str, Any], first: float) -> str:
+    """A row of the table; `first` are the seconds that it is compared with."""
+    waits = " ".join(f"{wait:.2f}" for wait in found["waits"])
+    computes = f"{min(found['computes'], default=0):.2f}-{max(found['computes'], default=0):.2f}"
+    return (
+        f"{found['layout']:<14} {found['wire']:<9} {found['mbit'] or 'all':>7} {found['seconds']:8.2f}"
+        f" {first / found['seconds']:6.2f}x {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}"
+        f"  {computes:>10}  {waits}"
+    )
