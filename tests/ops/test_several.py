@@ -16,7 +16,7 @@ from trisect.nn import build
 from trisect.ops import aggregate
 from trisect.ops import grouping as grouping_module
 from trisect.ops import several as several_module
-from trisect.ops.grouping import grouped, make, worthwhile
+from trisect.ops.grouping import grouped, make, prepare, worthwhile
 from trisect.ops.several import Group, aggregate_group, block_diagonal
 from trisect.ops.steps import aggregate_steps
 
@@ -43,6 +43,12 @@ def sliding(
 
 def one_by_one(x: Tensor, snapshots: list[Adjacency]) -> Tensor:
     return torch.stack([aggregate(frame, snapshot) for frame, snapshot in zip(x, snapshots, strict=True)])
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are made the second time."""
+    monkeypatch.setattr(grouping_module, "_AFTER", 2)
 
 
 @pytest.fixture(params=["native", "torch"])
@@ -194,6 +200,15 @@ def test_snapshots_made_anew_are_never_laid_over_each_other() -> None:
     kept = sliding(4)
     sizes = [[group.steps for group in grouped(kept, 6, torch.float32)] for _ in range(3)]
     assert sizes == [[1, 1, 1, 1], [2, 2], [2, 2]]
+
+
+def test_prepared_snapshots_are_in_groups_at_once() -> None:
+    kept = sliding(5)
+    prepare(kept, 6, torch.float32)
+    assert [group.steps for group in grouped(kept, 6, torch.float32)] == [2, 2, 1]
+    wide = sliding(2)
+    prepare(wide, 256, torch.float32)
+    assert [group.steps for group in grouped(wide, 256, torch.float32)] == [1, 1]
 
 
 def test_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """An epoch of CD-GCN and EvolveGCN-O on a timeline: Trisect, PyG with torch's LSTM, and PyG Temporal.
 
 Forward, loss, backward and Adam step over all steps. Snapshots are smoothed and normalised beforehand for everyone, and
-Trisect also has the first layer's Â_t·X_t, in which nothing is trained. Each candidate has its own process, turns are
-interleaved. PyG Temporal's EvolveGCNO has square weights only: a linear layer widens its input to the hidden size.
+Trisect also has the first layer's Â_t·X_t, in which nothing is trained, and pairs of snapshots laid over each other.
+Each candidate has its own process, turns are interleaved. PyG Temporal's EvolveGCNO has square weights only: a linear layer widens its input to the hidden
+size.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
     from trisect.bench._timeline_data import CLASSES, make
     from trisect.bench._timeline_peers import epoch_of
     from trisect.nn import DynamicModel, build
+    from trisect.ops.grouping import prepare
 
     data = make(**sizes)
     built = build(model, data.x.shape[2], CLASSES, layers=layers, hidden=hidden)
@@ -37,6 +39,7 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
     aggregated = network.first_aggregation(data.x, data.snapshots)
     for snapshot in data.snapshots:
         snapshot.transpose()
+    prepare(data.snapshots, hidden, data.x.dtype)
 
     class Bound(nn.Module):
         """The model with its data."""

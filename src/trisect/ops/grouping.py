@@ -24,6 +24,10 @@ SIZE = 2
 _WIDEST = 64
 """Bytes of a step's row beyond which a gather costs more than what stands around it."""
 
+_AFTER = 8
+"""How often the same snapshots come together before they are laid over each other. Making a group costs what it saves
+in 20 to 150 epochs: a short run shall not pay for it, and a long one not wait."""
+
 _SHARE = 0.8
 """Entries of a group against those of its snapshots, beyond which too little is shared."""
 
@@ -50,6 +54,7 @@ class _Sight:
     """What is known of some snapshots that were seen together; kept with the first of them."""
 
     others: tuple[weakref.ref[Adjacency], ...]
+    times: int = 0
     group: Group | None = None
     refused: bool = False
 
@@ -75,8 +80,8 @@ class Snapshots(Protocol):
 def grouped(snapshots: Snapshots, features: int, dtype: torch.dtype) -> Iterator[Group]:
     """The snapshots in order, in groups of up to `SIZE`.
 
-    A group is laid over each other when the same objects come a second time: snapshots that are made anew for every
-    epoch would pay for it each time.
+    Snapshots are laid over each other when the same objects have come often enough: those that are made anew for every
+    epoch never are.
     """
     for first in range(0, len(snapshots), SIZE):
         members = [snapshots[step] for step in range(first, min(first + SIZE, len(snapshots)))]
@@ -88,18 +93,33 @@ def grouped(snapshots: Snapshots, features: int, dtype: torch.dtype) -> Iterator
                 yield Group.of([member], dtype)
 
 
+def prepare(snapshots: Sequence[Adjacency], features: int, dtype: torch.dtype) -> None:
+    """Make the groups of snapshots that are known to be read many times, and their transposes, now."""
+    for first in range(0, len(snapshots) - SIZE + 1, SIZE):
+        members = snapshots[first : first + SIZE]
+        _sight(members, dtype).times = _AFTER
+        found = _together(members, features, dtype, -(-len(snapshots) // SIZE))
+        if found is not None:
+            found.transpose()
+
+
 def _together(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int) -> Group | None:
     if len(members) < SIZE or len({member.shape for member in members}) > 1:
         return None
-    name = f"several_{dtype}"
-    sight = members[0]._cache.get(name)
-    if not isinstance(sight, _Sight) or not sight.of(members):
-        members[0]._cache[name] = _Sight(tuple(weakref.ref(member) for member in members[1:]))
-        return None
-    if sight.group is None and not sight.refused:
+    sight = _sight(members, dtype)
+    sight.times += 1
+    if sight.group is None and not sight.refused and sight.times >= _AFTER:
         sight.group = make(members, features, dtype, count)
         sight.refused = sight.group is None
     return sight.group
+
+
+def _sight(members: Sequence[Adjacency], dtype: torch.dtype) -> _Sight:
+    name = f"several_{dtype}"
+    found = members[0]._cache.get(name)
+    if not isinstance(found, _Sight) or not found.of(members):
+        found = members[0]._cache[name] = _Sight(tuple(weakref.ref(member) for member in members[1:]))
+    return found
 
 
 def make(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int = 1) -> Group | None:
