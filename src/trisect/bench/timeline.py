@@ -2,8 +2,8 @@
 
 Forward, loss, backward and Adam step over all steps. Snapshots are smoothed and normalised beforehand for everyone, and
 Trisect also has the first layer's Â_t·X_t, in which nothing is trained, and pairs of snapshots laid over each other.
-Each candidate has its own process, turns are interleaved. PyG Temporal's EvolveGCNO has square weights only: a linear layer widens its input to the hidden
-size.
+Each candidate has its own process, turns are interleaved. PyG Temporal's EvolveGCNO has square weights only: a linear
+layer widens its input to the hidden size.
 """
 
 from __future__ import annotations
