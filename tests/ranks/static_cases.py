@@ -192,7 +192,7 @@ class Setting:
         picked = nn.functional.cross_entropy(output[chosen], self.y[vertices][chosen], reduction="sum")
         return picked / self.train.sum()
 
-    def rank(self, scale: float = 1.0, fixed: bool = False, dtype: torch.dtype = torch.float64) -> StaticRank:
+    def rank(self, scale: float = 1.0, apart: bool = False, dtype: torch.dtype = torch.float64) -> StaticRank:
         return StaticRank(
             self.layers,
             self.bounds,
@@ -202,12 +202,12 @@ class Setting:
             self.exchange,
             lambda output, rows: self.loss(output, self.own[rows]),
             scale=scale,
-            fixed=fixed,
+            apart=apart,
             dtype=dtype,
             halo_vertices=self.partition.order[self.share.halo],
         )
 
-    def epoch(self, rank: StaticRank, noise: Noise | None, order: list[int] | None) -> Tensor:
+    def epoch(self, rank: StaticRank, noise: Noise | None, order: list[int] | None, keep: float | None = 0.0) -> Tensor:
         """One epoch; without an order exact. Gradients are in the model's parameters. Gives the loss of all ranks."""
         spatial = exchanges_of(self.layers, self.bounds)
         layout = replace(self.layout, chunks=1) if order is None else self.layout
@@ -215,7 +215,7 @@ class Setting:
         handlers = {**rank.handlers(), Kind.STEP: lambda action: None}
         if self.delayed:
             handlers = {kind: self._late(handler) for kind, handler in handlers.items()}
-        rank.begin(noise, actions, whole=order is None, train=True)
+        rank.begin(noise, actions, whole=order is None, train=True, keep=keep)
         Executor(handlers).run(actions)
         return self.exchange.sum_everywhere(rank.finish())
 
@@ -305,14 +305,14 @@ def losses(case: dict[str, Any]) -> dict[str, Any]:
 def stale(case: dict[str, Any]) -> dict[str, Any]:
     """Four epochs of the pipeline over chunks against the literal simulation of its definition."""
     setting = Setting(case)
-    scale, period = case.get("scale", 1.0), case.get("period", 1)
+    scale, period, blend = case.get("scale", 1.0), case.get("period", 1), case.get("blend", 0.0)
     parts = [
         torch.cat(
             [setting.partition.order[slice(*setting.partition.chunk(p, c))] for p in range(setting.layout.vertex)]
         )
         for c in range(setting.layout.chunks)
     ]
-    rank = setting.rank(scale, fixed=period > 1)
+    rank = setting.rank(scale, apart=period > 1 or blend > 0.0)
     history: dict[int, Tensor] = {}
     worst, worst_loss = 0.0, 0.0
     for epoch in range(4):
@@ -337,16 +337,16 @@ def stale(case: dict[str, Any]) -> dict[str, Any]:
             noise,
             scale,
         )
+        keep = None
         if epoch % period == 0:
-            history = fresh
+            keep = 0.0 if order is None else blend
+            history = {k: fresh[k] if keep == 0.0 else torch.lerp(history[k], fresh[k], 1 - keep) for k in fresh}
         loss = setting.loss(out, torch.arange(len(out)))
         loss.backward()
         wanted = taken_gradients(setting.model)
         if case.get("break") == "order" and order is not None:
             order = order[::-1]
-        total = setting.epoch(rank, noise, order)
-        if period > 1 and epoch % period == 0:
-            rank.stage.keep()
+        total = setting.epoch(rank, noise, order, keep)
         worst = max(worst, setting.worst(wanted))
         worst_loss = max(worst_loss, abs(float(total) - float(loss.detach())) / abs(float(loss.detach())))
         setting.model.zero_grad()

@@ -135,10 +135,10 @@ def test_a_wrong_halo_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path) -> None:
     cases = [
-        {"run": "stale", "layout": layout, "model": model, "options": options, "scale": scale, "period": period}
+        {"run": "stale", "layout": layout, "model": model, "options": options, **recipe}
         for layout in STALE[world]
         for model, options in MODELS
-        for scale, period in ((1.0, 1), (2.0, 3))
+        for recipe in ({"scale": 1.0}, {"scale": 2.0, "period": 3}, {"scale": 2.0, "blend": 0.8})
     ]
     wrong = {"run": "stale", "layout": STALE[world][0], "model": "gcn", "options": MODELS[0][1], "break": "order"}
     *right, broken = launch.run_ranks(world, [*cases, wrong], tmp_path)

@@ -43,3 +43,10 @@ def test_peak_memory_falls_as_ranks_are_added(tmp_path: Path) -> None:
         four = peak(tmp_path, "--layout", f"{axis}=4") - base
         assert two < 0.8 * alone, (axis, alone, two, four)
         assert four < 0.8 * two, (axis, alone, two, four)
+
+
+@pytest.mark.slow
+def test_a_stage_with_history_holds_less_than_one_process(tmp_path: Path) -> None:
+    """Four stages; what a stage holds is in docs/how.md."""
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("hidden: 100", "hidden: 100, dropout: 0.5"))
+    assert peak(tmp_path, "--layout", "layer=4,chunks=16") < 0.9 * peak(tmp_path)

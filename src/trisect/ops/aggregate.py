@@ -155,6 +155,7 @@ class Collector:
     Args:
         shape, dtype, device: of the sum.
         reads: which columns of a block to add to, and their rows of its transpose (`read_columns`: all that it reads).
+        memory: gives a tensor of that shape for the sum when it is first needed.
 
     Attributes:
         blank: whether nothing was added yet.
@@ -166,10 +167,12 @@ class Collector:
         dtype: torch.dtype,
         device: torch.device | None = None,
         reads: Callable[[Adjacency], tuple[Tensor | None, Adjacency]] | None = None,
+        memory: Callable[[], Tensor] | None = None,
     ) -> None:
         self.blank = True
         self._reads = read_columns if reads is None else reads
         self._shape, self._dtype, self._device = shape, dtype, device
+        self._memory = memory
         self._total: Tensor | None = None
 
     @classmethod
@@ -194,7 +197,8 @@ class Collector:
     def _place(self) -> Tensor:
         """Memory for the sum, taken when it is first needed."""
         if self._total is None:
-            self._total = empty(self._shape, self._dtype, self._device)
+            given = self._memory
+            self._total = empty(self._shape, self._dtype, self._device) if given is None else given()
         return self._total
 
     @torch.no_grad()

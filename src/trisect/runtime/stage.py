@@ -15,22 +15,35 @@ up (`Layer.collects` is false) get the rows that a chunk reads as a tensor of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.noise import Noise
 from trisect.ops.aggregate import Collector, add_rows, collect, read_columns
-from trisect.ops.memory import empty
 from trisect.partition.halo import Share
 from trisect.partition.reach import reach_of
-from trisect.runtime.pulled import Pulled
-from trisect.runtime.visit import Piece, Reading, Visit, joined_gradients, read_rows, same_rows, segments_of
+from trisect.runtime.messages import Messages
+from trisect.runtime.pulled import Pulled, entries_in
+from trisect.runtime.staleness import DriftMeter
+from trisect.runtime.visit import (
+    Piece,
+    Reading,
+    Visit,
+    joined_gradients,
+    place_in_graph,
+    read_rows,
+    same_rows,
+    segments_of,
+)
+from trisect.runtime.waiting import Waiting
 from trisect.schedule.action import Side
 
 Loss = Callable[[Tensor, slice], Tensor]
@@ -44,9 +57,11 @@ class Stage:
         share: the part (one part: the whole graph), its columns own rows and then halo.
         vertices: the user's ids of the columns (of the own rows alone where no layer draws numbers for pairs).
         scale: by how much the gradient of rows read fresh by other chunks is multiplied (technique 3; 1: not at all).
-        fixed: history stays as `keep` found it, zero before (technique 2); otherwise it is what the last epoch left.
+        stale: whether epochs over chunks, which read history, come at all.
+        apart: whether history is more than what the last epoch left: fixed for some (technique 2), or a mean.
         dtype: of the rows.
         aggregated: [rows, in_channels], Â·x of the first layer where it is known.
+        drift: told what an epoch over chunks read as history, and what came in its place.
     """
 
     def __init__(
@@ -57,24 +72,27 @@ class Stage:
         vertices: Tensor,
         *,
         scale: float = 1.0,
-        fixed: bool = False,
+        stale: bool = True,
+        apart: bool = False,
         dtype: torch.dtype = torch.float32,
         aggregated: Tensor | None = None,
+        drift: DriftMeter | None = None,
     ) -> None:
         self.layers, self.first, self.share, self.vertices, self.scale = list(layers), first, share, vertices, scale
-        self.fixed, self.dtype, self.aggregated = fixed, dtype, aggregated
+        self.dtype, self.aggregated, self._drift = dtype, aggregated, drift
         self.segments = segments_of(self.layers, known=aggregated is not None)
         self.rows, self.columns = share.adjacency.rows, share.adjacency.columns
-        count = len(self.segments) - 1
-        self._history: list[Tensor | None] = [None] * count
-        self._kept: list[Tensor | None] = [None] * count
-        self.buffers = self._history
-        self.gradients: list[Collector | None] = [None] * count
+        # history is read where a part has several chunks
+        self._chunked = len(share.chunk_rows) > 2
+        self._stale = stale and self._chunked
+        widths = [self._width(segment) for segment in range(len(self.segments) - 1)]
+        device = share.adjacency.device
+        self.messages = Messages(widths, self.columns, dtype, device, stale=self._stale, apart=apart)
+        self._saved = Waiting(self.messages)
+        self.gradients: list[Collector | None] = [None] * len(widths)
         self.visits: dict[int, dict[Side, Visit]] = {}
         self.noise: Noise | None = None
         self.whole = True
-        # history is read where a part has several chunks; else a buffer is needed until the next segment is done
-        self._stale = len(share.chunk_rows) > 2
         self._collects = all(layer.collects for layer in self.layers if layer.spatial)
         self._token = torch.zeros((), requires_grad=True)
         self._pieces: dict[tuple[int, Side], Piece] = {}
@@ -83,56 +101,24 @@ class Stage:
         self._chunk: int | None = None
         self._waiting = torch.ones(0, dtype=torch.bool)
         self._wanted: dict[int, tuple[Tensor | None, Adjacency]] = {}
+        self._turned_rows: dict[int, Adjacency] = {}
 
-    def begin(self, noise: Noise | None, *, whole: bool, aside: bool = False) -> None:
+    def begin(self, noise: Noise | None, *, whole: bool, aside: bool = False, keep: float | None = 0.0) -> None:
         """Begin a pass over all rows at once (`whole`, exact) or chunk by chunk.
 
-        A pass `aside` (evaluation) leaves the history as it is.
+        Args:
+            aside: leave the history as it is (evaluation).
+            keep: the pass becomes history, in which what it was before has this weight; None: it does not.
         """
         self.noise, self.whole = noise, whole
         self.visits.clear()
+        self._saved.drop()
         self._chunk = None
         self._waiting = torch.ones(self.columns, dtype=torch.bool, device=self.share.adjacency.device)
-        self.buffers = [None] * len(self._history) if aside or not self._stale else self._history
-        if self.fixed and not whole and not aside:
-            for buffer, kept in zip(self._history, self._kept, strict=True):
-                if buffer is not None and kept is None:
-                    buffer.zero_()
-                elif buffer is not None and kept is not None:
-                    buffer.copy_(kept)
-        for segment, gradient in enumerate(self.gradients):
-            if whole:
-                self.gradients[segment] = None
-            elif gradient is not None:
-                gradient.reset()
-
-    def keep(self, blend: float = 0.0) -> None:
-        """From now on, history is what the buffers hold at this moment, until the next call; or a mean, in which what
-        it was before has the weight `blend`.
-        """
-        for segment, buffer in enumerate(self._history):
-            kept = self._kept[segment]
-            if buffer is None:
-                self._kept[segment] = None
-            elif kept is None:
-                self._kept[segment] = buffer.clone()
-            else:
-                kept.lerp_(buffer, 1.0 - blend)
-
-    def history(self) -> dict[str, Tensor]:
-        """All that a resumed run needs, by name."""
-        named = {}
-        for kind, tensors in (("last", self._history), ("kept", self._kept)):
-            for segment, tensor in enumerate(tensors):
-                if tensor is not None:
-                    named[f"{kind}.{segment}"] = tensor
-        return named
-
-    def restore(self, named: Mapping[str, Tensor]) -> None:
-        """Put back what `history` gave."""
-        for name, tensor in named.items():
-            kind, segment = name.split(".")
-            (self._history if kind == "last" else self._kept)[int(segment)] = tensor.clone()
+        self.gradients = [None] * len(self.gradients)
+        if self._drift is not None and not whole and not aside:
+            self._drift.before(self.messages.history(), self.rows)
+        self.messages.begin(whole=whole, aside=aside, keep=keep)
 
     def rows_of(self, chunk: int) -> slice:
         """The own rows of a chunk; all rows where the epoch is whole."""
@@ -146,19 +132,26 @@ class Stage:
         visits = self.visits[chunk] = {}
         for side, piece in self._pieces_of(chunk):
             part = slice(piece.rows.start - low, piece.rows.stop - low)
-            rows = x[part].detach().requires_grad_(trained)
+            rows, reading = x[part].detach(), Reading()
+            if trained:
+                rows = read_rows(self._token, rows, reading)
             leaves = {name: value[part].detach().requires_grad_(trained) for name, value in shared.items()}
-            visits[side] = Visit(piece, rows, dict(leaves), rows, leaves)
+            visits[side] = Visit(piece, rows, dict(leaves), reading, leaves)
 
     def forward(self, chunk: int, segment: int, side: Side | None = None) -> None:
         """Run a segment of a chunk, or of one side of it. Its message rows are then in the buffer of the segment."""
+        packs = self._stale and torch.is_grad_enabled()
         for visit in self._visits(chunk, side):
-            self._forward(visit, segment)
+            with self._saved.hooks(visit.rows.stop - visit.rows.start) if packs else nullcontext():
+                self._forward(visit, segment)
+        self._saved.forget()
 
     def _forward(self, visit: Visit, segment: int) -> None:
         part = self.segments[segment]
         block = visit.piece.block
-        x = visit.x
+        x, visit.x = visit.x, None
+        if x is None:
+            raise RuntimeError(f"segment {segment} has no input")
         if part.combine is not None:
             message, own = self._read(visit, segment - 1)
             x = self.layers[part.combine].combine(message, x, block, self._context(part.combine, visit, own=own))
@@ -172,23 +165,30 @@ class Stage:
                 x = layer(x, block, context)
             x = self._write(number, x, visit)
         trained = torch.is_grad_enabled()
-        if trained or part.prepare is None:
-            visit.outputs[segment] = x
-        if part.prepare is None:
-            visit.x = x
-            return
-        buffer = self.message_rows(segment)
-        target = same_rows(buffer, visit.rows.start, visit.rows.stop)
-        leaf = x.detach().requires_grad_(trained and x.requires_grad)
-        message = self.layers[part.prepare].prepare(leaf, self._context(part.prepare, visit, into=target))
-        if message.data_ptr() != target.data_ptr():
-            target.copy_(message.detach())
-        visit.x = leaf
         if trained:
-            visit.leaves[segment] = leaf
-            if message is not leaf and message.requires_grad:
-                # the place in the graph alone: the rows are in the buffer, which is soon free
-                visit.messages[segment] = get_gradient_edge(message)
+            visit.roots[segment] = place_in_graph(x)
+        if part.prepare is None:
+            visit.output = x
+        else:
+            self._prepare(visit, segment, part.prepare, x)
+
+    def _prepare(self, visit: Visit, segment: int, number: int, x: Tensor) -> None:
+        """What a segment ends with: its message rows come to where their readers find them."""
+        trained = torch.is_grad_enabled()
+        leaf = x.detach()
+        if trained and x.requires_grad:
+            visit.leaves[segment] = Reading()
+            leaf = read_rows(self._token, leaf, visit.leaves[segment])
+        buffer = self.message_rows(segment)
+        low, high = visit.rows.start, visit.rows.stop
+        target = None if self.messages.blends else same_rows(buffer, low, high)
+        message = self.layers[number].prepare(leaf, self._context(number, visit, into=target))
+        if target is None or message.data_ptr() != target.data_ptr():
+            self.messages.write(segment, low, high, message.detach())
+        visit.x = leaf
+        if trained and message is not leaf and message.requires_grad:
+            # the place in the graph alone: the rows are in the buffer, which is soon free
+            visit.messages[segment] = get_gradient_edge(message)
 
     def backward(
         self,
@@ -209,57 +209,70 @@ class Stage:
             self._turn_to(chunk)
         if part.combine is not None and side is not Side.INTERIOR:
             self._scale_fresh(chunk, segment - 1)
-        if not self._stale and part.prepare is None:
-            self.buffers = [None] * len(self._history)
+        if part.prepare is None:
+            self.messages.release()
         losses = []
         for visit in self._visits(chunk, side):
-            output = visit.outputs.pop(segment)
-            root, above = output, None
+            root, above = visit.roots.pop(segment), None
             if part.prepare is not None:
                 above = self._message_gradient(segment, visit)
-            elif loss is not None:
-                root = loss(output, visit.rows)
-                losses.append(root.detach())
+            elif loss is not None and visit.output is not None:
+                value = loss(visit.output, visit.rows)
+                losses.append(value.detach())
+                root, above = place_in_graph(value), torch.ones_like(value)
             elif gradient is not None:
                 low = self.rows_of(chunk).start
                 above = gradient[visit.rows.start - low : visit.rows.stop - low]
-            self._backward(visit, segment, root, above, ends=root is not output or above is not None)
+            if part.prepare is None:
+                visit.output = None
+            self._backward(visit, segment, root, above)
+        self._saved.forget()
         if self.whole and part.prepare is not None and side is not Side.BOUNDARY:
             self.gradients[segment] = None
         return losses
 
-    def _backward(self, visit: Visit, segment: int, root: Tensor, above: Tensor | None, *, ends: bool) -> None:
+    def _backward(self, visit: Visit, segment: int, root: GradientEdge | None, above: Tensor | None) -> None:
         part = self.segments[segment]
-        roots: list[tuple[Tensor, Tensor | None]] = [(root, above)] if ends else []
+        roots = [] if root is None or above is None else [(root, above)]
         for number in ((part.combine,) if part.combine is not None else ()) + part.local:
             if number in visit.written:
                 output, leaf = visit.written.pop(number)
-                if leaf.grad is not None:
+                if leaf.grad is not None and output is not None:
                     roots.append((output, leaf.grad))
-        alive = [(r, g) for r, g in roots if r.requires_grad]
-        if alive:
-            torch.autograd.backward([r for r, _ in alive], [g for _, g in alive])
+        if roots:
+            torch.autograd.backward([r for r, _ in roots], [g for _, g in roots])
         if part.combine is not None:
             self._collect(visit, segment - 1)
 
     def leave(self, chunk: int) -> tuple[Tensor | None, dict[str, Tensor | None]]:
         """The gradients of what the chunk entered with; the chunk is forgotten."""
         visits = list(self.visits.pop(chunk).values())
+        counts = [visit.rows.stop - visit.rows.start for visit in visits]
         names = visits[0].shared_inputs if visits else ()
-        of_shared = {name: joined_gradients([visit.shared_inputs[name] for visit in visits]) for name in names}
-        return joined_gradients([visit.inputs for visit in visits]), of_shared
+        of_shared = {
+            name: joined_gradients(
+                [(rows, visit.shared_inputs[name].grad) for rows, visit in zip(counts, visits, strict=True)]
+            )
+            for name in names
+        }
+        inputs = [(rows, visit.inputs.gradient) for rows, visit in zip(counts, visits, strict=True)]
+        return joined_gradients(inputs), of_shared
 
     def output(self, chunk: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The rows of the stage's output, and all shared inputs known by then."""
         visits = list(self.visits[chunk].values())
-        last = len(self.segments) - 1
-        outputs = [visit.outputs[last] for visit in visits]
+        outputs = [visit.output for visit in visits if visit.output is not None]
         if len(visits) == 1:
             return outputs[0], visits[0].shared
         if not visits:
             return torch.zeros(0, self.layers[-1].out_channels, dtype=self.dtype), {}
         shared = {name: torch.cat([visit.shared[name] for visit in visits]) for name in visits[0].shared}
         return torch.cat(outputs), shared
+
+    def release(self, chunk: int) -> None:
+        """The rows of the stage's output are needed no more; backward finds their place in the graph."""
+        for visit in self.visits[chunk].values():
+            visit.output = None
 
     def add_shared_gradient(self, chunk: int, name: str, gradient: Tensor) -> None:
         """The gradient of a shared input's rows that a later stage has found."""
@@ -271,17 +284,7 @@ class Stage:
 
     def message_rows(self, segment: int) -> Tensor:
         """The buffer of a segment, [columns, channels]: what its next spatial layer reads."""
-        buffer = self.buffers[segment]
-        if buffer is None:
-            shape = (self.columns, self._width(segment))
-            if self._stale:
-                buffer = torch.zeros(shape, dtype=self.dtype, device=self.share.adjacency.device)
-            else:
-                buffer = empty(shape, self.dtype, self.share.adjacency.device)
-                for done in range(segment - 1):
-                    self.buffers[done] = None
-            self.buffers[segment] = buffer
-        return buffer
+        return self.messages.rows(segment)
 
     def gradient_rows(self, segment: int) -> Tensor:
         """The gradients of the buffer's rows as far as they are known, [columns, channels]."""
@@ -297,10 +300,11 @@ class Stage:
         collector = self.gradients[segment]
         if collector is None:
             adjacency, width = self.share.adjacency, self._width(segment)
+            memory = None if self.whole else partial(self.messages.place_for_gradients, segment)
             if self.whole or self.columns > self.rows or not self._collects:
-                collector = Collector((self.columns, width), self.dtype, adjacency.device, self._awaited)
+                collector = Collector((self.columns, width), self.dtype, adjacency.device, self._awaited, memory)
             else:
-                collector = Pulled(adjacency, width, self.dtype)
+                collector = Pulled(adjacency, width, self.dtype, self._turned, memory)
             self.gradients[segment] = collector
         return collector
 
@@ -310,11 +314,27 @@ class Stage:
         """
         done, self._chunk = self._chunk, chunk
         self._wanted.clear()
-        if done is not None:
+        self._turned_rows.clear()
+        if done is None and not self.whole:
+            if self._drift is not None:
+                self._drift.after(self.messages.seen())
+            self.messages.turn()
+        elif done is not None:
             self._waiting[self.rows_of(done)] = False
             for owner in self.share.receive:
                 low, high = owner[done]
                 self._waiting[self.rows + low : self.rows + high] = False
+
+    def _turned(self, rows: slice) -> Adjacency:
+        """Rows of the transposed adjacency without entries of chunks that backward has not come to."""
+        found = self._turned_rows.get(rows.start)
+        if found is None:
+            done = ~self._waiting
+            if self._chunk is not None:
+                done[self.rows_of(self._chunk)] = True
+            whole = self.share.adjacency.transpose()
+            found = self._turned_rows[rows.start] = entries_in(whole.rows_between(rows.start, rows.stop), done)
+        return found
 
     def _awaited(self, block: Adjacency) -> tuple[Tensor | None, Adjacency]:
         """`read_columns` without those of chunks that are done."""
@@ -336,7 +356,7 @@ class Stage:
         """The sides of a chunk that have rows, boundary first."""
         rows = self.rows_of(chunk)
         # without chunks a whole pass is that of chunk 0; with them it has no interior, which would be many intervals
-        split = rows.stop if self.whole and self._stale else self._interior[chunk]
+        split = rows.stop if self.whole and self._chunked else self._interior[chunk]
         for side, low, high in ((Side.BOUNDARY, rows.start, split), (Side.INTERIOR, split, rows.stop)):
             if high > low:
                 yield side, self._piece(-1 if self.whole else chunk, side, low, high)
@@ -376,7 +396,7 @@ class Stage:
         if name is not None:
             leaf = x.detach().requires_grad_(torch.is_grad_enabled())
             visit.shared[name] = leaf
-            visit.written[number] = (x, leaf)
+            visit.written[number] = (place_in_graph(x), leaf)
         return x
 
     def _read(self, visit: Visit, segment: int) -> tuple[Tensor, Callable[[], Tensor] | None]:
@@ -412,6 +432,7 @@ class Stage:
             return
         collector = self._collector(segment)
         if isinstance(collector, Pulled) and piece.reads is None:
+            collector.close(piece.rows)
             if reading.gradient is not None:
                 collector.add_rest(reading.gradient)
             if reading.own is not None and reading.own.grad is not None:
@@ -439,14 +460,14 @@ class Stage:
 
     def _message_gradient(self, segment: int, visit: Visit) -> Tensor | None:
         """Through `prepare`: from the gradient of the message rows and of the rows' own use to that of the output."""
-        leaf, edge = visit.leaves.pop(segment), visit.messages.pop(segment, None)
+        leaf, edge = visit.leaves.pop(segment, None), visit.messages.pop(segment, None)
         collector = self._collector(segment)
         if isinstance(collector, Pulled):
             total = collector.of_rows(visit.rows, self.scale)
         else:
             total = collector.rows()[visit.rows]
-        if edge is None:
-            leaf.grad = total if leaf.grad is None else leaf.grad.add_(total)
-        else:
+        if edge is not None:
             torch.autograd.backward(edge, total)
-        return leaf.grad
+        elif leaf is not None:
+            leaf.add(total)
+        return None if leaf is None else leaf.gradient

@@ -44,24 +44,22 @@ class DriftMeter:
     def __init__(self) -> None:
         self.total, self.layers = 0.0, 0
         self._rows = torch.zeros(0, dtype=torch.int64)
-        self._before: dict[str, Tensor] = {}
+        self._before: dict[int, Tensor] = {}
 
-    def before(self, history: Mapping[str, Tensor], kind: str, rows: int) -> None:
-        """Remember what an epoch is going to read: the tensors of `history` named `kind`.NUMBER."""
+    def before(self, history: Mapping[str, Tensor], rows: int) -> None:
+        """Remember what an epoch is going to read: tensors by name.NUMBER."""
         step = max(1, rows // SAMPLE)
         self._rows = torch.arange(0, rows, step)
-        self._before = {
-            name.partition(".")[2]: self._sample(tensor)
-            for name, tensor in history.items()
-            if name.startswith(f"{kind}.")
-        }
+        self._before = {int(name.partition(".")[2]): self._sample(tensor) for name, tensor in history.items()}
 
-    def after(self, history: Mapping[str, Tensor]) -> None:
-        """Compare with what the epoch left."""
+    def after(self, fresh: Sequence[Tensor | None]) -> None:
+        """Compare with what the epoch made, by NUMBER."""
         self.total, self.layers = 0.0, len(self._before)
         for number, old in self._before.items():
-            fresh = self._sample(history[f"last.{number}"])
-            self.total += float((fresh - old).norm() / fresh.norm().clamp_min(1e-12))
+            rows = fresh[number]
+            if rows is not None:
+                new = self._sample(rows)
+                self.total += float((new - old).norm() / new.norm().clamp_min(1e-12))
         self._before = {}
 
     def _sample(self, tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -17,9 +18,13 @@ from trisect.runtime.exchange import Exchange, Incoming, Rows, Shape, Swap
 from trisect.runtime.executor import Handler
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.stage import Loss, Stage
+from trisect.runtime.staleness import DriftMeter
 from trisect.runtime.visit import segments_of
 from trisect.schedule.action import Action, Kind, Phase, Side
 from trisect.schedule.simulate import exchange_of
+
+# So many messages of a rank may be on their way in each direction; their buffers are held.
+AHEAD = 8
 
 
 def shared_across(layers: Sequence[Layer], boundary: int) -> tuple[str, ...]:
@@ -54,7 +59,7 @@ class StaticRank:
         features: [rows, features] of the part, needed by stage 0 alone.
         vertices: the user's ids of the part's rows.
         loss: of the last stage's output rows; their sum over chunks and parts is the run's loss.
-        scale, fixed: of history (see `Stage`).
+        scale, stale, apart, drift: of history (see `Stage`).
         extra: further parameters of the last stage (the task's decoder), reduced with the others.
         halo_vertices: the user's ids of the share's halo rows, where a layer draws numbers for pairs of vertices.
     """
@@ -70,10 +75,12 @@ class StaticRank:
         loss: Loss,
         *,
         scale: float = 1.0,
-        fixed: bool = False,
+        stale: bool = True,
+        apart: bool = False,
         dtype: torch.dtype = torch.float32,
         extra: Sequence[Parameter] = (),
         halo_vertices: Tensor | None = None,
+        drift: DriftMeter | None = None,
     ) -> None:
         self.exchange, self.mesh = exchange, exchange.mesh
         stage = self.mesh.stage
@@ -86,7 +93,13 @@ class StaticRank:
             aggregated = self._aggregate_features(features)
         ids = vertices if halo_vertices is None else torch.cat([vertices, halo_vertices])
         self.stage = Stage(
-            layers[first:last], first, share, ids, scale=scale, fixed=fixed, dtype=dtype, aggregated=aggregated
+            *(layers[first:last], first, share, ids),
+            scale=scale,
+            stale=stale,
+            apart=apart,
+            dtype=dtype,
+            aggregated=aggregated,
+            drift=drift,
         )
         self._extra = list(extra)
         self.is_first, self.is_last = stage == 0, stage == self.mesh.layout.layer - 1
@@ -98,6 +111,8 @@ class StaticRank:
         self.losses: list[Tensor] = []
         self._gradient: dict[int, Tensor | None] = {}
         self._posted: dict[tuple[Phase, int], Incoming] = {}
+        self._to_post: deque[Action] = deque()
+        self._sent = 0
         self.train = True
 
     def handlers(self) -> Mapping[Kind, Handler]:
@@ -112,20 +127,39 @@ class StaticRank:
             Kind.REDUCE: self._reduce,
         }
 
-    def begin(self, noise: Noise | None, actions: Sequence[Action], *, whole: bool, train: bool) -> None:
-        """Begin an epoch: post every receive at once, since their shapes are known."""
+    def begin(
+        self,
+        noise: Noise | None,
+        actions: Sequence[Action],
+        *,
+        whole: bool,
+        train: bool,
+        aside: bool | None = None,
+        keep: float | None = 0.0,
+    ) -> None:
+        """Begin an epoch, or a pass: the first receives are posted at once, since their shapes are known.
+
+        Args:
+            aside, keep: what becomes of history (see `Stage.begin`); by default only training changes it.
+        """
         self.train = train
         self.losses.clear()
-        self.stage.begin(noise, whole=whole, aside=not train)
-        for action in actions:
-            if action.kind is Kind.RECEIVE and action.phase is not None and action.peer is not None:
-                rows = self.stage.rows_of(action.chunk)
-                if rows.stop == rows.start:
-                    continue
-                width = sum(self._in_widths if action.phase is Phase.FORWARD else self._out_widths)
-                tag = self._tag(action)
-                incoming = self.exchange.receive(rows.stop - rows.start, width, self.dtype, action.peer, tag)
-                self._posted[action.phase, action.chunk] = incoming
+        self.stage.begin(noise, whole=whole, aside=not train if aside is None else aside, keep=keep)
+        self._to_post = deque(action for action in actions if action.kind is Kind.RECEIVE)
+        for _ in range(AHEAD):
+            self._post_receive()
+
+    def _post_receive(self) -> None:
+        """Post the next receive of the epoch that has rows."""
+        while self._to_post:
+            action = self._to_post.popleft()
+            rows = self.stage.rows_of(action.chunk)
+            if rows.stop == rows.start or action.phase is None or action.peer is None:
+                continue
+            width = sum(self._in_widths if action.phase is Phase.FORWARD else self._out_widths)
+            incoming = self.exchange.receive(rows.stop - rows.start, width, self.dtype, action.peer, self._tag(action))
+            self._posted[action.phase, action.chunk] = incoming
+            return
 
     def finish(self) -> Tensor:
         """End an epoch: all messages have left. Gives this rank's part of the loss."""
@@ -186,7 +220,11 @@ class StaticRank:
         message = tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.chunk).key(str(action))
         kind = "activations" if action.phase is Phase.FORWARD else "gradients"
-        self.exchange.send(message, action.peer, self._tag(action), "layer", kind, key)
+        self.exchange.send(message, action.peer, self._tag(action), "layer", kind, key, mark=self._sent)
+        if action.phase is Phase.FORWARD and self.train:
+            self.stage.release(action.chunk)
+        self._sent += 1
+        self.exchange.flush(self._sent - AHEAD)
 
     def _receive(self, action: Action) -> None:
         if action.phase is None:
@@ -197,6 +235,7 @@ class StaticRank:
                 self.stage.visits[action.chunk] = {}
             return
         rows = self._posted.pop((action.phase, action.chunk)).wait()
+        self._post_receive()
         if action.phase is Phase.FORWARD:
             x, *shared = torch.split(rows, self._in_widths, 1)
             named = dict(zip(self._enters, shared, strict=True))
@@ -219,7 +258,10 @@ class StaticRank:
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.layer).key(str(action))
         if forward:
             outgoing = [Rows(rows, send) for send in sends]
-            swap = self.exchange.begin_swap(outgoing, halo, "halo", key)
+            places: list[Tensor | Shape] = list(halo)
+            if self.stage.messages.blends:
+                places = [Shape(place.shape[0], place.shape[1], place.dtype) for place in halo]
+            swap = self.exchange.begin_swap(outgoing, places, "halo", key)
         else:
             places = [Shape(send.numel(), rows.shape[1], rows.dtype) for send in sends]
             swap = self.exchange.begin_swap(halo, places, "halo-gradients", key)
@@ -230,6 +272,10 @@ class StaticRank:
         if exchange not in self._swaps:
             self._post(action)
         received = self._swaps.pop(exchange).wait()
+        if action.phase is Phase.FORWARD and action.layer is not None and self.stage.messages.blends:
+            own = self.share.rows
+            for (low, high), rows in zip(self._crossing(action.chunk)[1], received, strict=True):
+                self.stage.messages.write(action.layer, own + low, own + high, rows)
         if action.phase is Phase.BACKWARD and action.layer is not None:
             rows = self.stage.gradient_rows(action.layer)
             for send, gradient in zip(self._crossing(action.chunk)[0], received, strict=True):

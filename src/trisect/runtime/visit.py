@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Layer
@@ -58,26 +58,35 @@ class Piece:
 
 @dataclass
 class Reading:
-    """The gradient of a message, where autograd gives it instead of a collector; and that of the piece's own rows."""
+    """The gradient of rows that were read, as far as autograd has found it; `own` are a piece's rows of a message."""
 
     gradient: Tensor | None = None
     own: Tensor | None = None
 
+    def add(self, gradient: Tensor | None) -> None:
+        """There is more of it."""
+        if gradient is not None:
+            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
 
 @dataclass
 class Visit:
-    """A piece of a chunk on its way through the stage in one epoch; dictionaries by segment, emptied by backward."""
+    """A piece of a chunk on its way through the stage in one epoch; dictionaries by segment, emptied by backward.
+
+    Of rows that backward begins at, only their place in the graph is held, not the rows.
+    """
 
     piece: Piece
-    x: Tensor
+    x: Tensor | None
     shared: dict[str, Tensor]
-    inputs: Tensor
+    inputs: Reading
     shared_inputs: dict[str, Tensor]
-    outputs: dict[int, Tensor] = field(default_factory=dict)
+    output: Tensor | None = None
+    roots: dict[int, GradientEdge | None] = field(default_factory=dict)
     messages: dict[int, GradientEdge] = field(default_factory=dict)
-    leaves: dict[int, Tensor] = field(default_factory=dict)
+    leaves: dict[int, Reading] = field(default_factory=dict)
     readings: dict[int, Reading] = field(default_factory=dict)
-    written: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    written: dict[int, tuple[GradientEdge | None, Tensor]] = field(default_factory=dict)
 
     @property
     def rows(self) -> slice:
@@ -96,7 +105,7 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, ...]:
-        ctx.reading.gradient = gradient
+        ctx.reading.add(gradient)
         return None, None, None
 
 
@@ -113,9 +122,16 @@ def same_rows(x: Tensor, start: int, stop: int) -> Tensor:
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), offset, shape, x.stride())
 
 
-def joined_gradients(leaves: Sequence[Tensor]) -> Tensor | None:
-    """The gradients of consecutive rows as one tensor; None where there are none."""
-    if all(leaf.grad is None for leaf in leaves):
+def place_in_graph(x: Tensor) -> GradientEdge | None:
+    """Where backward through x begins; None where nothing is to be found there."""
+    return get_gradient_edge(x) if x.requires_grad else None
+
+
+def joined_gradients(found: Sequence[tuple[int, Tensor | None]]) -> Tensor | None:
+    """The gradients of consecutive rows, each with their number, as one tensor; None where there are none."""
+    known = [gradient for _, gradient in found if gradient is not None]
+    if not known:
         return None
-    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-    return grads[0] if len(grads) == 1 else torch.cat(grads)
+    if len(found) == 1:
+        return known[0]
+    return torch.cat([known[0].new_zeros(rows, known[0].shape[1]) if g is None else g for rows, g in found])

@@ -93,10 +93,12 @@ class CutProgram(RankProgram):
             self._exchange,
             self._chunk_loss,
             scale=1.0 if history is None else history.scale,
-            fixed=history is not None and history.apart,
+            stale=history is not None,
+            apart=history is not None and history.apart,
             dtype=self._x.dtype,
             extra=[] if self.decoder is None else list(self.decoder.parameters()),
             halo_vertices=self._halo_vertices,
+            drift=self._drift,
         )
 
     def _task_of(self, rows: slice) -> BoundTask:
@@ -120,9 +122,11 @@ class CutProgram(RankProgram):
             if history.refreshes(epoch):
                 self._refresh()
             order = self._order = history.order(layout.chunks, self.noise.seed, epoch)
-            self._drift.before(self._rank.stage.history(), "kept" if history.apart else "last", self._share.rows)
         self._actions = pipeline(layout, self._spatial, order).ranks[self.mesh.rank]
-        self._rank.begin(self.noise, self._actions, whole=self._whole, train=True)
+        keep: float | None = None
+        if history is not None and history.keeps(epoch, self._first):
+            keep = 0.0 if self._whole else history.blend
+        self._rank.begin(self.noise, self._actions, whole=self._whole, train=True, keep=keep)
 
     def actions(self) -> Sequence[Action]:
         """The pipeline's, in this epoch's order of chunks."""
@@ -142,26 +146,19 @@ class CutProgram(RankProgram):
     def total_loss(self) -> float:
         """The sum over chunks and ranks; all messages have left by then."""
         own = self._rank.finish()
-        total = float(self._exchange.sum_everywhere(own.double()))
-        history = self.history
-        if history is not None:
-            if not self._whole:
-                self._drift.after(self._rank.stage.history())
-            if history.apart and history.keeps(self._epoch, self._first or 1):
-                self._rank.stage.keep(0.0 if self._whole else history.blend)
-        return total
+        return float(self._exchange.sum_everywhere(own.double()))
 
     def state(self) -> dict[str, Tensor]:
         """History, which belongs to this rank and this layout alone."""
         if self.history is None:
             return {}
-        return {self._prefix() + name: value for name, value in self._rank.stage.history().items()}
+        return {self._prefix() + name: value for name, value in self._rank.stage.messages.history().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put history back. That of another layout is of no use: then history starts anew with the next epoch."""
         prefix = self._prefix()
         found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        self._rank.stage.restore(found)
+        self._rank.stage.messages.restore(found)
         self._first = 1 if found else None
 
     def _prefix(self) -> str:
@@ -185,9 +182,9 @@ class CutProgram(RankProgram):
         own = self.task.loss(self.decoder, output[None], 0, noise) if self._rank.is_last else output.new_zeros(())
         return self.total(float(own))
 
-    def _exact_pass(self, noise: Noise | None) -> Tensor:
+    def _exact_pass(self, noise: Noise | None, *, aside: bool = True) -> Tensor:
         actions = forward_only(self._exact_layout, self._spatial).ranks[self.mesh.rank]
-        self._rank.begin(noise, actions, whole=True, train=False)
+        self._rank.begin(noise, actions, whole=True, train=False, aside=aside)
         Executor({**self._rank.handlers(), Kind.STEP: lambda action: None}).run(actions)
         self._rank.finish()
         output, _ = self._rank.stage.output(0)
@@ -197,11 +194,7 @@ class CutProgram(RankProgram):
     @torch.no_grad()
     def _refresh(self) -> None:
         """Fill the history from an exact pass."""
-        stage = self._rank.stage
-        self._exact_pass(None)
-        stage.restore({f"last.{k}": rows for k, rows in enumerate(stage.buffers) if rows is not None})
-        if self.history is not None and self.history.apart:
-            stage.keep()
+        self._exact_pass(None, aside=False)
 
     def tighten(self, level: int, epoch: int) -> str:
         """Another recipe, fewer chunks, or neither; history starts anew."""
