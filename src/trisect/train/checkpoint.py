@@ -197,20 +197,31 @@ class Checkpoints:
                 shutil.rmtree(path)
 
 
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
 def write_shard(
     draft: Path, rank: int, tensors: Mapping[str, Tensor], places: Mapping[str, Place] | None = None
 ) -> Shard:
     """Write a rank's tensors to `rank-00000.safetensors` in `draft`. A tensor without a place is a whole one."""
-    from safetensors.torch import save
-
     name = f"rank-{rank:05d}.safetensors"
-    content = save({key: _plain(value) for key, value in tensors.items()})
-    write_synced(draft / name, content)
+    size, digest = _write_tensors(draft / name, tensors)
     entries = {}
     for key, value in tensors.items():
         own = tuple(value.shape)
         entries[key] = (own, (places or {}).get(key) or Place(own, (0,) * len(own)))
-    return Shard(name, len(content), hashlib.sha256(content).hexdigest(), entries)
+    return Shard(name, size, digest, entries)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -230,6 +241,33 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if manifest.get("sha256") != _manifest_hash(manifest):
         raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} does not match its own hash.")
     return manifest
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
+    """Write a safetensors file one tensor at a time, since history may fill half of the memory; its size and hash."""
+    # as the library has it: by falling alignment, then by name
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        value = tensors[name]
+        begin, end = end, end + value.numel() * value.element_size()
+        header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in (len(text).to_bytes(8, "little"), text):
+            digest.update(piece)
+            file.write(piece)
+        for name in names:
+            if tensors[name].numel():
+                content = tensors[name].detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy().data
+                digest.update(content)
+                file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(text) + end, digest.hexdigest()
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -254,12 +292,6 @@ def _sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _plain(value: Tensor) -> Tensor:
-    value = value.detach().to("cpu").contiguous()
-    # safetensors refuses tensors that share storage, as views of one buffer do
-    return value.clone() if value.untyped_storage().nbytes() != value.numel() * value.element_size() else value
 
 
 def _index(shards: Sequence[Shard]) -> dict[str, Any]:
