@@ -77,7 +77,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
     wait_briefly()
-    assert os.environ["GOMP_SPINCOUNT"] == "1000"
+    assert os.environ["GOMP_SPINCOUNT"] == "10000"
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     wait_briefly()
     assert os.environ["GOMP_SPINCOUNT"] == "7"

@@ -68,13 +68,13 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def wait_briefly() -> None:
-    """Let threads that wait for others sleep after about a microsecond; torch, loaded later, reads it.
+    """Let threads that wait for others sleep after about a tenth of a millisecond; torch, loaded later, reads it.
 
     They would spin for milliseconds, and on a machine with other work hold the core that the others wait for: the
     built-in example was then 35 times slower. A user's own setting stays.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def run_command(arguments: list[str] | None = None) -> int:

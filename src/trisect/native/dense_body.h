@@ -132,10 +132,13 @@ int TRISECT(OF(trisect_dense))(const REAL *x, int64_t x_stride, const REAL *w, i
                                uint32_t threshold, double scale, uint64_t key, const int64_t *vertices, int threads) {
     OF(finish_t) f = {bias, relu, drop, threshold, (REAL)scale, key, vertices};
     int64_t vectors = (outputs + LANES - 1) / LANES, width = vectors * LANES;
-    REAL *packed = allocate(inputs * width * sizeof(REAL));
+    REAL *packed = allocate((inputs + 1) * width * sizeof(REAL)), *padded = packed + inputs * width;
     if (!packed) return 1;
     int failed = 0;
+    const int simple = !drop && !add;
     OF(pack)(w, w_step, w_stride, inputs, outputs, packed);
+    memset(padded, 0, width * sizeof(REAL));
+    if (bias) memcpy(padded, bias, outputs * sizeof(REAL));
 #pragma omp parallel num_threads(threads)
     {
         REAL *scratch = allocate(BLOCK * width * sizeof(REAL));
@@ -151,6 +154,12 @@ int TRISECT(OF(trisect_dense))(const REAL *x, int64_t x_stride, const REAL *w, i
             for (int64_t i = 0; i < count; i++) {
                 int64_t row = first + i;
                 REAL *result = y + row * y_stride, *sums = scratch + i * width;
+                if (simple) {
+                    OF(finish_padded)(&f, bias ? padded : NULL, sums, width);
+                    OF(copy_row)(result, sums, outputs);
+                    if (bits) OF(mark_row)(result, bits + row * ((outputs + 7) / 8), outputs);
+                    continue;
+                }
                 if (add) {
                     const REAL *more = add + row * add_stride;
                     for (int64_t c = 0; c < outputs; c++) sums[c] += more[c];
@@ -210,8 +219,8 @@ int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const u
                                                 g + row * g_stride, gradient, outputs);
                         if (gbias)
                             for (int64_t c = 0; c < outputs; c++) bias_sum[c] += gradient[c];
-                        if (masked) memcpy(masked + row * masked_stride, gradient, outputs * sizeof(REAL));
-                        if (gw) memcpy(xs + i * in_width, x + row * x_stride, inputs * sizeof(REAL));
+                        if (masked) OF(copy_row)(masked + row * masked_stride, gradient, outputs);
+                        if (gw) OF(copy_row)(xs + i * in_width, x + row * x_stride, inputs);
                     }
                     if (gw) OF(block_product_transposed)(gs, outputs, xs, in_width, count, outputs, in_vectors, sum, stride);
                     if (!gx) continue;
@@ -221,7 +230,7 @@ int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const u
                         if (accumulate)
                             for (int64_t c = 0; c < inputs; c++) result[c] += source[c];
                         else
-                            memcpy(result, source, inputs * sizeof(REAL));
+                            OF(copy_row)(result, source, inputs);
                     }
                 }
             }
@@ -253,6 +262,20 @@ int TRISECT(OF(trisect_finish_gradient))(const REAL *g, int64_t g_stride, const 
                                          int relu, int drop, uint32_t threshold, double scale, uint64_t key,
                                          const int64_t *vertices, int threads) {
     OF(finish_t) f = {NULL, relu, drop, threshold, (REAL)scale, key, vertices};
+    if (relu && !drop && !gbias && g_stride == width && out_stride == width && result_stride == width) {
+        /* one long row: narrow ones would cost more to begin than to do */
+        const int64_t size = rows * width, piece = 1 << 14;
+        const REAL slope = relu == 2 ? (REAL)scale : 0;
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t first = 0; first < size; first += piece) {
+            const int64_t last = first + piece < size ? first + piece : size;
+            if (relu == 2)
+                for (int64_t i = first; i < last; i++) result[i] = out[i] > 0 ? g[i] : g[i] * slope;
+            else
+                for (int64_t i = first; i < last; i++) result[i] = out[i] > 0 ? g[i] : 0;
+        }
+        return 0;
+    }
     int64_t groups = rows / 512 < 1 ? 1 : rows / 512 > GROUPS ? GROUPS : rows / 512;
     REAL *sums = allocate(groups * width * sizeof(REAL));
     if (!sums) return 1;

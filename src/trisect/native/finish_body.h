@@ -12,6 +12,17 @@ typedef struct {
     const int64_t *vertices; /* [rows] ids for the noise; NULL: the row's number */
 } OF(finish_t);
 
+/* A call of memcpy costs more than a narrow row. */
+INLINE void OF(copy_row)(REAL *restrict to, const REAL *restrict from, int64_t width) {
+    int64_t c = 0;
+    for (; c + LANES <= width; c += LANES) OF(store)(to + c, OF(load)(from + c));
+    for (int part = LANES / 2; part > 0; part /= 2)
+        if (width & part) {
+            memcpy(to + c, from + c, (size_t)part * sizeof(REAL));
+            c += part;
+        }
+}
+
 INLINE uint64_t OF(finish_key)(const OF(finish_t) * f, int64_t row) {
     return noise_row_key(f->key, f->vertices ? f->vertices[row] : row);
 }
@@ -22,7 +33,7 @@ INLINE void OF(finish_row)(const OF(finish_t) * f, int64_t row, const REAL *x, R
     if (bias)
         for (int64_t c = 0; c < width; c++) y[c] = x[c] + bias[c];
     else if (x != y)
-        memcpy(y, x, width * sizeof(REAL));
+        OF(copy_row)(y, x, width);
     if (f->drop) {
         uint64_t bits = OF(finish_key)(f, row);
         uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32), threshold = f->threshold;
@@ -36,6 +47,18 @@ INLINE void OF(finish_row)(const OF(finish_t) * f, int64_t row, const REAL *x, R
     } else if (f->relu == 2) {
         REAL slope = f->scale;
         for (int64_t c = 0; c < width; c++) y[c] = y[c] < 0 ? y[c] * slope : y[c];
+    }
+}
+
+/* The same without dropout on a row that is padded to whole vectors, in place, with a bias that is padded too. */
+INLINE void OF(finish_padded)(const OF(finish_t) * f, const REAL *bias, REAL *y, int64_t width) {
+    const vec_t slope = OF(fill)(f->relu == 2 ? f->scale : 0), zero = OF(fill)(0);
+    for (int64_t c = 0; c < width; c += LANES) {
+        vec_t v = OF(load)(y + c);
+        if (bias) v += OF(load)(bias + c);
+        if (f->relu == 1) v = OF(choose)(v < zero, zero, v);
+        if (f->relu == 2) v = OF(choose)(v < zero, v * slope, v);
+        OF(store)(y + c, v);
     }
 }
 
@@ -86,6 +109,6 @@ INLINE void OF(finish_row_gradient)(const OF(finish_t) * f, int64_t row, const R
             result[c] = noise_bits(low, high, (uint32_t)c) < threshold ? 0 : scaled;
         }
     } else {
-        memcpy(result, gradient, width * sizeof(REAL));
+        OF(copy_row)(result, gradient, width);
     }
 }
