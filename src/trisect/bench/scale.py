@@ -19,7 +19,7 @@ from trisect.graph.timeline import Timeline
 def run(
     vertices: int = 1_000_000,
     steps: int = 200,
-    transactions: float = 0.6,
+    transactions: float = 1.02,
     life: int = 10,
     model: str = "cd-gcn",
     layers: int = 2,
