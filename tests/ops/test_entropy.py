@@ -87,6 +87,13 @@ def test_a_label_that_is_no_class(label):
         cross_entropy(torch.zeros(2, 2), torch.tensor([1, label]))
 
 
+def test_labels_of_another_integer_type():
+    logits, labels, _ = pair(9, 3, torch.float64, False)
+    assert torch.equal(cross_entropy(logits, labels.int()), cross_entropy(logits, labels))
+
+
 def test_shapes_that_do_not_fit():
+    with pytest.raises(DataError, match=r"weights have shape \(3,\); \(2,\)"):
+        cross_entropy(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(3))
     with pytest.raises(DataError, match=r"\(3, 2\) and labels \(2,\)"):
         cross_entropy(torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64))

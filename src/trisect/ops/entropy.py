@@ -47,10 +47,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None)
             f"logits have shape {tuple(logits.shape)} and labels {tuple(labels.shape)}; [rows, classes] and [rows] are "
             "needed."
         )
-    weights = None if weights is None else weights.to(logits)
+    if weights is not None:
+        weights = weights.to(logits).contiguous()
+        if weights.shape != logits.shape[1:]:
+            raise DataError(f"weights have shape {tuple(weights.shape)}; {tuple(logits.shape[1:])} is needed.")
     if not usable(logits) or logits.shape[1] == 0:
         return functional.cross_entropy(logits, labels, weights, reduction="sum")
-    result: Tensor = _CrossEntropy.apply(logits, labels.contiguous(), weights)  # type: ignore[no-untyped-call]
+    result: Tensor = _CrossEntropy.apply(logits, labels.long().contiguous(), weights)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -11,7 +11,6 @@ Waiting is for tokens alone. A peer that is gone or silent is therefore noticed 
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import warnings
@@ -22,6 +21,8 @@ from itertools import count
 import numpy as np
 import torch
 from torch import Tensor
+
+from trisect.ops.memory import free_bytes
 
 SMALLEST = 1 << 16  # below this a message is cheaper than the word about it
 TOKEN = 5  # integers: slot, its descriptor, its bytes, number of the message, slot that is gone (-1: none)
@@ -188,7 +189,7 @@ class Room:
     @classmethod
     def of_host(cls, processes: int) -> Room:
         """A fair share for one of so many processes."""
-        return cls(int(free_memory() * _SHARE) // max(1, processes))
+        return cls(int(free_bytes(torch.device("cpu")) * _SHARE) // max(1, processes))
 
     def take(self, size: int) -> bool:
         """Whether there is room for so many more, which are then counted."""
@@ -253,15 +254,6 @@ class Mailboxes:
 def no_room() -> Tensor:
     """The token of a message that takes the network."""
     return torch.full((TOKEN,), -1)
-
-
-def free_memory() -> int:
-    """Bytes that the system says are available; 0 where it does not tell."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def _mapped(descriptor: int) -> np.ndarray:
