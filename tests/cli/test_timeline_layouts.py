@@ -113,6 +113,8 @@ def test_every_layout_has_the_result_of_one(
         assert (sent["by_axis"][axis] > 0) == (found["layout"][axis] > 1 and _crosses(config, axis))
     assert found["transfer"].keys() == {"full_bytes", "sent_bytes"}
     assert len(found["memory"]["peak_rss_bytes"]) == found["world"]
+    pss = found["memory"]["peak_pss_bytes"]
+    assert pss is None or (len(pss) == found["world"] and 0 < sum(pss) <= sum(found["memory"]["peak_rss_bytes"]))
     target = folder / f"{config}-{layout}"
     assert len(list(target.glob("events/rank-*.jsonl"))) == found["world"]
     assert json.loads((target / "trace.json").read_text())["traceEvents"]

@@ -141,8 +141,13 @@ def test_several_ranks(tmp_path: Path):
         "by_axis": {"vertex": 0, "layer": 2048, "time": 0, "weights": 0},
         "formula_bytes_per_epoch": 2048,
     }
-    directory.write_summary({**SUMMARY, "world": 2, "communication": sent, "memory": {"peak_rss_bytes": [10, 20]}})
+    several = {**SUMMARY, "world": 2, "communication": sent}
+    memory = {"peak_rss_bytes": [2 << 20, 2 << 20], "peak_pss_bytes": [1 << 20, 2 << 20]}
+    directory.write_summary({**several, "memory": {**memory, "peak_pss_bytes": None}})
+    assert "Together" not in " ".join(parsed(render(directory)).text)
+    directory.write_summary({**several, "memory": memory})
     text = " ".join(parsed(render(directory)).text)
+    assert "Together 3 MiB: a page that ranks share counts once." in text
     assert "rank 1" in text
     assert "transfer" in text
     assert "By formula 2 KiB an epoch, counted 2 KiB." in text

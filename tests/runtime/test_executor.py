@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trisect.errors import LayoutError
-from trisect.runtime import Executor, Ledger, peak_rss_bytes
+from trisect.runtime import Executor, Ledger
 from trisect.schedule import Kind, single
 
 
@@ -48,7 +48,3 @@ def test_ledger_sums_by_axis_and_kind() -> None:
     assert ledger.bytes == ledger.full_bytes == 0
     with pytest.raises(ValueError, match="axis"):
         ledger.add("depth", "halo", 1)
-
-
-def test_peak_memory_is_known() -> None:
-    assert peak_rss_bytes() > 1_000_000

@@ -212,6 +212,8 @@ def test_result_has_what_a_summary_needs(community: Graph) -> None:
     }
     assert result.transfer == {"full_bytes": 0, "sent_bytes": 0}
     assert result.memory["peak_rss_bytes"][0] > 0
+    pss = result.memory["peak_pss_bytes"]
+    assert pss is None or 0 < pss[0] <= result.memory["peak_rss_bytes"][0]
     assert 0 < result.seconds_per_epoch["best"] <= result.seconds_per_epoch["median"]
     assert len(result.loss) == len(result.seconds) == 3
 

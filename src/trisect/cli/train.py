@@ -40,6 +40,7 @@ def train(
     from trisect.cli.ranks import train_on_ranks
     from trisect.config import apply_overrides, load_config, parse_config
     from trisect.report import write_report
+    from trisect.runtime import watched_memory
     from trisect.runtime.world import world_from_environment
     from trisect.train.from_config import prepare, run
     from trisect.train.run_directory import RunDirectory, read_config
@@ -62,15 +63,16 @@ def train(
         arguments += ["--data-dir", str(data_dir)] if data_dir is not None else []
         train_on_ranks(settings, cut, target, arguments, resume=resume, data_dir=data_dir)
         return
-    prepared = prepare(settings, data_dir)
-    sentence(prepared.describe())
-    begin = RunDirectory.reopen if resume else RunDirectory.create
-    directory = begin(target, prepared.config)
-    with directory, Progress(prepared.config.train.epochs) as progress:
-        try:
-            summary = run(prepared, directory, resume=resume, say=progress.say, on_epoch=progress.epoch)
-        except KeyboardInterrupt:
-            raise stopped(target) from None
+    with watched_memory():
+        prepared = prepare(settings, data_dir)
+        sentence(prepared.describe())
+        begin = RunDirectory.reopen if resume else RunDirectory.create
+        directory = begin(target, prepared.config)
+        with directory, Progress(prepared.config.train.epochs) as progress:
+            try:
+                summary = run(prepared, directory, resume=resume, say=progress.say, on_epoch=progress.epoch)
+            except KeyboardInterrupt:
+                raise stopped(target) from None
     progress.metrics(summary)
     try:
         sentence(f"Report: {write_report(directory)}")

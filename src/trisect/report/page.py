@@ -122,6 +122,9 @@ def _costs(summary: Mapping[str, Any]) -> str:
         return '<p class="note">These figures come when the run has ended.</p>'
     peaks = summary["memory"]["peak_rss_bytes"]
     memory = bars([(f"rank {rank}", float(peak), size(peak)) for rank, peak in enumerate(peaks)])
+    own = summary["memory"].get("peak_pss_bytes")
+    if summary["world"] > 1 and own is not None:
+        memory += f'<p class="note">Together {size(sum(own))}: a page that ranks share counts once.</p>'
     sent = summary["communication"]
     if summary["world"] == 1:
         wire = '<p class="note">One rank: nothing is sent.</p>'

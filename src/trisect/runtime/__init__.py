@@ -2,6 +2,6 @@
 
 from trisect.runtime.executor import Executor, Handler, Observer
 from trisect.runtime.ledger import Entry, Ledger
-from trisect.runtime.memory import peak_rss_bytes
+from trisect.runtime.memory import PssWatch, peak_rss_bytes, watched_memory
 
-__all__ = ["Entry", "Executor", "Handler", "Ledger", "Observer", "peak_rss_bytes"]
+__all__ = ["Entry", "Executor", "Handler", "Ledger", "Observer", "PssWatch", "peak_rss_bytes", "watched_memory"]

@@ -19,6 +19,7 @@ from trisect.layout import Layout
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.joined import joined
 from trisect.runtime.ledger import Ledger
+from trisect.runtime.memory import watched_memory
 from trisect.runtime.world import World
 from trisect.train.fit import model_maker
 from trisect.train.from_config import (
@@ -75,7 +76,7 @@ def run_rank(
         torch.set_num_threads(config.train.threads)
     device = rank_device(config, world)
     source = shares if shares is not None else partial(_cut, config, layout, data_dir)
-    with joined(layout, world, device, config.train.timeout, source) as (mesh, folder):
+    with watched_memory(), joined(layout, world, device, config.train.timeout, source) as (mesh, folder):
         gather = Exchange(mesh, Ledger()).gather
         cut = read_cut(folder)
         config = resolve(config, data_dir)

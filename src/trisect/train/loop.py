@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.errors import CheckpointError, ConfigError, RunError
-from trisect.runtime import Executor, peak_rss_bytes
+from trisect.runtime import Executor, PssWatch, peak_rss_bytes, watched_memory
 from trisect.schedule import Action, Kind, evaluation
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser, OptimiserName, WeightDecay
@@ -197,6 +197,10 @@ class Trainer:
 
     def run(self) -> Result:
         """Train until the last epoch, or until patience ends."""
+        with watched_memory() as memory:
+            return self._run(memory)
+
+    def _run(self, memory: PssWatch) -> Result:
         options, seconds, evaluating = self.options, [], 0.0
         # of the latest epoch that brought snapshots to the device: where they are kept, that is the preparation
         transfer = {"full_bytes": self.ledger.full_bytes, "sent_bytes": self.ledger.sent_bytes}
@@ -249,7 +253,7 @@ class Trainer:
             evaluation_seconds=evaluating,
             communication=self._communication(sent),
             transfer={key: int(self.program.total(float(size))) for key, size in transfer.items()},
-            memory={"peak_rss_bytes": [int(peak) for peak in self.program.listed(float(peak_rss_bytes()))]},
+            memory=self._memory(memory),
             modules=self.modules,
             program=self.program,
             stopped_early=self.done < options.epochs,
@@ -263,6 +267,14 @@ class Trainer:
         self.program.begin(epoch)
         self._executor.run(self.program.actions(), epoch=epoch)
         return self._current
+
+    def _memory(self, watch: PssWatch) -> dict[str, list[int] | None]:
+        own = watch.peak()
+        pss = self.program.listed(math.nan if own is None else float(own))
+        return {
+            "peak_rss_bytes": [int(peak) for peak in self.program.listed(float(peak_rss_bytes()))],
+            "peak_pss_bytes": None if any(map(math.isnan, pss)) else [int(peak) for peak in pss],
+        }
 
     def _communication(self, sent: Mapping[str, int]) -> dict[str, Any]:
         by_axis = {axis: int(self.program.total(float(size))) for axis, size in sent.items()}
