@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,51 @@ import yaml
 from trisect.errors import RunError
 from trisect.train.run_directory import RunDirectory
 
-
-def train(config: Mapping[str, Any], layout: str = "", *, timeout: float | None = None) -> dict[str, Any]:
-    """The summary of a run with this configuration under a layout such as `time=2,blocks=4`; its files are removed."""
-    with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
-        path = Path(folder, "config.yaml")
-        path.write_text(yaml.safe_dump(dict(config)))
-        out = Path(folder, "run")
-        command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
-        command += ["--layout", layout] if layout else []
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)  # noqa: S603
-        if done.returncode != 0:
-            raise RunError(f"the run with layout {layout or 'of one rank'!r} failed: {done.stderr.strip()[-2000:]}")
-        return RunDirectory.reopen(out).summary() or {}
+Job = tuple[Mapping[str, Any], str]
 
 
-def peak_gib(summary: Mapping[str, Any]) -> float:
-    """The memory of all ranks together, each at its own peak."""
-    return float(sum(summary["memory"]["peak_rss_bytes"])) / 2**30
+@contextmanager
+def finished(*jobs: Job) -> Iterator[list[RunDirectory]]:
+    """The directories of runs with a configuration under a layout such as `time=2,blocks=4` (`""`: one rank), which
+    are trained at the same time; removed afterwards.
+    """
+    with tempfile.TemporaryDirectory(prefix="trisect-bench-") as name, ExitStack() as stack:
+        outs, runs = [], []
+        for number, (config, layout) in enumerate(jobs):
+            path, out = Path(name, f"{number}.yaml"), Path(name, f"{number}")
+            path.write_text(yaml.safe_dump(dict(config)))
+            command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
+            command += ["--layout", layout] if layout else []
+            errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            run = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603
+            )
+            stack.callback(run.terminate)  # where another one fails, or nobody waits any more
+            outs.append(out)
+            runs.append((run, layout, errors))
+        for run, layout, errors in runs:
+            if run.wait() != 0:
+                errors.seek(0)
+                said = errors.read().strip()[-2000:]
+                raise RunError(f"the run with layout {layout or 'of one rank'!r} failed: {said}")
+        yield [RunDirectory.reopen(out) for out in outs]
+
+
+def train(config: Mapping[str, Any], layout: str = "") -> dict[str, Any]:
+    """The summary of one run."""
+    with finished((config, layout)) as (run,):
+        return run.summary() or {}
+
+
+def rank_gib(summary: Mapping[str, Any]) -> float:
+    """The most memory of a rank."""
+    return float(max(summary["memory"]["peak_rss_bytes"])) / 2**30
+
+
+def together_gib(summary: Mapping[str, Any]) -> float:
+    """The memory of all ranks, each at its own peak; a page that ranks share counts once, where the system tells."""
+    memory = summary["memory"]
+    return float(sum(memory.get("peak_pss_bytes") or memory["peak_rss_bytes"])) / 2**30
 
 
 def timeline_config(

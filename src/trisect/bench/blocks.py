@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trisect.bench._runs import peak_gib, timeline_config, train
+from trisect.bench._runs import rank_gib, timeline_config, train
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
         found.append(
             {
                 "blocks": count,
-                "peak_gib": peak_gib(summary),
+                "peak_gib": rank_gib(summary),
                 "seconds": summary["seconds_per_epoch"]["best"],
                 "loss": summary["loss"][-1],
             }

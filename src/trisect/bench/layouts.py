@@ -6,20 +6,17 @@ measured with `trisect train`: one rank of one thread against two.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from trisect.bench._runs import finished
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
-from trisect.errors import DataError, LayoutError, RunError
+from trisect.errors import DataError, LayoutError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
@@ -142,30 +139,14 @@ def measure_speed(
         "train": {"epochs": epochs, "eval_every": 1000, "checkpoint_every": 1000, "threads": 1},
     }
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
-        path = Path(folder, "config.yaml")
-        path.write_text(yaml.safe_dump(dict(config)))
-        for layout in ("", "vertex=2", "layer=2,chunks=16", "layer=2,chunks=32"):
-            out = Path(folder, layout or "one")
-            command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
-            command += ["--layout", layout] if layout else []
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-            found[layout or "one rank"] = _measured(RunDirectory.reopen(out))
-        half = {**config, "data": {**config["data"], "vertices": vertices // 2}}
-        path.write_text(yaml.safe_dump(half))
-        found["two halves apart"] = _apart(path, [Path(folder, "half-0"), Path(folder, "half-1")])
+    for layout in ("", "vertex=2", "layer=2,chunks=16", "layer=2,chunks=32"):
+        with finished((config, layout)) as (one,):
+            found[layout or "one rank"] = _measured(one)
+    half = {**config, "data": {**config["data"], "vertices": vertices // 2}}
+    # what cores that share caches and memory allow
+    with finished((half, ""), (half, "")) as halves:
+        found["two halves apart"] = max(map(_measured, halves), key=lambda each: float(each["seconds"]))
     return found
-
-
-def _apart(config: Path, outs: Sequence[Path]) -> dict[str, Any]:
-    """Runs at the same time that have nothing to do with each other: what cores that share caches and memory allow."""
-    command = [sys.executable, "-m", "trisect", "train", str(config), "--out"]
-    runs = [subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL) for out in outs]  # noqa: S603
-    codes = [run.wait() for run in runs]
-    if any(codes):
-        raise RunError(f"one of the runs at the same time ended with code {max(codes)}.")
-    measured = [_measured(RunDirectory.reopen(out)) for out in outs]
-    return max(measured, key=lambda one: float(one["seconds"]))
 
 
 def _measured(run: RunDirectory) -> dict[str, Any]:

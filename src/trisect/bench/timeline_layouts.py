@@ -6,19 +6,15 @@ measured with `trisect train`: one rank of one thread against two, turn by turn.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from trisect.bench._runs import finished
 from trisect.data.generate import generate
 from trisect.data.records import TimelineRecord
-from trisect.errors import DataError, RunError
+from trisect.errors import DataError
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout, Temporal
 from trisect.nn.dynamic import DynamicModel
@@ -125,14 +121,13 @@ def measure_speed(
         seconds: dict[str, list[float]] = {}
         waited: list[float] = []
         for _ in range(rounds):
-            with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
-                one, two, *halves = (Path(folder, name) for name in ("one", "two", "half-0", "half-1"))
-                _train([(whole, one, "")])
-                _train([(whole, two, "time=2")])
-                _train([(half, out, "") for out in halves])
-                waited.append(_waited_share(two))
-                for name, outs in {"one rank": [one], "time=2": [two], "two halves apart": halves}.items():
-                    seconds.setdefault(name, []).append(max(map(_best, outs)))
+            with finished((whole, "")) as one, finished((whole, "time=2")) as two:
+                waited.append(_waited_share(two[0]))
+                measured = {"one rank": max(map(_best, one)), "time=2": max(map(_best, two))}
+            with finished((half, ""), (half, "")) as halves:
+                measured["two halves apart"] = max(map(_best, halves))
+            for name, best in measured.items():
+                seconds.setdefault(name, []).append(best)
         found[model] = {
             "seconds": {name: min(several) for name, several in seconds.items()},
             "rounds": seconds,
@@ -157,27 +152,12 @@ def _speed_config(model: str, vertices: int, steps: int, hidden: int, epochs: in
     }
 
 
-def _train(jobs: Sequence[tuple[Mapping[str, Any], Path, str]]) -> None:
-    """Runs (settings, where to, layout) at the same time."""
-    processes = []
-    for config, out, layout in jobs:
-        path = out.with_suffix(".yaml")
-        path.write_text(yaml.safe_dump(dict(config)))
-        command = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
-        command += ["--layout", layout] if layout else []
-        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))  # noqa: S603
-    codes = [process.wait() for process in processes]
-    if any(codes):
-        raise RunError(f"a run of the measurement ended with code {max(codes)}.")
+def _best(run: RunDirectory) -> float:
+    return float((run.summary() or {})["seconds_per_epoch"]["best"])
 
 
-def _best(out: Path) -> float:
-    return float((RunDirectory.reopen(out).summary() or {})["seconds_per_epoch"]["best"])
-
-
-def _waited_share(out: Path) -> float:
+def _waited_share(run: RunDirectory) -> float:
     """Of all ranks' time in the last epoch, the share in transfers, which is mostly waiting."""
-    run = RunDirectory.reopen(out)
     last, total, waited = (run.summary() or {})["epochs"], 0.0, 0.0
     for rank in run.ranks():
         for event in run.events(rank):
