@@ -136,8 +136,9 @@ class Adjacency:
     def transpose(self, *, positions: bool = False) -> Adjacency:
         """The transposed matrix, built once. The transpose of a view is a view of the whole matrix's.
 
-        Its `positions` point into this matrix's `indices`, which views share with the whole. A matrix whose maker knows
-        a shorter way to its transpose (see `with_transpose`) has them only where they are asked for.
+        Its `positions` point into this matrix's `indices`, which views share with the whole. A matrix that is symmetric
+        shares its arrays with its transpose; such a one, and one whose maker knows a shorter way to its transpose (see
+        `with_transpose`), have positions only where they are asked for.
         """
         found = self._cache.get("transpose")
         if isinstance(found, weakref.ref):
@@ -153,7 +154,10 @@ class Adjacency:
             result = known()
         else:
             result = _transpose(self)
+            if not positions and _equal(result, self):
+                result = replace(self, self_start=-self.self_start, positions=None, _cache={})
         self._cache["transpose"] = result
+        self._cache.pop("turn", None)  # it holds arrays, and is not needed again
         # Weak, since a cycle would keep large arrays until the garbage collector's next full pass.
         result._cache["transpose"] = weakref.ref(self)
         return result
@@ -304,6 +308,15 @@ def _lower_bound_torch(indices: Tensor, starts: Tensor, ends: Tensor, bound: int
         low = torch.where(below, middle + 1, low)
         high = torch.where(active & ~below, middle, high)
     return low
+
+
+def _equal(turned: Adjacency, matrix: Adjacency) -> bool:
+    """Whether a new transpose has the very arrays of the matrix."""
+    if matrix.rows != matrix.columns or not matrix.is_plain() or not torch.equal(turned.starts, matrix.starts):
+        return False
+    if not torch.equal(turned.indices, matrix.indices):
+        return False
+    return matrix.values is None or (turned.values is not None and torch.equal(turned.values, matrix.values))
 
 
 def _transpose(matrix: Adjacency) -> Adjacency:

@@ -137,15 +137,17 @@ class Exchange:
         *,
         wire: Wire | None = None,
         mark: int = 0,
+        once: bool = False,
     ) -> None:
         """Begin to send rows; the buffer is kept until `flush`.
 
         Args:
             wire: another form than the run's (`float32`: as the rows are).
             mark: when the buffer may be waited for (see `flush`).
+            once: the like of it is not sent again soon: no memory is kept for it.
         """
         start = time.perf_counter()
-        messages, size = self._outgoing(x.detach(), peer, tag, self.wire if wire is None else wire, key)
+        messages, size = self._outgoing(x.detach(), peer, tag, self.wire if wire is None else wire, key, once=once)
         for message, own in messages:
             work = dist.isend(message, peer, tag=own)
             if work is not None:
@@ -162,7 +164,9 @@ class Exchange:
             raise RuntimeError(f"rank {self.mesh.rank} is not in the group of rank {peer}")
         return incoming
 
-    def _outgoing(self, x: Tensor | Rows, peer: int, tag: int, wire: Wire, key: int) -> tuple[list[_Message], int]:
+    def _outgoing(
+        self, x: Tensor | Rows, peer: int, tag: int, wire: Wire, key: int, *, once: bool
+    ) -> tuple[list[_Message], int]:
         """What is to be sent for some rows, each with its tag; and the bytes of the rows."""
         of = x.of if isinstance(x, Rows) else x
         shape, dtype = wires.form(x.shape[0], x.shape[1], wire, of.dtype)
@@ -170,7 +174,7 @@ class Exchange:
         boxes = self.mesh.mailboxes
         if boxes is None or not boxes.takes(peer, size):
             return [(wires.encode(_plain(x), wire, key), tag)], size
-        found = boxes.outbox(peer).write(shape, dtype)
+        found = boxes.outbox(peer).write(shape, dtype, once=once)
         if found is None:
             return [(no_room(), tag), (wires.encode(_plain(x), wire, key), tag + _PAYLOAD)], size
         place, token = found
@@ -202,6 +206,8 @@ class Exchange:
             else:
                 work.wait()
         self._sending = held
+        if self.mesh.mailboxes is not None:
+            self.mesh.mailboxes.tidy()
 
     def swap(
         self,
@@ -233,12 +239,14 @@ class Exchange:
         *,
         axis: Literal["vertex", "time"] = "vertex",
         wire: Wire | None = None,
+        once: bool = False,
     ) -> Swap:
         """As `swap`, but go on at once: neither is to be touched before `Swap.wait`.
 
         Args:
             outgoing: rows for each way (none for this one).
             places: [rows, width], where those of each way are to be, contiguous; or a shape alone.
+            once: as for `send`.
         """
         start = time.perf_counter()
         form = self.wire if wire is None else wire
@@ -260,7 +268,7 @@ class Exchange:
             rows = outgoing[peer]
             if rows.shape[0]:
                 rows = rows.detach() if isinstance(rows, Tensor) else rows
-                messages, size = self._outgoing(rows, ranks[peer], 0, form, key)
+                messages, size = self._outgoing(rows, ranks[peer], 0, form, key, once=once)
                 operations += [dist.P2POp(dist.isend, message, ranks[peer], tag=tag) for message, tag in messages]
                 total += size
         works = dist.batch_isend_irecv(operations) if operations else []

@@ -4,7 +4,9 @@ A sender has *slots* for each peer: anonymous files (`memfd_create`), mapped by 
 that has them open; nothing is ever left behind. It writes a message straight into a free slot and sends a *token* of a
 few integers through the network, which names the slot. The receiver reads the rows where they lie; when its last tensor
 on them is gone it says so in the slot's first page, and the slot may be written again. Nobody waits for a slot: where
-none is free there is a new one, and where there is no room for it the message takes the network.
+none is free there is a new one, and where there is no room for it the message takes the network. A message whose like
+does not come again soon has a slot for itself, of which the sender keeps no pages, and the receiver none beyond its
+tensors.
 
 Waiting is for tokens alone. A peer that is gone or silent is therefore noticed as everywhere else.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +28,7 @@ from torch import Tensor
 from trisect.ops.memory import free_bytes
 
 SMALLEST = 1 << 16  # below this a message is cheaper than the word about it
-TOKEN = 5  # integers: slot, its descriptor, its bytes, number of the message, slot that is gone (-1: none)
+TOKEN = 5  # integers: slot, its descriptor, its bytes, number of the message, slot not to be kept (-1: none)
 _HEADER = mmap.PAGESIZE
 _STEP = 1 << 20
 _SHARE = 0.25  # of the memory that is free at the start, for all processes of a host
@@ -38,7 +41,7 @@ class Slot:
     number: int
     descriptor: int
     size: int
-    pages: np.ndarray
+    pages: np.ndarray | None
     message: int = 0
 
     @classmethod
@@ -55,10 +58,14 @@ class Slot:
     @property
     def free(self) -> bool:
         """Whether the receiver is done with the last message."""
+        if self.pages is None:
+            return int.from_bytes(os.pread(self.descriptor, 8, 0), sys.byteorder) == self.message
         return int(self.pages[:8].view(np.int64)[0]) == self.message
 
     def rows(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """The place of a message of this shape."""
+        if self.pages is None:
+            raise RuntimeError(f"slot {self.number} is not mapped")
         size = shape[0] * shape[1] * dtype.itemsize
         return torch.from_numpy(self.pages[_HEADER : _HEADER + size]).view(dtype).view(shape)
 
@@ -82,23 +89,32 @@ class Outbox:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._slots: list[Slot] = []
+        self._single: list[Slot] = []
         self._numbers = count()
         self._gone: list[int] = []
 
-    def write(self, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-        """Where to write a message, and the token to send when that is done; None where there is no room."""
+    def write(self, shape: tuple[int, int], dtype: torch.dtype, *, once: bool = False) -> tuple[Tensor, Tensor] | None:
+        """Where to write a message, and the token to send when that is done; None where there is no room.
+
+        Args:
+            once: in a slot of its own, which is not kept.
+        """
+        self.tidy()
         size = shape[0] * shape[1] * dtype.itemsize
+        if once:
+            return self._write_once(size, shape, dtype)
         free = [slot for slot in self._slots if slot.free]
         fitting = min((slot for slot in free if slot.size >= size), key=lambda slot: slot.size, default=None)
         if fitting is None:
             # one that has become too small makes way, so that there are never more than were once on their way
             old = max(free, key=lambda slot: slot.size, default=None)
             if old is not None:
-                self._drop(old)
+                self._drop(old, self._slots)
                 self._gone.append(old.number)
             fitting = self._new(-(-size // _STEP) * _STEP)
             if fitting is None:
                 return None
+            self._slots.append(fitting)
         elif fitting.message:
             fitting.close()
         fitting.message += 1
@@ -106,10 +122,27 @@ class Outbox:
         token = torch.tensor([fitting.number, fitting.descriptor, fitting.size, fitting.message, gone])
         return fitting.rows(shape, dtype), token
 
+    def _write_once(self, size: int, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        slot = self._new(size)
+        if slot is None:
+            return None
+        self._single.append(slot)
+        slot.message = 1
+        rows = slot.rows(shape, dtype)
+        # mapped for as long as it is written
+        slot.pages = None
+        return rows, torch.tensor([slot.number, slot.descriptor, slot.size, slot.message, slot.number])
+
+    def tidy(self) -> None:
+        """Let go of slots for a single message that was read."""
+        for slot in [slot for slot in self._single if slot.free]:
+            self._drop(slot, self._single)
+
     def close(self) -> None:
         """Let go of all slots."""
-        for slot in list(self._slots):
-            self._drop(slot)
+        for slots in (self._slots, self._single):
+            for slot in list(slots):
+                self._drop(slot, slots)
 
     def _new(self, size: int) -> Slot | None:
         if not self._room.take(size):
@@ -120,12 +153,11 @@ class Outbox:
             self._room.give(size)
             self._room.tell()
             return None
-        self._slots.append(slot)
         return slot
 
-    def _drop(self, slot: Slot) -> None:
+    def _drop(self, slot: Slot, slots: list[Slot]) -> None:
         slot.close()
-        self._slots.remove(slot)
+        slots.remove(slot)
         self._room.give(slot.size)
 
 
@@ -155,10 +187,11 @@ class Inbox:
     def read(self, token: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """The rows of the message that a token names, where they lie. The slot is free again when they are gone."""
         number, descriptor, size, message, gone = token.tolist()
-        self._pages.pop(gone, None)
         pages = self._pages.get(number)
         if pages is None:
             pages = self._pages[number] = self._open(descriptor)
+        # a slot for this message alone names itself
+        self._pages.pop(gone, None)
         wanted = shape[0] * shape[1] * dtype.itemsize
         if wanted > size:
             raise RuntimeError(f"a message of {size} bytes was announced where {wanted} are due")
@@ -242,6 +275,11 @@ class Mailboxes:
         if peer not in self._in:
             self._in[peer] = Inbox(self.processes[peer])
         return self._in[peer]
+
+    def tidy(self) -> None:
+        """Let go of what is not kept and was read."""
+        for box in self._out.values():
+            box.tidy()
 
     def close(self) -> None:
         """Let go of everything."""

@@ -3,7 +3,8 @@
 For each layer that is read there are at most two tensors of all columns. One is what readers see: history, over which
 each chunk writes its fresh rows when its turn comes. Where history is not just what the last epoch left, but a mean
 over epochs or fixed for some, a second tensor has it. When all chunks have gone forward, one of the two holds what is
-history from then on, and the other nothing that anybody reads: gradients take its place.
+history from then on, and the other nothing that anybody reads: gradients take its place. Between two epochs there is
+history alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from trisect.errors import CheckpointError
 from trisect.ops.memory import empty
 
 
@@ -84,6 +86,12 @@ class Messages:
                 found.zero_()
         return found
 
+    def end(self) -> None:
+        """The pass is over, backward included: all but history is free for whatever comes before the next one."""
+        none: list[Tensor | None] = [None] * len(self._widths)
+        self._now, self._other = list(none), list(none)
+        self._held.clear()
+
     def release(self) -> None:
         """All have read what they wanted, where nothing is history."""
         if self._passing:
@@ -138,6 +146,13 @@ class Messages:
         """Put back what `history` gave."""
         for name, rows in named.items():
             segment = int(name.partition(".")[2])
+            wanted = (self._columns, self._widths[segment]) if segment < len(self._widths) else None
+            if rows.shape != wanted:
+                needs = "has none" if wanted is None else f"needs {list(wanted)}"
+                raise CheckpointError(
+                    f"The checkpoint has {name!r} of shape {list(rows.shape)}, and the stage {needs} (the graph was cut"
+                    " in another way, or by another release); start a new run, or continue under another layout."
+                )
             self._history[segment] = self._empty(segment).copy_(rows)
 
     def _empty(self, segment: int) -> Tensor:

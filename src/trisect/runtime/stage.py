@@ -57,7 +57,7 @@ class Stage:
         share: the part (one part: the whole graph), its columns own rows and then halo.
         vertices: the user's ids of the columns (of the own rows alone where no layer draws numbers for pairs).
         scale: by how much the gradient of rows read fresh by other chunks is multiplied (technique 3; 1: not at all).
-        stale: whether epochs over chunks, which read history, come at all.
+        stale: whether epochs over chunks, which read history, come at all (on a part of several chunks).
         apart: whether history is more than what the last epoch left: fixed for some (technique 2), or a mean.
         dtype: of the rows.
         aggregated: [rows, in_channels], Â·x of the first layer where it is known.
@@ -84,10 +84,10 @@ class Stage:
         self.rows, self.columns = share.adjacency.rows, share.adjacency.columns
         # history is read where a part has several chunks
         self._chunked = len(share.chunk_rows) > 2
-        self._stale = stale and self._chunked
+        self.stale = stale and self._chunked
         widths = [self._width(segment) for segment in range(len(self.segments) - 1)]
         device = share.adjacency.device
-        self.messages = Messages(widths, self.columns, dtype, device, stale=self._stale, apart=apart)
+        self.messages = Messages(widths, self.columns, dtype, device, stale=self.stale, apart=apart)
         self._saved = Waiting(self.messages)
         self.gradients: list[Collector | None] = [None] * len(widths)
         self.visits: dict[int, dict[Side, Visit]] = {}
@@ -120,6 +120,14 @@ class Stage:
             self._drift.before(self.messages.history(), self.rows)
         self.messages.begin(whole=whole, aside=aside, keep=keep)
 
+    def end(self) -> None:
+        """The pass is over: nothing is held but history, and the visits of chunks whose output is still asked for."""
+        self._saved.drop()
+        self._wanted.clear()
+        self._turned_rows.clear()
+        self.gradients = [None] * len(self.gradients)
+        self.messages.end()
+
     def rows_of(self, chunk: int) -> slice:
         """The own rows of a chunk; all rows where the epoch is whole."""
         if self.whole:
@@ -140,7 +148,7 @@ class Stage:
 
     def forward(self, chunk: int, segment: int, side: Side | None = None) -> None:
         """Run a segment of a chunk, or of one side of it. Its message rows are then in the buffer of the segment."""
-        packs = self._stale and torch.is_grad_enabled()
+        packs = self.stale and torch.is_grad_enabled()
         for visit in self._visits(chunk, side):
             with self._saved.hooks(visit.rows.stop - visit.rows.start) if packs else nullcontext():
                 self._forward(visit, segment)

@@ -164,7 +164,13 @@ class StaticRank:
     def finish(self) -> Tensor:
         """End an epoch: all messages have left. Gives this rank's part of the loss."""
         self.exchange.flush()
+        self.stage.end()
         return torch.stack(self.losses).sum() if self.losses else torch.zeros((), dtype=self.dtype)
+
+    @property
+    def _rare(self) -> bool:
+        """Whether messages are of a kind that does not come in every epoch: of all rows, where chunks are the rule."""
+        return self.stage.whole and self.stage.stale
 
     def _tag(self, action: Action) -> int:
         return action.chunk * 2 + (0 if action.phase is Phase.FORWARD else 1)
@@ -220,8 +226,10 @@ class StaticRank:
         message = tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.chunk).key(str(action))
         kind = "activations" if action.phase is Phase.FORWARD else "gradients"
-        self.exchange.send(message, action.peer, self._tag(action), "layer", kind, key, mark=self._sent)
-        if action.phase is Phase.FORWARD and self.train:
+        self.exchange.send(
+            *(message, action.peer, self._tag(action), "layer", kind, key), mark=self._sent, once=self._rare
+        )
+        if action.phase is Phase.FORWARD:
             self.stage.release(action.chunk)
         self._sent += 1
         self.exchange.flush(self._sent - AHEAD)
@@ -261,10 +269,10 @@ class StaticRank:
             places: list[Tensor | Shape] = list(halo)
             if self.stage.messages.blends:
                 places = [Shape(place.shape[0], place.shape[1], place.dtype) for place in halo]
-            swap = self.exchange.begin_swap(outgoing, places, "halo", key)
+            swap = self.exchange.begin_swap(outgoing, places, "halo", key, once=self._rare)
         else:
             places = [Shape(send.numel(), rows.shape[1], rows.dtype) for send in sends]
-            swap = self.exchange.begin_swap(halo, places, "halo-gradients", key)
+            swap = self.exchange.begin_swap(halo, places, "halo-gradients", key, once=self._rare)
         self._swaps[exchange_of(action)] = swap
 
     def _halo(self, action: Action) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -160,6 +161,12 @@ class CutProgram(RankProgram):
         found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         self._rank.stage.messages.restore(found)
         self._first = 1 if found else None
+        if tensors and not found and self.history is not None and self.mesh.rank == 0:
+            of = next(iter(tensors)).partition(".")[0]
+            warnings.warn(
+                f"The checkpoint's history is that of another layout ({of}); it starts anew with the next epoch.",
+                stacklevel=2,
+            )
 
     def _prefix(self) -> str:
         layout = self.mesh.layout
@@ -187,9 +194,11 @@ class CutProgram(RankProgram):
         self._rank.begin(noise, actions, whole=True, train=False, aside=aside)
         Executor({**self._rank.handlers(), Kind.STEP: lambda action: None}).run(actions)
         self._rank.finish()
-        output, _ = self._rank.stage.output(0)
-        self._rank.stage.visits.clear()
-        return output.detach()
+        visits, found = self._rank.stage.visits, self._x.new_zeros(0)
+        if self._rank.is_last:
+            found = self._rank.stage.output(0)[0].detach()
+        visits.clear()
+        return found
 
     @torch.no_grad()
     def _refresh(self) -> None:
