@@ -133,6 +133,17 @@ def test_a_jump_sends_the_window_anew_and_kept_snapshots_send_nothing() -> None:
     assert (ledger.full_bytes, ledger.sent_bytes) == (0, 0)
 
 
+def test_sorted_events_are_kept_only_where_snapshots_are_not() -> None:
+    timeline = made(4, length=3)
+    for keep, more in ((1 << 20, False), (3000, True)):
+        stream = SnapshotStream(timeline, keep_bytes=keep, prefetch=False)
+        list(stream)
+        window = stream._source._window
+        assert window is not None
+        assert (len(stream._kept) < len(stream)) == more
+        assert (len(window._keys) > timeline.smoothing.length) == more
+
+
 def test_a_failure_in_the_background_is_raised() -> None:
     timeline = made(5)
     stream = SnapshotStream(timeline, prefetch=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from datetime import timedelta
+from typing import Any, Literal
 
 import numpy as np
 
@@ -79,3 +80,28 @@ def offsets_of(steps: Array, count: int | None = None) -> Array:
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
+
+
+def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[Any, str, Period]:
+    """Times as numbers, the unit that a textual period is converted to, and the period."""
+    times = np.asarray(time.detach().cpu() if hasattr(time, "detach") else time)
+    if times.ndim != 1:
+        raise DataError(f"time has the shape {list(times.shape)}; give one time an event.")
+    seconds: Period
+    if isinstance(period, (timedelta, np.timedelta64)):
+        seconds = float(np.timedelta64(period) / np.timedelta64(1, "us")) / 1e6
+    else:
+        seconds = period
+    if times.dtype.kind == "M":
+        missing = np.isnat(times)
+        if missing.any():
+            raise DataError(f"time[{int(missing.argmax())}] is missing (NaT); every event needs a time.")
+        if not isinstance(seconds, str):
+            seconds = round(seconds * 1_000_000_000)
+        return times.astype("datetime64[ns]").astype(np.int64), "ns", seconds
+    if times.dtype.kind not in "iuf" or times.dtype == bool:
+        raise DataError(f"time holds {times.dtype} values; give numbers or datetime64.")
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        place = int((~np.isfinite(times)).argmax())
+        raise DataError(f"time[{place}] is {times[place]}; every time must be finite.")
+    return times, "s", seconds

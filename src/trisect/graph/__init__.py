@@ -4,7 +4,8 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges, normalise, self_loops, symmetrise, validate
 from trisect.graph.graph import Graph
 from trisect.graph.smoothing import Smoothing
-from trisect.graph.timeline import Snapshots, Timeline
+from trisect.graph.snapshots import Snapshots
+from trisect.graph.timeline import Timeline
 
 __all__ = [
     "Adjacency",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trisect.data.generate import generate
-from trisect.data.periods import Period, offsets_of, steps_of
+from trisect.data.periods import Period, numbers_of, offsets_of, steps_of
 from trisect.data.pyg import timeline_from_pyg
 from trisect.data.records import Names, TimelineRecord
 from trisect.errors import DataError
@@ -31,6 +31,7 @@ from trisect.graph.check import (
     weight_array,
 )
 from trisect.graph.smoothing import Smoothing
+from trisect.graph.snapshots import Snapshots
 
 SmoothingLike = Smoothing | Mapping[str, Any] | str | None
 
@@ -190,7 +191,7 @@ class Timeline:
             period: a number in the unit of `time` (seconds for datetime64), or `"1d"`, `"12h"`, `"30min"`, `"1w"`
                 (numbers in `time` are then seconds), or a time difference.
         """
-        times, unit, length = _times(time, period)
+        times, unit, length = numbers_of(time, period)
         source, target = index_array("src", src), index_array("dst", dst)
         for name, size in (("dst", target.numel()), ("time", len(times))):
             if size != source.numel():
@@ -410,51 +411,6 @@ class Timeline:
         return slice(int(self.offsets[now]), int(self.offsets[now + 1]))
 
 
-class Snapshots(Sequence[Adjacency]):
-    """Prepared snapshots of a timeline, each made when it is asked for.
-
-    Within `keep_bytes` (a transpose for each counted in) they are kept, the first that come: epochs read them in a
-    circle, where keeping the most recent would never find one again.
-    """
-
-    def __init__(
-        self, timeline: Timeline, normalisation: Normalisation, self_loops: bool, dtype: torch.dtype, keep_bytes: int
-    ) -> None:
-        self.timeline = timeline
-        self.normalisation: Normalisation = normalisation
-        self.self_loops = self_loops
-        self.dtype = dtype
-        self._kept: dict[int, Adjacency] = {}
-        self._left = keep_bytes
-
-    def __len__(self) -> int:
-        return self.timeline.steps
-
-    def __getitem__(self, step: Any) -> Any:
-        """One snapshot by number, or a further sequence by slice."""
-        if isinstance(step, slice):
-            start, stop, stride = step.indices(len(self))
-            if stride != 1:
-                raise DataError(f"Snapshots are sliced one after the other, not with a stride of {stride}.")
-            part = self.timeline.between(start, max(start, stop))
-            return Snapshots(part, self.normalisation, self.self_loops, self.dtype, self._left)
-        if step < 0:
-            step += len(self)
-        if not 0 <= step < len(self):
-            raise IndexError(f"snapshot {step} of {len(self)}")
-        found = self._kept.get(step)
-        if found is None:
-            found = self.timeline.snapshot(step, self.normalisation, self_loops=self.self_loops, dtype=self.dtype)
-            size = 2 * found.memory_bytes
-            if size <= self._left:
-                self._left -= size
-                self._kept[step] = found
-        return found
-
-    def __iter__(self) -> Iterator[Adjacency]:
-        return (self[step] for step in range(len(self)))
-
-
 def _check_steps(start: int, stop: int, steps: int) -> None:
     if not 0 <= start <= stop <= steps:
         raise DataError(f"The steps {start}..{stop} do not lie within 0..{steps}.")
@@ -462,31 +418,6 @@ def _check_steps(start: int, stop: int, steps: int) -> None:
 
 def _taken(array: Tensor, order: Tensor | None) -> Tensor:
     return array if order is None else array[order]
-
-
-def _times(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[Any, str, Period]:
-    """Times as numbers, the unit that a textual period is converted to, and the period."""
-    times = time.detach().cpu().numpy() if isinstance(time, Tensor) else np.asarray(time)
-    if times.ndim != 1:
-        raise DataError(f"time has the shape {list(times.shape)}; give one time an event.")
-    seconds: Period
-    if isinstance(period, (timedelta, np.timedelta64)):
-        seconds = float(np.timedelta64(period) / np.timedelta64(1, "us")) / 1e6
-    else:
-        seconds = period
-    if times.dtype.kind == "M":
-        missing = np.isnat(times)
-        if missing.any():
-            raise DataError(f"time[{int(missing.argmax())}] is missing (NaT); every event needs a time.")
-        if not isinstance(seconds, str):
-            seconds = round(seconds * 1_000_000_000)
-        return times.astype("datetime64[ns]").astype(np.int64), "ns", seconds
-    if times.dtype.kind not in "iuf" or times.dtype == bool:
-        raise DataError(f"time holds {times.dtype} values; give numbers or datetime64.")
-    if times.dtype.kind == "f" and not np.isfinite(times).all():
-        place = int((~np.isfinite(times)).argmax())
-        raise DataError(f"time[{place}] is {times[place]}; every time must be finite.")
-    return times, "s", seconds
 
 
 def _labelled(y: Tensor | None, steps: int, vertices: int) -> Tensor | None:

@@ -7,7 +7,6 @@ snapshot read of the timeline.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +18,10 @@ from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import Normalisation
 from trisect.graph.difference import ENCODINGS, Encoding, apply, difference, full_bytes
+from trisect.graph.events import RawEvents
+from trisect.graph.sliding import SlidingWindow, slides
+from trisect.graph.snapshots import OnDemand
 from trisect.graph.timeline import Timeline
-from trisect.graph.window import RawEvents, SlidingWindow, slides
 from trisect.ops.memory import empty
 from trisect.runtime.ledger import Ledger
 
@@ -34,7 +35,7 @@ class _Brought:
     sent: int
 
 
-class SnapshotStream(Sequence[Adjacency]):
+class SnapshotStream(OnDemand):
     """Prepared snapshots of a timeline on a device; stands wherever `Timeline.snapshots` stands.
 
     Read step by step it sends what changes; a jump sends the snapshot anew. The next step is made in the background
@@ -48,7 +49,7 @@ class SnapshotStream(Sequence[Adjacency]):
         encoding: `full`, `difference` (of normalised matrices) or `compact` (raw events; the device smooths and
             normalises). All give the same matrices.
         ledger: told the bytes of each snapshot that is brought.
-        keep_bytes: memory for kept snapshots (with their transposes) and for sorted raw events.
+        keep_bytes: memory for kept snapshots (with their transposes) and, where not all fit, for sorted raw events.
         prefetch: whether to make the next step in the background; None: where cores allow.
     """
 
@@ -70,7 +71,7 @@ class SnapshotStream(Sequence[Adjacency]):
         self.timeline = timeline
         self.device = torch.device(timeline.device if device is None else device)
         self.ledger = Ledger() if ledger is None else ledger
-        reserved = min(keep_bytes // 4, _list_bytes(timeline))
+        reserved = min(keep_bytes // 4, _list_bytes(timeline)) if _most_bytes(timeline, dtype) > keep_bytes else 0
         self._left = keep_bytes - reserved
         make = _Compact if encoding == "compact" else _Encoded
         self._source: _Source = make(timeline, normalisation, self_loops, dtype, self.device, encoding, reserved)
@@ -82,17 +83,8 @@ class SnapshotStream(Sequence[Adjacency]):
     def __len__(self) -> int:
         return self.timeline.steps
 
-    def __getitem__(self, step: Any) -> Any:
-        """One snapshot by number, or a further sequence by slice, which shares what is kept."""
-        if isinstance(step, slice):
-            start, stop, stride = step.indices(len(self))
-            if stride != 1:
-                raise DataError(f"Snapshots are sliced one after the other, not with a stride of {stride}.")
-            return _Part(self, range(start, max(start, stop)))
-        if step < 0:
-            step += len(self)
-        if not 0 <= step < len(self):
-            raise IndexError(f"snapshot {step} of {len(self)}")
+    def at(self, step: int) -> Adjacency:
+        """What is kept, on its way, or brought now."""
         found = self._kept.get(step)
         if found is None:
             found = self._take(step)
@@ -107,9 +99,6 @@ class SnapshotStream(Sequence[Adjacency]):
             self._next = after, self._pool.submit(self._source.bring, after)
         return found
 
-    def __iter__(self) -> Iterator[Adjacency]:
-        return (self[step] for step in range(len(self)))
-
     def _take(self, step: int) -> Adjacency:
         """The snapshot that is on its way, or a new one. What was fetched in vain counts as sent too."""
         while self._next is not None:
@@ -121,26 +110,6 @@ class SnapshotStream(Sequence[Adjacency]):
         found = self._source.bring(step)
         self.ledger.add_transfer(found.full, found.sent)
         return found.matrix
-
-
-class _Part(Sequence[Adjacency]):
-    """Consecutive steps of a stream, counted from 0."""
-
-    def __init__(self, source: SnapshotStream, steps: range) -> None:
-        self._source, self._steps = source, steps
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, step: Any) -> Any:
-        if isinstance(step, slice):
-            if step.step not in (None, 1):
-                raise DataError(f"Snapshots are sliced one after the other, not with a stride of {step.step}.")
-            return _Part(self._source, self._steps[step])
-        try:
-            return self._source[self._steps[step]]
-        except IndexError:
-            raise IndexError(f"snapshot {step} of {len(self)}") from None
 
 
 class _Source:
@@ -271,6 +240,15 @@ def event_bytes(timeline: Timeline) -> int:
     """What one raw event takes: both ends as int32, and the weight where there is one."""
     arrays = (timeline.src, timeline.dst, timeline.weight)
     return sum(array.element_size() for array in arrays if array is not None)
+
+
+def _most_bytes(timeline: Timeline, dtype: torch.dtype) -> int:
+    """Of all snapshots and their transposes, if no edge came twice: indices, values and the starts of rows."""
+    offsets, steps = timeline.offsets, range(timeline.first, timeline.first + timeline.steps)
+    first = torch.tensor([timeline.smoothing.first_step(step) for step in steps], dtype=torch.int64)
+    events = int((offsets[steps.start + 1 : steps.stop + 1] - offsets[first]).sum())
+    entries = events * (2 if timeline.undirected else 1) + timeline.steps * timeline.vertices
+    return 2 * (entries * (4 + dtype.itemsize) + 8 * timeline.steps * (timeline.vertices + 1))
 
 
 def _list_bytes(timeline: Timeline) -> int:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trisect.graph.adjacency import Adjacency
+from trisect.graph.snapshots import Steps
 from trisect.nn.dynamic import DynamicModel, Snapshots, first_aggregation
 from trisect.ops.memory import free_bytes as free_bytes
 
 
 def part_of(snapshots: Snapshots, steps: range) -> Snapshots:
     """Consecutive steps as snapshots of their own, counted from 0; what the whole keeps serves them too."""
-    return snapshots if len(steps) == len(snapshots) else _Part(snapshots, steps)
-
-
-class _Part:
-    def __init__(self, source: Snapshots, steps: range) -> None:
-        self._source, self._steps = source, steps
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, step: int) -> Adjacency:
-        return self._source[self._steps[step]]
+    return snapshots if len(steps) == len(snapshots) else Steps(steps, snapshots.__getitem__)
 
 
 def keep_first_aggregation(model: DynamicModel, xs: Tensor, snapshots: Snapshots, budget: int) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,29 +14,11 @@ from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, normalise_block
 from trisect.graph.difference import full_bytes
 from trisect.graph.smoothing import Smoothing
+from trisect.graph.snapshots import Steps
 from trisect.graph.timeline import Timeline
 from trisect.nn.dynamic import first_aggregation
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.timeline_part import StepHalo, TimelinePart
-
-
-class Steps(Sequence[Adjacency]):
-    """The snapshots of some steps, each made when it is asked for."""
-
-    def __init__(self, steps: range, make: Callable[[int], Adjacency]) -> None:
-        self._steps, self._make = steps, make
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    @overload
-    def __getitem__(self, index: int) -> Adjacency: ...
-    @overload
-    def __getitem__(self, index: slice) -> Steps: ...
-    def __getitem__(self, index: int | slice) -> Adjacency | Steps:
-        if isinstance(index, slice):
-            return Steps(self._steps[index], self._make)
-        return self._make(self._steps[index])
 
 
 class KeptRuns:
