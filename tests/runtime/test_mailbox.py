@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,13 +12,6 @@ import torch
 from trisect.runtime.faults import is_lost
 from trisect.runtime.mailbox import SMALLEST, Inbox, Mailboxes, Outbox, Room, Slot
 from trisect.runtime.neighbours import neighbours
-
-_LAUNCH = Path(__file__).parents[1] / "ranks" / "launch.py"
-_spec = importlib.util.spec_from_file_location("launch", _LAUNCH)
-assert _spec is not None
-assert _spec.loader is not None
-launch = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(launch)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without names is Linux's")
 
@@ -82,6 +75,36 @@ def test_a_slot_that_is_too_small_makes_way(boxes: tuple[Outbox, Inbox, Room]) -
         assert inbox.read(sent(outbox, rows(number, count)), (count, 4), torch.float32).equal(rows(number, count))
     assert room.used == 8 * MIB
     assert len(inbox._pages) == 1
+
+
+def test_a_slot_for_one_message_is_not_kept(boxes: tuple[Outbox, Inbox, Room]) -> None:
+    def mapped() -> int:
+        return sum("trisect-" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    outbox, inbox, room = boxes
+    found = inbox.read(sent(outbox, rows(0)), (100_000, 4), torch.float32)
+    before = mapped()
+    written = outbox.write((200_000, 4), torch.float32, once=True)
+    assert written is not None
+    place, token = written
+    place.copy_(rows(1, 200_000))
+    assert mapped() == before + 1
+    del written, place
+    assert mapped() == before
+    outbox.tidy()
+    large = inbox.read(token, (200_000, 4), torch.float32)  # not read before: it was still there
+    assert large.equal(rows(1, 200_000))
+    assert mapped() == before + 1
+    half = large[100_000:]
+    del large
+    outbox.tidy()
+    assert half.equal(rows(1, 200_000)[100_000:])
+    assert room.used > 5 * MIB
+    del half
+    assert mapped() == before
+    assert found.equal(rows(0))
+    sent(outbox, rows(2))  # the next message lets it go
+    assert room.used == 4 * MIB
 
 
 def test_without_room_there_is_no_slot_and_one_warning() -> None:
@@ -155,14 +178,14 @@ def test_neighbours_are_of_the_same_host_and_can_be_read() -> None:
     assert world(probe=10_000) == {}
 
 
-def test_both_transports_give_the_same_bits(tmp_path: Path) -> None:
+def test_both_transports_give_the_same_bits(tmp_path: Path, ranks: ModuleType) -> None:
     options = {"layers": 4, "hidden": 6, "dropout": 0.3}
     cases = [
         {"run": "transports", "module": "transport_cases", "layout": layout, "model": model, "options": options}
         for layout in ({"vertex": 2}, {"layer": 2, "chunks": 3}, {"vertex": 2, "wire": "int8"})
         for model in ("gcn", "gcnii")
     ]
-    for case, results in zip(cases, launch.run_forks(2, cases, tmp_path), strict=True):
+    for case, results in zip(cases, ranks.run_forks(2, cases, tmp_path), strict=True):
         for result in results:
             assert result["same"], case
             assert not result["other"], case
@@ -172,15 +195,15 @@ def test_both_transports_give_the_same_bits(tmp_path: Path) -> None:
             assert result["said"] == [0, 0, 1]
 
 
-def test_messages_between_ranks(tmp_path: Path) -> None:
-    [results] = launch.run_forks(2, [{"run": "messages", "module": "transport_cases"}], tmp_path)
+def test_messages_between_ranks(tmp_path: Path, ranks: ModuleType) -> None:
+    [results] = ranks.run_forks(2, [{"run": "messages", "module": "transport_cases"}], tmp_path)
     for result in results:
         assert result["right"]
         assert result["busy"] == (1 + 2 + 1 + 4 + 4 + 1) * MIB
         assert result["used"] == result["busy"]
 
 
-def test_a_lost_peer_is_noticed_and_leaves_nothing(tmp_path: Path) -> None:
-    [results] = launch.run_forks(2, [{"run": "lost", "module": "transport_cases"}], tmp_path)
+def test_a_lost_peer_is_noticed_and_leaves_nothing(tmp_path: Path, ranks: ModuleType) -> None:
+    [results] = ranks.run_forks(2, [{"run": "lost", "module": "transport_cases"}], tmp_path)
     assert results[0] == {"boxes": True, "lost": True, "left": []}
     assert results[1]["boxes"]

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-
-_LAUNCH = Path(__file__).parents[1] / "ranks" / "launch.py"
-_spec = importlib.util.spec_from_file_location("launch", _LAUNCH)
-assert _spec is not None
-assert _spec.loader is not None
-launch = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(launch)
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gcn", {"layers": 4, "hidden": 6, "dropout": 0.3}),
@@ -44,7 +37,7 @@ def worst(results: list[dict[str, Any]], what: str) -> float:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_exact_cuts_equal_one_process(world: int, tmp_path: Path) -> None:
+def test_exact_cuts_equal_one_process(world: int, tmp_path: Path, ranks: ModuleType) -> None:
     graphs = GRAPHS if world in (2, 4) else GRAPHS[:1]
     cases = [
         {"run": "gradients", "layout": layout, "model": model, "options": options, "graph": graph}
@@ -52,12 +45,12 @@ def test_exact_cuts_equal_one_process(world: int, tmp_path: Path) -> None:
         for graph in graphs
         for model, options in (MODELS if graph == "community" else [MODELS[0], MODELS[3], MODELS[4]])
     ]
-    for case, results in zip(cases, launch.run_ranks(world, cases, tmp_path), strict=True):
+    for case, results in zip(cases, ranks.run_ranks(world, cases, tmp_path), strict=True):
         assert worst(results, "gradient") < 1e-10, case
         assert worst(results, "loss") < 1e-12, case
 
 
-def test_unusual_cuts_are_exact(tmp_path: Path) -> None:
+def test_unusual_cuts_are_exact(tmp_path: Path, ranks: ModuleType) -> None:
     """Parts that do not read each other, a part without training vertices, one with fewer vertices than chunks; waits
     without overlap; ranks that are late at random."""
     common: list[dict[str, Any]] = [
@@ -74,7 +67,7 @@ def test_unusual_cuts_are_exact(tmp_path: Path) -> None:
         if layout.get("vertex") == 2 or "cut" not in setting
         for model, options in (MODELS[0], MODELS[1], MODELS[4])
     ]
-    for case, results in zip(cases, launch.run_ranks(4, cases, tmp_path), strict=True):
+    for case, results in zip(cases, ranks.run_ranks(4, cases, tmp_path), strict=True):
         assert worst(results, "gradient") < 1e-10, case
         assert worst(results, "loss") < 1e-12, case
         if case.get("cut") == "components":
@@ -82,19 +75,19 @@ def test_unusual_cuts_are_exact(tmp_path: Path) -> None:
         assert all(result["bytes"][axis] <= result["formula"][axis] for result in results for axis in result["bytes"])
 
 
-def test_stale_chunks_may_be_empty_or_late(tmp_path: Path) -> None:
+def test_stale_chunks_may_be_empty_or_late(tmp_path: Path, ranks: ModuleType) -> None:
     layout = {"vertex": 2, "layer": 2, "chunks": 4}
     cases = [
         {"run": "stale", "layout": layout, "model": model, "options": options, "scale": 2.0, **setting}
         for setting in ({"cut": "uneven"}, {"delayed": True})
         for model, options in (MODELS[0], MODELS[1], MODELS[4])
     ]
-    for case, results in zip(cases, launch.run_ranks(4, cases, tmp_path), strict=True):
+    for case, results in zip(cases, ranks.run_ranks(4, cases, tmp_path), strict=True):
         assert worst(results, "gradient") < 1e-10, case
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_losses_of_twenty_epochs(world: int, tmp_path: Path) -> None:
+def test_losses_of_twenty_epochs(world: int, tmp_path: Path, ranks: ModuleType) -> None:
     chosen = [MODELS[0], MODELS[1], MODELS[5]]
     cases = [
         {"run": "losses", "layout": layout, "model": model, "options": options}
@@ -102,20 +95,20 @@ def test_losses_of_twenty_epochs(world: int, tmp_path: Path) -> None:
         for model, options in chosen
         if layout != {"vertex": 4} and layout != {"layer": 3}
     ]
-    *right, broken = launch.run_ranks(world, [*cases, {**cases[0], "seed": 10}], tmp_path)
+    *right, broken = ranks.run_ranks(world, [*cases, {**cases[0], "seed": 10}], tmp_path)
     for case, results in zip(cases, right, strict=True):
         assert worst(results, "loss") < 1e-5, case
     assert worst(broken, "loss") > 1e-3
 
 
-def test_bytes_are_those_of_the_formula(tmp_path: Path) -> None:
+def test_bytes_are_those_of_the_formula(tmp_path: Path, ranks: ModuleType) -> None:
     cases = [
         {"run": "gradients", "layout": {**layout, "wire": wire}, "model": model, "options": options}
         for layout in EXACT[4]
         for wire in ("float32", "bfloat16", "int8")
         for model, options in (MODELS[0], MODELS[1], MODELS[6])
     ]
-    for case, results in zip(cases, launch.run_ranks(4, cases, tmp_path), strict=True):
+    for case, results in zip(cases, ranks.run_ranks(4, cases, tmp_path), strict=True):
         sent = {axis: sum(result["bytes"][axis] for result in results) for axis in results[0]["bytes"]}
         assert sent == results[0]["formula"], case
         assert sum(sent.values()) > 0
@@ -126,14 +119,14 @@ def test_bytes_are_those_of_the_formula(tmp_path: Path) -> None:
         assert wire == "float32" or worst(results, "gradient") > 1e-6, case
 
 
-def test_a_wrong_halo_is_seen(tmp_path: Path) -> None:
+def test_a_wrong_halo_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
     case = {"run": "gradients", "layout": {"vertex": 2}, "model": "gcn", "options": MODELS[0][1], "break": "halo"}
-    [results] = launch.run_ranks(2, [case], tmp_path)
+    [results] = ranks.run_ranks(2, [case], tmp_path)
     assert worst(results, "gradient") > 1e-3
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path) -> None:
+def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path, ranks: ModuleType) -> None:
     cases = [
         {"run": "stale", "layout": layout, "model": model, "options": options, **recipe}
         for layout in STALE[world]
@@ -141,7 +134,7 @@ def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path) -> Non
         for recipe in ({"scale": 1.0}, {"scale": 2.0, "period": 3}, {"scale": 2.0, "blend": 0.8})
     ]
     wrong = {"run": "stale", "layout": STALE[world][0], "model": "gcn", "options": MODELS[0][1], "break": "order"}
-    *right, broken = launch.run_ranks(world, [*cases, wrong], tmp_path)
+    *right, broken = ranks.run_ranks(world, [*cases, wrong], tmp_path)
     for case, results in zip(cases, right, strict=True):
         assert worst(results, "gradient") < 1e-10, case
         assert worst(results, "loss") < 1e-12, case

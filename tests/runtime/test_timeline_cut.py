@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-
-_LAUNCH = Path(__file__).parents[1] / "ranks" / "launch.py"
-_spec = importlib.util.spec_from_file_location("launch", _LAUNCH)
-assert _spec is not None
-assert _spec.loader is not None
-launch = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(launch)
 
 Case = dict[str, Any]
 Found = list[tuple[Case, list[Case]]]
@@ -146,7 +138,7 @@ CASES: dict[str, tuple[int, list[Case]]] = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
+def found(tmp_path_factory: pytest.TempPathFactory, ranks: ModuleType) -> Callable[[str], Found]:
     """The results of a test's cases; a world runs when the first test asks for one of its cases."""
     known: dict[str, Found] = {}
 
@@ -155,7 +147,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
             world = CASES[name][0]
             names = [other for other, (size, _) in CASES.items() if size == world]
             cases = [given for other in names for given in CASES[other][1]]
-            results = iter(launch.run_forks(world, cases, tmp_path_factory.mktemp(f"world-{world}")))
+            results = iter(ranks.run_forks(world, cases, tmp_path_factory.mktemp(f"world-{world}")))
             for other in names:
                 known[other] = [(given, next(results)) for given in CASES[other][1]]
         return known[name]
