@@ -31,6 +31,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "links": {"model": {"name": "cd-gcn", "layers": 2, "hidden": 4, "dropout": 0.2}, "task": LINKS},
     "window": {"model": {"name": "tm-gcn", "layers": 2, "hidden": 4, "window": 4}, "task": "node-classification"},
     "evolving": {"model": {"name": "evolvegcn-h", "layers": 2, "hidden": 4}, "task": "node-classification"},
+    "deep": {"model": {"name": "gcnii", "layers": 2, "hidden": 4}, "task": "node-classification"},
     "static": {"model": {"name": "gcn", "layers": 2, "hidden": 4, "dropout": 0.2}, "task": "node-classification"},
 }
 
@@ -165,6 +166,7 @@ def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path) -> None:
         ),
         ("links", "layer=3", "layout.layer is 3, and the model has 2 layers"),
         ("links", "vertex=99", "layout.vertex is 99, more than the timeline's 60 vertices"),
+        ("deep", "time=2", "reads no neighbours, and a timeline is cut only with static models"),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "check"])

@@ -16,9 +16,10 @@ from trisect.config import Config
 from trisect.layout import Layout
 from trisect.report import write_report
 from trisect.runtime.faults import LostRankError, leave, reporting_failures
-from trisect.runtime.launch import launch
+from trisect.runtime.launch import launch, require_room
 from trisect.runtime.world import World, world_from_environment
-from trisect.train.distributed import cut_from_config, run_rank
+from trisect.train.continuing import check_resume
+from trisect.train.distributed import cut_from_config, maker_of, run_rank
 from trisect.train.export import join, pieces_beside, pieces_folder
 from trisect.train.predict_ranks import RunCut, predict_rank
 from trisect.train.run_directory import RunDirectory
@@ -37,7 +38,7 @@ def train_on_ranks(
     world = world_from_environment()
     if world is None:
         try:
-            _start(config, layout, arguments, data_dir)
+            _start(config, layout, arguments, data_dir, target if resume else None)
         except KeyboardInterrupt:
             raise stopped(target) from None
         return
@@ -57,7 +58,7 @@ def predict_on_ranks(directory: RunDirectory, layout: Layout, target: Path, data
             cut(Path(shares))
             command = [sys.executable, "-m", "trisect", *arguments]
             threads = directory.config.train.threads
-            launch(command, layout.world, threads=threads, environment={SHARES: shares})
+            launch(command, layout.world, threads=threads, environment={SHARES: shares}, folders=[shares, folder])
             return join(folder, target, cut.names, cut.vertices, cut.steps, timeline=cut.timeline)
     world.require(layout)
     shares_here = shares_from_launcher()
@@ -104,13 +105,16 @@ def shares_from_launcher() -> Path | None:
     return None if found is None else Path(found)
 
 
-def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path | None) -> None:
-    """Check and cut in this process, then train in others."""
+def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path | None, resumed: Path | None) -> None:
+    """Check and cut in this process, then train in others; `resumed`: the run that goes on."""
     with tempfile.TemporaryDirectory(prefix="trisect-shares-") as folder:
-        cut_from_config(config, layout, Path(folder), data_dir)
+        resolved = cut_from_config(config, layout, Path(folder), data_dir)
+        if resumed is not None:
+            check_resume(resumed, resolved, maker_of(resolved), layout, Path(folder))
+        require_room(layout.world)
         sentence(f"{layout.world} ranks: {_text(layout)}.")
         command = [sys.executable, "-m", "trisect", *arguments]
-        launch(command, layout.world, threads=config.train.threads, environment={SHARES: folder})
+        launch(command, layout.world, threads=config.train.threads, environment={SHARES: folder}, folders=[folder])
 
 
 def _be_rank(

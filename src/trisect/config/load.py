@@ -133,7 +133,11 @@ def layout_mapping(text: str) -> dict[str, Any] | str:
         key, equals, value = item.partition("=")
         if not equals or not value.strip():
             raise LayoutError(f"The layout is {text!r}, but must look like vertex=2,layer=2 or be auto.")
+        if key.strip() in result:
+            raise LayoutError(f"The layout is {text!r}, which gives {key.strip()} twice; give it once.")
         result[key.strip()] = read_yaml(value, f"The layout's {key.strip()}")
+    if not result:
+        raise LayoutError(f"The layout is {text!r}, but must look like vertex=2,layer=2 or be auto.")
     return result
 
 

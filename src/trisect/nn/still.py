@@ -29,8 +29,9 @@ def as_dynamic(model: Model) -> DynamicModel:
         if layer.reads or not layer.spatial:
             what = f"reads {layer.reads[0]} of an earlier layer" if layer.reads else "reads no neighbours"
             raise LayoutError(
-                f"layer {layer} {what}, and a timeline cuts only static models whose layers are all convolutions, such "
-                "as gcn; use one of these or a dynamic model, or leave the layout out."
+                f"The model's layer {layer} {what}, and a timeline is cut only with static models whose layers are all "
+                "convolutions; set model.name to one of these (gcn, sage, gat) or to a dynamic model (cd-gcn), or "
+                "leave the layout out."
             )
     layers = [SpatialTemporal(layer, Still(layer.out_channels)) for layer in model.stack]
     return DynamicModel(layers, normalisation=model.normalisation, self_loops=model.self_loops)

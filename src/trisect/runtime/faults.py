@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trisect.errors import RunError, TrisectError
-from trisect.runtime.world import FAILURES, LAUNCHER, Store, World
+from trisect.runtime.world import FAILURES, FOLDERS, LAUNCHER, Store, World
 
 _SETTLE = 2.0
 _LOST = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timed out", "Connection refused")
@@ -23,7 +24,7 @@ class LostRankError(RunError):
 
 
 def follow_launcher() -> None:
-    """As a rank that our launcher started: leave when it is gone."""
+    """As a rank that our launcher started: leave when it is gone, and take its temporary folders along."""
     launcher = os.environ.get(LAUNCHER)
     if launcher is None:
         return
@@ -33,6 +34,9 @@ def follow_launcher() -> None:
 def _leave_when_alone(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(0.5)
+    # killed, it could not; every rank does, since any of them may be killed as well
+    for folder in filter(None, os.environ.get(FOLDERS, "").split(os.pathsep)):
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -15,12 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trisect.errors import RunError
-from trisect.runtime.world import FAILURES, LAUNCHER
+import torch
+
+from trisect.errors import LayoutError, RunError
+from trisect.ops.memory import free_bytes
+from trisect.runtime.world import FAILURES, FOLDERS, LAUNCHER
 
 _POLL = 0.05
 _GRACE = 5.0
 _SETTLE = 3.0
+_LEAST = 150 << 20  # what a rank takes before it has any data: the interpreter and torch
 
 
 def launch(
@@ -30,6 +34,7 @@ def launch(
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
     given: bytes = b"",
+    folders: Sequence[str | Path] = (),
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
     """Run `command` once a rank on this machine, with the variables that torchrun would set.
@@ -40,12 +45,15 @@ def launch(
     Args:
         threads: for each rank; cores / ranks by default.
         given: what each rank reads from its standard input.
+        folders: temporary ones of the caller, which the ranks remove if this process is killed.
         on_poll: called now and then while the ranks run.
 
     Raises:
         RunError: names the first rank that ended badly, and why; with that rank's exit code where it is the user's
             mistake.
+        LayoutError: there is no room for so many processes.
     """
+    require_room(world)
     share = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
     with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
         ranks: list[subprocess.Popen[bytes]] = []
@@ -64,6 +72,7 @@ def launch(
                     "MASTER_PORT": str(port),
                     LAUNCHER: str(os.getpid()),
                     FAILURES: folder,
+                    FOLDERS: os.pathsep.join(map(str, (folder, *folders))),
                 }
                 with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
                     stdin.write(given)
@@ -85,6 +94,16 @@ def launch(
         on_poll()
         if failure is not None:
             raise failure
+
+
+def require_room(world: int) -> None:
+    """Raise a LayoutError where this machine cannot hold so many ranks, whatever they are to do."""
+    free = free_bytes(torch.device("cpu"))
+    if world * _LEAST > free:
+        raise LayoutError(
+            f"The layout needs {world} ranks, and this machine has {free >> 20} MiB of free memory, where each takes "
+            f"at least {_LEAST >> 20}; use at most {free // _LEAST} ranks, or several hosts with torchrun."
+        )
 
 
 def _watch(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]) -> int | None:

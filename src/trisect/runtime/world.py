@@ -15,9 +15,10 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from trisect.errors import LayoutError
 from trisect.layout import Layout
 
-__all__ = ["FAILURES", "LAUNCHER", "Store", "World", "meet", "world_from_environment"]
+__all__ = ["FAILURES", "FOLDERS", "LAUNCHER", "Store", "World", "meet", "world_from_environment"]
 
 FAILURES = "TRISECT_FAILURES"
+FOLDERS = "TRISECT_FOLDERS"
 LAUNCHER = "TRISECT_LAUNCHER"
 
 _meetings = itertools.count()

@@ -78,7 +78,7 @@ def train_on_ranks(job: Job, graph: Graph | Timeline, recorder: Recorder) -> Fou
         cut(folder / _SHARES)
         told = _Told(folder / _EPOCHS, recorder.epoch)
         command = [sys.executable, "-m", "trisect.train.fit_ranks"]
-        launch(command, job.layout.world, given=_pickled((sys.path, name, job)), on_poll=told.tell)
+        launch(command, job.layout.world, given=_pickled((sys.path, name, job)), folders=[name], on_poll=told.tell)
         from safetensors.torch import load_file
 
         return json.loads((folder / _RESULT).read_text()), load_file(folder / _PARAMETERS)

@@ -19,6 +19,7 @@ from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser, OptimiserName, WeightDecay
 from trisect.train.programs import Program
 from trisect.train.setup import ModelMaker, Setup
+from trisect.train.state import REMEDY, require_state
 from trisect.train.tasks.base import SPLITS, Split, Statistics
 
 Precision = Literal["float32", "float64", "bfloat16"]
@@ -416,19 +417,23 @@ class Trainer:
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Go on from a state that `state_tensors` and `state_meta` gave."""
         for key in ("seed", "precision"):
-            if meta[key] != getattr(self.options, key):
+            if meta.get(key) != getattr(self.options, key):
                 raise CheckpointError(
-                    f"train.{key} is {getattr(self.options, key)!r}, but the checkpoint was made with {meta[key]!r}."
+                    f"train.{key} is {getattr(self.options, key)!r}, but the checkpoint was made with"
+                    f" {meta.get(key)!r}; use that, or start a new run."
                 )
+        for key in self.state_meta():
+            if key not in meta:
+                raise CheckpointError(f"The checkpoint does not say {key!r}; {REMEDY}")
         # as one rank of several, a part of the checkpoint's
-        known = self.modules.state_dict().keys()
-        own = {key: value for key, value in tensors.items() if key in known}
-        try:
-            self.modules.load_state_dict(own)
-        except RuntimeError:
-            raise CheckpointError(
-                "the checkpoint's parameters do not fit the model; were its options changed?"
-            ) from None
+        known = self.modules.state_dict()
+        require_state(
+            {key: tuple(value.shape) for key, value in tensors.items()},
+            {key: tuple(value.shape) for key, value in known.items()},
+            "The checkpoint",
+            whole=len(self.program.listed(0.0)) == 1,
+        )
+        self.modules.load_state_dict({key: value for key, value in tensors.items() if key in known})
         best = {key.removeprefix("best."): value for key, value in tensors.items() if key.startswith("best.")}
         self.best = {key: value.clone() for key, value in best.items() if key in known}
         self.optimiser.load(

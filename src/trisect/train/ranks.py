@@ -21,8 +21,9 @@ from trisect.runtime.static import is_known
 from trisect.train.checkpoint import Shard, write_shard
 from trisect.train.cut_program import CutProgram, stage_bounds
 from trisect.train.loop import TrainOptions
+from trisect.train.monitor import check_monitor
 from trisect.train.run_directory import RunDirectory, RunRecorder
-from trisect.train.setup import ModelMaker, Setup
+from trisect.train.setup import ModelMaker, Setup, check_device
 from trisect.train.shares import Cut, read_share, write_shares
 from trisect.train.supported import require_fit
 from trisect.train.tasks import Place, make_task
@@ -49,6 +50,7 @@ def cut_data(
     method: Method = "metis",
 ) -> None:
     """Check that the layout fits, and write the shares of all ranks; `method` cuts the vertices of a timeline."""
+    check_device(options.device)
     if isinstance(graph, Timeline):
         cut_timeline_data(graph, maker, task, layout, options, folder, method=method)
         return
@@ -57,6 +59,7 @@ def cut_data(
     if not isinstance(model, Model):
         raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
     require_fit(layout, layers=len(model.stack), vertices=graph.vertices)
+    check_monitor(bound, options, model.out_channels, graph.vertices)
     bound.restrict(torch.zeros(0, dtype=torch.int64))
     write_shares(
         graph,

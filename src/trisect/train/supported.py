@@ -13,9 +13,9 @@ from trisect.nn.still import as_dynamic
 
 def require_fit(layout: Layout, *, layers: int, vertices: int) -> None:
     """Raise a LayoutError for a layout that a static model or graph cannot be cut by."""
-    for name in ("time", "blocks"):
+    for name, usual in (("time", 1), ("blocks", 1), ("temporal", "auto")):
         value = getattr(layout, name)
-        if value != 1:
+        if value != usual:
             raise LayoutError(
                 f"layout.{name} is {value or 'auto'}, but the data are one graph, which has no steps; leave {name} out."
             )

@@ -23,6 +23,7 @@ from trisect.train.blocks import keeps_aggregation, with_blocks
 from trisect.train.cut_program import stage_bounds
 from trisect.train.kept import free_bytes
 from trisect.train.loop import TrainOptions
+from trisect.train.monitor import check_monitor
 from trisect.train.setup import AnyModel, ModelMaker, Setup
 from trisect.train.supported import require_timeline_fit
 from trisect.train.tasks import Place, make_task
@@ -52,6 +53,7 @@ def cut_timeline_data(
     made = maker if isinstance(maker, nn.Module) else maker(width, bound.channels)
     training = bound.steps("train").stop
     model = require_timeline_fit(layout, made, training=training, vertices=timeline.vertices)
+    check_monitor(bound, options, model.out_channels, timeline.vertices)
     free = free_bytes(torch.device("cpu")) if free is None else free
     layout = with_blocks(layout, model, timeline, training, options.dtype, free)
     order = choose_order(timeline) if options.order == "auto" else None
