@@ -143,13 +143,7 @@ INLINE void NAME(put)(STORE *restrict out, const ACC *restrict sum, int64_t widt
         for (int64_t f = 0; f < width; f++) out[f] = TO_STORE(sum[f]);
         return;
     }
-    int64_t f = 0;
-    for (; f + LANES <= width; f += LANES) memcpy(out + f, sum + f, sizeof(VEC));
-    for (int part = LANES / 2; part > 0; part /= 2)
-        if (width & part) {
-            memcpy(out + f, sum + f, (size_t)part * sizeof(ACC));
-            f += part;
-        }
+    copy_narrow(out, sum, width * (int64_t)sizeof(ACC), sizeof(VEC), sizeof(ACC));
 }
 
 /* Rows first .. last-1, features offset .. offset+width-1. */

@@ -176,18 +176,7 @@ int TRISECT(trisect_transpose)(const int64_t *starts, const int64_t *ends, const
         for (int64_t r = cut[t]; r < cut[t + 1]; r++)
             for (int64_t k = starts[r]; k < ends[r]; k++)
                 position[t * buckets + ((columns_of[k] - base) >> shift)]++;
-    int64_t sum = 0, largest = 0;
-    for (int64_t b = 0; b < buckets; b++) {
-        bucket_starts[b] = sum;
-        for (int t = 0; t < threads; t++) {
-            int64_t n = position[t * buckets + b];
-            position[t * buckets + b] = sum;
-            sum += n;
-        }
-        if (sum - bucket_starts[b] > largest)
-            largest = sum - bucket_starts[b];
-    }
-    bucket_starts[buckets] = sum;
+    place_buckets(position, buckets, threads, bucket_starts);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int t = 0; t < threads; t++)
         for (int64_t r = cut[t]; r < cut[t + 1]; r++)
@@ -199,7 +188,7 @@ int TRISECT(trisect_transpose)(const int64_t *starts, const int64_t *ends, const
             }
 
     /* Rows already ascend, so that a counting sort by column alone finishes a bucket. */
-    pointers[columns] = sum;
+    pointers[columns] = bucket_starts[buckets];
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t b = 0; b < buckets; b++) {
         int64_t first = b << shift, last = (b + 1) << shift < columns ? (b + 1) << shift : columns;

@@ -12,15 +12,8 @@ typedef struct {
     const int64_t *vertices; /* [rows] ids for the noise; NULL: the row's number */
 } OF(finish_t);
 
-/* A call of memcpy costs more than a narrow row. */
 INLINE void OF(copy_row)(REAL *restrict to, const REAL *restrict from, int64_t width) {
-    int64_t c = 0;
-    for (; c + LANES <= width; c += LANES) OF(store)(to + c, OF(load)(from + c));
-    for (int part = LANES / 2; part > 0; part /= 2)
-        if (width & part) {
-            memcpy(to + c, from + c, (size_t)part * sizeof(REAL));
-            c += part;
-        }
+    copy_narrow(to, from, width * (int64_t)sizeof(REAL), sizeof(vec_t), sizeof(REAL));
 }
 
 INLINE uint64_t OF(finish_key)(const OF(finish_t) * f, int64_t row) {

@@ -20,6 +20,19 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* `bytes` of a narrow row of elements of `element` bytes, by vectors of `vector` bytes and halves, quarters … of one: a
+ * call of memcpy costs more than such a row. Inlined with `vector` and `element` constants, so that none remains. */
+INLINE void copy_narrow(void *restrict to, const void *restrict from, int64_t bytes, const int vector, const int element) {
+    int64_t done = 0;
+    for (; done + vector <= bytes; done += vector)
+        memcpy((char *)to + done, (const char *)from + done, (size_t)vector);
+    for (int part = vector / 2; part >= element; part /= 2)
+        if (bytes & part) {
+            memcpy((char *)to + done, (const char *)from + done, (size_t)part);
+            done += part;
+        }
+}
+
 /* bf16 storage: the upper half of a float32; rounded to nearest even as torch does. */
 INLINE float bf16_to_float(uint16_t value) {
     uint32_t bits = (uint32_t)value << 16;

@@ -171,6 +171,25 @@ static void deal_edges(const Edges *e, int64_t first, int64_t last, int column_b
         deal(e, 0, first, last, column_bits, shift, position, keys, load);
 }
 
+/* position[thread * buckets + bucket]: how many records a thread has for a bucket → where its first goes. bucket_starts:
+   [buckets + 1]. Returns the size of the largest bucket. */
+static int64_t place_buckets(int64_t *position, int64_t buckets, int threads, int64_t *bucket_starts)
+{
+    int64_t sum = 0, largest = 0;
+    for (int64_t b = 0; b < buckets; b++) {
+        bucket_starts[b] = sum;
+        for (int t = 0; t < threads; t++) {
+            int64_t n = position[t * buckets + b];
+            position[t * buckets + b] = sum;
+            sum += n;
+        }
+        if (sum - bucket_starts[b] > largest)
+            largest = sum - bucket_starts[b];
+    }
+    bucket_starts[buckets] = sum;
+    return largest;
+}
+
 /* All records, dealt to buckets in the order of the edges. bucket_starts: [buckets + 1]. Returns the size of the largest
    bucket, or -1 without memory. */
 static int64_t deal_to_buckets(const Edges *e, int64_t first, int64_t last, int column_bits, int shift, int64_t buckets,
@@ -187,18 +206,7 @@ static int64_t deal_to_buckets(const Edges *e, int64_t first, int64_t last, int 
         if (a < b)
             deal_edges(e, a, b, column_bits, shift, position + t * buckets, NULL, NULL);
     }
-    int64_t sum = 0, largest = 0;
-    for (int64_t b = 0; b < buckets; b++) {
-        bucket_starts[b] = sum;
-        for (int t = 0; t < threads; t++) {
-            int64_t n = position[t * buckets + b];
-            position[t * buckets + b] = sum;
-            sum += n;
-        }
-        if (sum - bucket_starts[b] > largest)
-            largest = sum - bucket_starts[b];
-    }
-    bucket_starts[buckets] = sum;
+    const int64_t largest = place_buckets(position, buckets, threads, bucket_starts);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int t = 0; t < threads; t++) {
         int64_t a = first + t * share, b = a + share < last ? a + share : last;

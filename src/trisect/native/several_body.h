@@ -9,13 +9,7 @@ INLINE void NAME(put)(REAL *restrict out, const REAL *restrict from, int64_t wid
         memcpy(out, from, (size_t)room * sizeof(REAL));
         return;
     }
-    int64_t f = 0;
-    for (; f + LANES <= width; f += LANES) memcpy(out + f, from + f, sizeof(VEC));
-    for (int part = LANES / 2; part > 0; part /= 2)
-        if (width & part) {
-            memcpy(out + f, from + f, (size_t)part * sizeof(REAL));
-            f += part;
-        }
+    copy_narrow(out, from, width * (int64_t)sizeof(REAL), sizeof(VEC), sizeof(REAL));
 }
 
 /* Rows first .. last-1, the vectors offset .. offset+vectors-1 of each step. With `steps` and `vectors` constants the
