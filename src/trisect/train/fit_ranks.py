@@ -32,6 +32,7 @@ from trisect.runtime.faults import leave, reporting_failures
 from trisect.runtime.joined import joined
 from trisect.runtime.launch import launch
 from trisect.runtime.ledger import Ledger
+from trisect.runtime.memory import watched_memory
 from trisect.runtime.world import World, world_from_environment
 from trisect.train.loop import Recorder, Result, Trainer, TrainOptions
 from trisect.train.ranks import cut_data, history_of, rank_setup
@@ -93,7 +94,7 @@ def _train(job: Job, world: World, shares: Path | Callable[[Path], None], record
     """One rank's work; what it returns is the same on all."""
     cuda = job.options.device.startswith("cuda")
     device = torch.device(f"cuda:{world.local_rank}" if cuda else "cpu")
-    with joined(job.layout, world, device, job.timeout, shares) as (mesh, folder):
+    with watched_memory(), joined(job.layout, world, device, job.timeout, shares) as (mesh, folder):
         history = history_of(job.layout, job.history)
         setup = rank_setup(read_cut(folder), job.maker, job.task, mesh, job.options, history, world.local_size)
         result = Trainer(setup, job.options, recorder).run()
