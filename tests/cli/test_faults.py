@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from safetensors.torch import load_file
 
 from trisect.train.run_directory import RunDirectory
 
@@ -22,16 +24,36 @@ model: {name: gcn, layers: 2, hidden: 8}
 task: node-classification
 train: {epochs: 1000000, lr: 0.001, eval_every: 10, checkpoint_every: 5, timeout: 5}
 """
+# messages above 64 KiB, which go through shared memory
+WIDE = """
+data: {generate: community, vertices: VERTICES, classes: 3, features: 8, per_class: 10}
+model: {name: gcn, layers: 3, hidden: HIDDEN, dropout: 0.2}
+task: node-classification
+train: {epochs: 1000000, lr: 0.001, eval_every: 10, checkpoint_every: 1, timeout: 8}
+"""
+LONG = """
+data: {generate: evolving, vertices: VERTICES, steps: 6, communities: 3, features: 6}
+model: {name: cd-gcn, layers: 2, hidden: HIDDEN}
+task: node-classification
+train: {epochs: 1000000, lr: 0.001, eval_every: 10, checkpoint_every: 1, timeout: 8}
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """One thread, and a folder of its own for temporary files."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A run that has written a checkpoint and would go on for days."""
-    (folder / "c.yaml").write_text(CONFIG)
+def running(folder: Path, *arguments: str, config: str = CONFIG) -> Iterator[subprocess.Popen[str]]:
+    """A run that has written a checkpoint and would go on for days. Afterwards nothing of it is left but its files."""
+    (folder / "c.yaml").write_text(config)
+    shared = set(os.listdir("/dev/shm"))
     process = subprocess.Popen(
         [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", "run", *arguments],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(folder),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,6 +65,8 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
         _, alive = psutil.wait_procs(children, timeout=10)
         assert not alive
+        assert not list((folder / "tmp").glob("*trisect*"))
+        assert not [name for name in set(os.listdir("/dev/shm")) - shared if "trisect" in name]
     finally:
         for child in children:
             if child.is_running():
@@ -102,13 +126,55 @@ def test_a_stalled_rank_is_named_after_the_timeout(tmp_path: Path) -> None:
     assert taken > 4.0  # the timeout of 5 s, less what had passed of it
 
 
-def test_a_killed_rank_is_named(tmp_path: Path) -> None:
-    with running(tmp_path, "--layout", "layer=2") as process:
-        rank_of(process, 0).kill()
+@pytest.mark.parametrize(
+    ("config", "vertices", "hidden", "layout", "rank", "number"),
+    [
+        (WIDE, 3000, 32, "layer=2,chunks=2", 0, signal.SIGKILL),
+        pytest.param(WIDE, 60_000, 128, "layer=2,chunks=2", 1, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(WIDE, 60_000, 128, "layer=2,chunks=2", 0, signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param(WIDE, 120_000, 128, "vertex=2", 1, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(WIDE, 120_000, 128, "vertex=2", 0, signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param(LONG, 60_000, 64, "time=2,temporal=carry", 1, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(LONG, 60_000, 64, "time=2,temporal=carry", 0, signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_lost_among_shared_rows_is_named_and_the_run_goes_on_to_the_bit(
+    tmp_path: Path, config: str, vertices: int, hidden: int, layout: str, rank: int, number: signal.Signals
+) -> None:
+    text = config.replace("VERTICES", str(vertices)).replace("HIDDEN", str(hidden))
+    with running(tmp_path, "--layout", layout, config=text) as process:
+        lost = rank_of(process, rank)
+        assert any("memfd:trisect" in mapped.path for mapped in lost.memory_maps(grouped=False))
+        lost.send_signal(number)
+        begin = time.monotonic()
         said = ended(process)
+        taken = time.monotonic() - begin
     assert process.returncode == 1
     assert len(said) == 1
-    assert "rank 0 was ended by signal 9 (SIGKILL)" in said[0]
+    if number == signal.SIGKILL:
+        assert f"rank {rank} was ended by signal 9 (SIGKILL)" in said[0]
+    else:
+        assert f"rank {rank} is silent" in said[0]
+        assert taken > 5.0  # the timeout of 8 s, less what had passed of it
+    checkpoint = RunDirectory.reopen(tmp_path / "run").checkpoints.latest()
+    assert checkpoint is not None
+    last = checkpoint.epoch + 2
+    trained(tmp_path, "--resume", "--out", "run", "--set", f"train.epochs={last}")
+    trained(tmp_path, "c.yaml", "--out", "straight", "--layout", layout, "--set", f"train.epochs={last}")
+    losses = [json.loads((tmp_path / name / "summary.json").read_text())["loss"] for name in ("run", "straight")]
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == last
+    for k in range(2):
+        name = f"checkpoints/epoch-{last:06d}/rank-{k:05d}.safetensors"
+        one, two = load_file(tmp_path / "run" / name), load_file(tmp_path / "straight" / name)
+        assert one.keys() == two.keys()
+        assert all(one[key].equal(two[key]) for key in one)
+
+
+def trained(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "trisect", "train", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

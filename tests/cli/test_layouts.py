@@ -122,6 +122,9 @@ def test_more_ranks_than_memory_are_refused_before_ranks_start(
     monkeypatch.setattr(launch, "free_bytes", lambda device: 1000 << 20)
     refused(folder, capfd, ["--layout", "vertex=7"], "The layout needs 7 ranks, and this machine has 1000 MiB")
     launch.require_room(6)
+    capfd.readouterr()
+    assert run_command(["check", str(folder / "c.yaml"), "--layout", "vertex=7"]) == 2
+    assert "The layout needs 7 ranks" in capfd.readouterr().err
 
 
 def refused(folder: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:

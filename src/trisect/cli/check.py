@@ -23,6 +23,8 @@ def check(
 ) -> None:
     """Read the data, build the model, and say what is wrong; writes nothing, trains nothing."""
     from trisect.config import load_config
+    from trisect.runtime.launch import require_room
+    from trisect.runtime.world import world_from_environment
     from trisect.train import from_config
     from trisect.train.estimate import estimate_memory
     from trisect.train.kept import free_bytes
@@ -47,6 +49,8 @@ def check(
     chosen = attempt(lambda: from_config.check_layout(settings))
     if chosen is not None:
         sentence(f"layout: {chosen.world} rank{'s' if chosen.world > 1 else ''}")
+        if world_from_environment() is None:
+            attempt(lambda: require_room(chosen.world))
     device = attempt(lambda: check_device(settings.train.device))
     if device is not None:
         sentence(f"device: {device}")
