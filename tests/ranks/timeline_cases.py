@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +18,14 @@ from trisect.nn import build
 from trisect.nn.dynamic import DynamicModel, first_aggregation
 from trisect.noise import Noise
 from trisect.runtime.exchange import Exchange
-from trisect.runtime.executor import Executor
+from trisect.runtime.executor import Executor, Handler
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.mesh import Mesh, connect
 from trisect.runtime.timeline import TimelineRank
 from trisect.runtime.timeline_part import StepHalo, TimelinePart
 from trisect.runtime.timeline_plan import plan_of
 from trisect.runtime.volume_timeline import timeline_volume
-from trisect.schedule.action import Kind
+from trisect.schedule.action import Action, Kind
 from trisect.schedule.timeline import timeline_schedule
 
 FEATURES, CLASSES = 3, 3
@@ -245,7 +246,11 @@ class Setting:
     def epoch(self, rank: TimelineRank, noise: Noise | None) -> Tensor:
         actions = timeline_schedule(self.layout, self.plan).ranks[self.mesh.rank]
         rank.begin(noise, actions, train=True)
-        Executor({**rank.handlers(), Kind.STEP: lambda action: None}).run(actions)
+        handlers = {**rank.handlers(), Kind.STEP: lambda action: None}
+        if self.case.get("delayed"):
+            delays = random.Random(self.mesh.rank)
+            handlers = {kind: _late(handler, delays) for kind, handler in handlers.items()}
+        Executor(handlers).run(actions)
         return self.exchange.sum_everywhere(rank.finish())
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
@@ -292,6 +297,14 @@ class Setting:
                 if size:
                     total[axis, kind] = total.get((axis, kind), 0) + size
         return total
+
+
+def _late(handler: Handler, delays: random.Random) -> Handler:
+    def run(action: Action) -> None:
+        time.sleep(delays.random() * 0.002)
+        handler(action)
+
+    return run
 
 
 def _break(setting: Setting, rank: TimelineRank) -> None:

@@ -13,16 +13,20 @@ Found = list[tuple[Case, list[Case]]]
 
 # model, its options, the exchanges that fit it
 MODELS: list[tuple[str, Case, tuple[str, ...]]] = [
-    ("cd-gcn", {"hidden": 4}, ("carry", "redistribute")),
+    ("cd-gcn", {"hidden": 4, "dropout": 0.3}, ("carry", "redistribute")),
     ("wd-gcn", {"hidden": 4, "dropout": 0.3}, ("carry", "redistribute")),
     ("evolvegcn-o", {"hidden": 4, "dropout": 0.3}, ("auto",)),
-    ("evolvegcn-h", {"hidden": 4}, ("auto",)),
-    ("tm-gcn", {"hidden": 4, "window": 3}, ("halo", "carry", "redistribute")),
-    ("recurrent", {"hidden": 4, "spatial": "gat", "temporal": "gru", "heads": 2}, ("carry", "redistribute")),
+    ("evolvegcn-h", {"hidden": 4, "dropout": 0.3}, ("auto",)),
+    ("tm-gcn", {"hidden": 4, "window": 3, "dropout": 0.3}, ("halo", "carry", "redistribute")),
+    (
+        "recurrent",
+        {"hidden": 4, "spatial": "gat", "temporal": "gru", "heads": 2, "dropout": 0.3},
+        ("carry", "redistribute"),
+    ),
     ("recurrent", {"hidden": 4, "spatial": "sage", "temporal": "gru", "dropout": 0.3}, ("carry", "redistribute")),
 ]
 ALONG = {"evolvegcn-o": "none", "evolvegcn-h": "carry"}
-CD, TM = MODELS[0][1], MODELS[4][1]
+CD, TM = {"hidden": 4}, {"hidden": 4, "window": 3}
 
 
 def case(layout: Case, model: str, options: Case, **more: Any) -> Case:
@@ -107,7 +111,22 @@ CASES: dict[str, tuple[int, list[Case]]] = {
         ],
     ),
     "layer time": (4, every_model({"time": 2, "layer": 2, "blocks": 3}, evaluate=True)),
-    "layer vertex": (4, every_model({"layer": 2, "vertex": 2, "blocks": 2})),
+    "layer vertex": (4, every_model({"layer": 2, "vertex": 2, "blocks": 2}, evaluate=True)),
+    # ranks that are late at random
+    "delayed": (
+        4,
+        [
+            case({**layout, "blocks": 2}, model, options, delayed=True)
+            for model, options in (("cd-gcn", CD), ("tm-gcn", TM))
+            for layout in (
+                {"time": 4, "temporal": "carry"},
+                {"time": 4, "temporal": "redistribute"},
+                {"time": 2, "layer": 2},
+                {"time": 2, "vertex": 2, "temporal": "redistribute"},
+                {"layer": 2, "vertex": 2},
+            )
+        ],
+    ),
     "all three": (
         8,
         [
