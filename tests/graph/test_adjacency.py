@@ -48,6 +48,7 @@ def test_views_and_their_transposes_equal_dense_slices(matrix: Adjacency, data: 
     assert matrix.entries == turned.entries == matrix.edge_index().shape[1]
     # positions lead back to the entry in the original's arrays
     if turned.entries and matrix.values is not None:
+        turned = matrix.transpose(positions=True)
         assert turned.positions is not None
         entry = turned.entry_positions()
         assert torch.equal(matrix.values[turned.positions[entry].long()], turned.values[entry])
@@ -125,6 +126,20 @@ def test_edge_index_numbers_within_the_block() -> None:
     assert block.self_start == 0
     assert not block.is_plain()
     assert block.compact().is_plain()
+
+
+def test_a_symmetric_matrix_shares_its_arrays_with_its_transpose() -> None:
+    for weights, shared in (((0.5, 2.0, 0.5), True), ((0.5, 2.0, 0.25), False), (None, True)):
+        matrix = adjacency_from_edges([0, 2, 1], [1, 2, 0], weights, vertices=3)
+        turned = matrix.transpose()
+        assert (turned.indices.data_ptr() == matrix.indices.data_ptr()) == shared, weights
+        assert torch.equal(turned.dense(), matrix.dense().T)
+        assert torch.equal(turned.transpose().dense(), matrix.dense())
+        with_positions = matrix.transpose(positions=True)
+        assert with_positions.positions is not None
+        assert with_positions.positions.tolist() == [1, 0, 2]
+    one_way = adjacency_from_edges([0, 1], [1, 2], vertices=3)
+    assert one_way.transpose().indices.data_ptr() != one_way.indices.data_ptr()
 
 
 def test_types_and_memory() -> None:

@@ -83,28 +83,28 @@ def test_a_slot_for_one_message_is_not_kept(boxes: tuple[Outbox, Inbox, Room]) -
 
     outbox, inbox, room = boxes
     found = inbox.read(sent(outbox, rows(0)), (100_000, 4), torch.float32)
-    before = mapped()
-    written = outbox.write((200_000, 4), torch.float32, once=True)
-    assert written is not None
-    place, token = written
-    place.copy_(rows(1, 200_000))
-    assert mapped() == before + 1
-    del written, place
-    assert mapped() == before
-    outbox.tidy()
-    large = inbox.read(token, (200_000, 4), torch.float32)  # not read before: it was still there
-    assert large.equal(rows(1, 200_000))
-    assert mapped() == before + 1
-    half = large[100_000:]
-    del large
-    outbox.tidy()
-    assert half.equal(rows(1, 200_000)[100_000:])
-    assert room.used > 5 * MIB
-    del half
-    assert mapped() == before
+    before, descriptors = mapped(), len(os.listdir("/proc/self/fd"))
+    for dtype in (torch.float32, torch.bfloat16):
+        x = rows(1, 200_000).to(dtype)
+        token = outbox.write_once(x)
+        assert token is not None
+        outbox.tidy()  # not read yet: it stays
+        assert room.used == 2 * MIB + x.nbytes
+        number, descriptor = token[:2].tolist()
+        assert inbox.read(token, (200_000, 4), dtype).equal(x)
+        assert os.fstat(descriptor).st_size < MIB
+        assert mapped() == before
+        assert number not in inbox._pages
+        outbox.tidy()
+        assert room.used == 2 * MIB
+        assert len(os.listdir("/proc/self/fd")) == descriptors
     assert found.equal(rows(0))
-    sent(outbox, rows(2))  # the next message lets it go
-    assert room.used == 4 * MIB
+    unread = outbox.write_once(rows(2))
+    outbox.close()
+    assert room.used == 0
+    assert unread is not None
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        inbox.read(unread, (100_000, 4), torch.float32)
 
 
 def test_without_room_there_is_no_slot_and_one_warning() -> None:

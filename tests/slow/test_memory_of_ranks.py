@@ -46,9 +46,8 @@ def test_peak_memory_falls_as_ranks_are_added(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="1.20 GB against 1.33: the exact start sends whole layers, whose slots stay", strict=True)
 def test_a_stage_with_history_holds_less_than_one_process(tmp_path: Path) -> None:
     """Four stages, on a graph beside which the libraries are small; what a stage holds is in docs/how.md."""
     larger = CONFIG.replace("hidden: 100", "hidden: 100, dropout: 0.5").replace("40000", "120000")
     (tmp_path / "c.yaml").write_text(larger)
-    assert peak(tmp_path, "--layout", "layer=4,chunks=16") < 0.9 * peak(tmp_path)
+    assert peak(tmp_path, "--layout", "layer=4,chunks=16") < 0.8 * peak(tmp_path)

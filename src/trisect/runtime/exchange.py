@@ -174,7 +174,11 @@ class Exchange:
         boxes = self.mesh.mailboxes
         if boxes is None or not boxes.takes(peer, size):
             return [(wires.encode(_plain(x), wire, key), tag)], size
-        found = boxes.outbox(peer).write(shape, dtype, once=once)
+        if once:
+            message = wires.encode(_plain(x), wire, key)
+            word = boxes.outbox(peer).write_once(message)
+            return [(no_room(), tag), (message, tag + _PAYLOAD)] if word is None else [(word, tag)], size
+        found = boxes.outbox(peer).write(shape, dtype)
         if found is None:
             return [(no_room(), tag), (wires.encode(_plain(x), wire, key), tag + _PAYLOAD)], size
         place, token = found

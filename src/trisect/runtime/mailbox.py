@@ -5,8 +5,7 @@ that has them open; nothing is ever left behind. It writes a message straight in
 few integers through the network, which names the slot. The receiver reads the rows where they lie; when its last tensor
 on them is gone it says so in the slot's first page, and the slot may be written again. Nobody waits for a slot: where
 none is free there is a new one, and where there is no room for it the message takes the network. A message whose like
-does not come again soon has a slot for itself, of which the sender keeps no pages, and the receiver none beyond its
-tensors.
+does not come again soon has a slot for itself, which nobody maps: it is written and read as a file, and then empty.
 
 Waiting is for tokens alone. A peer that is gone or silent is therefore noticed as everywhere else.
 """
@@ -17,7 +16,7 @@ import mmap
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trisect.ops.memory import free_bytes
+from trisect.ops.memory import empty, free_bytes
 
 SMALLEST = 1 << 16  # below this a message is cheaper than the word about it
 TOKEN = 5  # integers: slot, its descriptor, its bytes, number of the message, slot not to be kept (-1: none)
@@ -45,12 +44,12 @@ class Slot:
     message: int = 0
 
     @classmethod
-    def create(cls, number: int, size: int) -> Slot:
+    def create(cls, number: int, size: int, *, mapped: bool = True) -> Slot:
         """Room for `size` bytes. Raises OSError where there is none."""
         descriptor = os.memfd_create(f"trisect-{number}", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, _HEADER + size)
-            return cls(number, descriptor, size, _mapped(descriptor))
+            return cls(number, descriptor, size, _mapped(descriptor) if mapped else None)
         except OSError:
             os.close(descriptor)
             raise
@@ -93,16 +92,10 @@ class Outbox:
         self._numbers = count()
         self._gone: list[int] = []
 
-    def write(self, shape: tuple[int, int], dtype: torch.dtype, *, once: bool = False) -> tuple[Tensor, Tensor] | None:
-        """Where to write a message, and the token to send when that is done; None where there is no room.
-
-        Args:
-            once: in a slot of its own, which is not kept.
-        """
+    def write(self, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        """Where to write a message, and the token to send when that is done; None where there is no room."""
         self.tidy()
         size = shape[0] * shape[1] * dtype.itemsize
-        if once:
-            return self._write_once(size, shape, dtype)
         free = [slot for slot in self._slots if slot.free]
         fitting = min((slot for slot in free if slot.size >= size), key=lambda slot: slot.size, default=None)
         if fitting is None:
@@ -122,16 +115,16 @@ class Outbox:
         token = torch.tensor([fitting.number, fitting.descriptor, fitting.size, fitting.message, gone])
         return fitting.rows(shape, dtype), token
 
-    def _write_once(self, size: int, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
-        slot = self._new(size)
+    def write_once(self, rows: Tensor) -> Tensor | None:
+        """Put a message into a slot of its own, which is not kept: the token to send; None where there is no room."""
+        self.tidy()
+        slot = self._new(rows.nbytes, mapped=False)
         if slot is None:
             return None
         self._single.append(slot)
         slot.message = 1
-        rows = slot.rows(shape, dtype)
-        # mapped for as long as it is written
-        slot.pages = None
-        return rows, torch.tensor([slot.number, slot.descriptor, slot.size, slot.message, slot.number])
+        _through(os.pwrite, slot.descriptor, rows.contiguous())
+        return torch.tensor([slot.number, slot.descriptor, slot.size, slot.message, slot.number])
 
     def tidy(self) -> None:
         """Let go of slots for a single message that was read."""
@@ -144,11 +137,11 @@ class Outbox:
             for slot in list(slots):
                 self._drop(slot, slots)
 
-    def _new(self, size: int) -> Slot | None:
+    def _new(self, size: int, *, mapped: bool = True) -> Slot | None:
         if not self._room.take(size):
             return None
         try:
-            slot = Slot.create(next(self._numbers), size)
+            slot = Slot.create(next(self._numbers), size, mapped=mapped)
         except OSError:
             self._room.give(size)
             self._room.tell()
@@ -187,28 +180,40 @@ class Inbox:
     def read(self, token: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         """The rows of the message that a token names, where they lie. The slot is free again when they are gone."""
         number, descriptor, size, message, gone = token.tolist()
-        pages = self._pages.get(number)
-        if pages is None:
-            pages = self._pages[number] = self._open(descriptor)
-        # a slot for this message alone names itself
-        self._pages.pop(gone, None)
         wanted = shape[0] * shape[1] * dtype.itemsize
         if wanted > size:
             raise RuntimeError(f"a message of {size} bytes was announced where {wanted} are due")
+        if gone == number:  # a slot for this message alone
+            return self._read_once(descriptor, message, shape, dtype)
+        self._pages.pop(gone, None)
+        pages = self._pages.get(number)
+        if pages is None:
+            own = self._open(descriptor)
+            try:
+                pages = self._pages[number] = _mapped(own)
+            finally:
+                os.close(own)
         lease = pages[_HEADER : _HEADER + wanted].view(_Lease)
         lease.header, lease.message = pages[:8].view(np.int64), message
         storage = torch.from_numpy(lease).untyped_storage()
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, (shape[1], 1))
 
-    def _open(self, descriptor: int) -> np.ndarray:
+    def _read_once(self, descriptor: int, message: int, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        own = self._open(descriptor)
         try:
-            own = os.open(f"/proc/{self._process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise RuntimeError(f"Connection closed by process {self._process} ({error.strerror})") from error
-        try:
-            return _mapped(own)
+            rows = empty(shape, dtype)
+            _through(_read_into, own, rows)
+            os.pwrite(own, message.to_bytes(8, sys.byteorder), 0)
+            os.ftruncate(own, _HEADER)
+            return rows
         finally:
             os.close(own)
+
+    def _open(self, descriptor: int) -> int:
+        try:
+            return os.open(f"/proc/{self._process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError(f"Connection closed by process {self._process} ({error.strerror})") from error
 
 
 @dataclass(eq=False)
@@ -292,6 +297,20 @@ class Mailboxes:
 def no_room() -> Tensor:
     """The token of a message that takes the network."""
     return torch.full((TOKEN,), -1)
+
+
+def _through(move: Callable[[int, memoryview, int], int], descriptor: int, rows: Tensor) -> None:
+    """Move the bytes of contiguous rows to or from a slot, however many go at once."""
+    left, at = rows.view(torch.uint8).numpy().data.cast("B"), _HEADER
+    while left:
+        moved = move(descriptor, left, at)
+        if not moved:
+            raise RuntimeError(f"Connection closed: {len(left)} bytes of a message are missing")
+        left, at = left[moved:], at + moved
+
+
+def _read_into(descriptor: int, place: memoryview, at: int) -> int:
+    return os.preadv(descriptor, [place], at)
 
 
 def _mapped(descriptor: int) -> np.ndarray:

@@ -141,10 +141,12 @@ class Stage:
         for side, piece in self._pieces_of(chunk):
             part = slice(piece.rows.start - low, piece.rows.stop - low)
             rows, reading = x[part].detach(), Reading()
+            values = {name: value[part].detach() for name, value in shared.items()}
+            gradients = {name: Reading() for name in shared}
             if trained:
                 rows = read_rows(self._token, rows, reading)
-            leaves = {name: value[part].detach().requires_grad_(trained) for name, value in shared.items()}
-            visits[side] = Visit(piece, rows, dict(leaves), reading, leaves)
+                values = {name: read_rows(self._token, value, gradients[name]) for name, value in values.items()}
+            visits[side] = Visit(piece, rows, values, reading, tuple(shared), gradients)
 
     def forward(self, chunk: int, segment: int, side: Side | None = None) -> None:
         """Run a segment of a chunk, or of one side of it. Its message rows are then in the buffer of the segment."""
@@ -244,9 +246,9 @@ class Stage:
         roots = [] if root is None or above is None else [(root, above)]
         for number in ((part.combine,) if part.combine is not None else ()) + part.local:
             if number in visit.written:
-                output, leaf = visit.written.pop(number)
-                if leaf.grad is not None and output is not None:
-                    roots.append((output, leaf.grad))
+                output, reading = visit.written.pop(number)
+                if reading.gradient is not None and output is not None:
+                    roots.append((output, reading.gradient))
         if roots:
             torch.autograd.backward([r for r, _ in roots], [g for _, g in roots])
         if part.combine is not None:
@@ -259,7 +261,7 @@ class Stage:
         names = visits[0].shared_inputs if visits else ()
         of_shared = {
             name: joined_gradients(
-                [(rows, visit.shared_inputs[name].grad) for rows, visit in zip(counts, visits, strict=True)]
+                [(rows, visit.shared_gradients[name].gradient) for rows, visit in zip(counts, visits, strict=True)]
             )
             for name in names
         }
@@ -281,14 +283,18 @@ class Stage:
         """The rows of the stage's output are needed no more; backward finds their place in the graph."""
         for visit in self.visits[chunk].values():
             visit.output = None
+        self.release_shared(chunk)
+
+    def release_shared(self, chunk: int, side: Side | None = None) -> None:
+        """A chunk, or one side of it, has gone forward: the shared inputs' rows are needed no more."""
+        for visit in self._visits(chunk, side):
+            visit.shared.clear()
 
     def add_shared_gradient(self, chunk: int, name: str, gradient: Tensor) -> None:
         """The gradient of a shared input's rows that a later stage has found."""
         low = self.rows_of(chunk).start
         for visit in self._visits(chunk, None):
-            leaf = visit.shared[name]
-            part = gradient[visit.rows.start - low : visit.rows.stop - low]
-            leaf.grad = part if leaf.grad is None else leaf.grad + part
+            visit.shared_gradients[name].add(gradient[visit.rows.start - low : visit.rows.stop - low])
 
     def message_rows(self, segment: int) -> Tensor:
         """The buffer of a segment, [columns, channels]: what its next spatial layer reads."""
@@ -402,9 +408,11 @@ class Stage:
     def _write(self, number: int, x: Tensor, visit: Visit) -> Tensor:
         name = self.layers[number].writes
         if name is not None:
-            leaf = x.detach().requires_grad_(torch.is_grad_enabled())
-            visit.shared[name] = leaf
-            visit.written[number] = (place_in_graph(x), leaf)
+            visit.shared[name] = x.detach()
+            if torch.is_grad_enabled():
+                reading = visit.shared_gradients[name] = Reading()
+                visit.shared[name] = read_rows(self._token, x.detach(), reading)
+                visit.written[number] = (place_in_graph(x), reading)
         return x
 
     def _read(self, visit: Visit, segment: int) -> tuple[Tensor, Callable[[], Tensor] | None]:

@@ -189,6 +189,8 @@ class StaticRank:
                     rows = self.stage.rows_of(action.chunk)
                     self.stage.enter(action.chunk, self.features[rows], {}, trained=False)
                 self.stage.forward(action.chunk, segment, action.side)
+                if self.is_last and segment == len(self.stage.segments) - 1:
+                    self.stage.release_shared(action.chunk, action.side)
 
     def _backward(self, action: Action) -> None:
         last = len(self.stage.segments) - 1

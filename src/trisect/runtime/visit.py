@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Layer
+from trisect.ops.memory import empty
 
 
 @dataclass(frozen=True)
@@ -62,31 +63,50 @@ class Reading:
 
     gradient: Tensor | None = None
     own: Tensor | None = None
+    _summed: bool = False
 
+    @torch.no_grad()
     def add(self, gradient: Tensor | None) -> None:
         """There is more of it."""
-        if gradient is not None:
-            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+        if gradient is None:
+            return
+        if self.gradient is None:
+            self.gradient = gradient
+        elif self._summed:
+            self.gradient += gradient
+        else:
+            # the first may be somebody else's too
+            place = empty(gradient.shape, gradient.dtype, gradient.device)
+            self.gradient = torch.add(self.gradient, gradient, out=place)
+            self._summed = True
 
 
 @dataclass
 class Visit:
     """A piece of a chunk on its way through the stage in one epoch; dictionaries by segment, emptied by backward.
 
-    Of rows that backward begins at, only their place in the graph is held, not the rows.
+    Of rows that backward begins at, only their place in the graph is held, not the rows; of shared inputs, once forward
+    is over, only their gradients.
+
+    Attributes:
+        shared: the shared inputs' rows by name, those that entered and those that the stage's layers wrote.
+        shared_gradients: by name, what backward has found of theirs.
+        shared_inputs: the names of those that entered.
+        written: by layer, where backward begins at the rows that it wrote.
     """
 
     piece: Piece
     x: Tensor | None
     shared: dict[str, Tensor]
     inputs: Reading
-    shared_inputs: dict[str, Tensor]
+    shared_inputs: tuple[str, ...]
+    shared_gradients: dict[str, Reading]
     output: Tensor | None = None
     roots: dict[int, GradientEdge | None] = field(default_factory=dict)
     messages: dict[int, GradientEdge] = field(default_factory=dict)
     leaves: dict[int, Reading] = field(default_factory=dict)
     readings: dict[int, Reading] = field(default_factory=dict)
-    written: dict[int, tuple[GradientEdge | None, Tensor]] = field(default_factory=dict)
+    written: dict[int, tuple[GradientEdge | None, Reading]] = field(default_factory=dict)
 
     @property
     def rows(self) -> slice:

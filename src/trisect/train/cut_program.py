@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -35,7 +35,10 @@ class CutProgram(RankProgram):
         model: the whole model's layers; those of other stages may lie on the meta device.
         task: bound to the labels of all vertices, in partition order.
         bounds: where stages begin (see `StaticRank`).
-        share, x: this rank's part.
+        share: this rank's part.
+        features: gives the part's rows of x; called by the first stage alone, and twice: what is read once, before
+            the first epoch, is not held on to, so that rows that lie in a file and are not read again take no memory.
+        dtype: of all rows.
         positions: of the part's rows among all vertices.
         order: the user's vertex at each position.
         remote: rows that each part reads from others.
@@ -52,7 +55,8 @@ class CutProgram(RankProgram):
         mesh: Mesh,
         bounds: Sequence[int],
         share: Share,
-        x: Tensor,
+        features: Callable[[], Tensor],
+        dtype: torch.dtype,
         positions: slice,
         order: Tensor,
         remote: Sequence[int],
@@ -60,7 +64,8 @@ class CutProgram(RankProgram):
     ) -> None:
         super().__init__(model, decoder, task.restrict(_range(positions)), seed, order[positions])
         self.mesh, self.history = mesh, history
-        self._recipe, self._share, self._bounds, self._x = history, share, list(bounds), x
+        self._recipe, self._share, self._bounds = history, share, list(bounds)
+        self._features, self._dtype = features, dtype
         self._layers: list[Layer] = list(model.stack)
         self._layout = mesh.layout if history is not None else replace(mesh.layout, chunks=1)
         self._exact_layout = replace(mesh.layout, chunks=1)
@@ -79,28 +84,31 @@ class CutProgram(RankProgram):
         sizes = [_stage_bytes(self._layers[a:b]) for a, b in pairwise(bounds)]
         if decoder is not None:
             sizes[-1] += sum(p.numel() * p.element_size() for p in decoder.parameters())
-        volume = static_volume(self._layers, bounds, self._layout, order.numel(), remote, sizes, x.dtype)
+        volume = static_volume(self._layers, bounds, self._layout, order.numel(), remote, sizes, self._dtype)
         self.formula_bytes = sum(volume.values())
         validate(pipeline(self._layout, self._spatial))
 
     def _make_rank(self, share: Share) -> StaticRank:
-        history = self.history
-        return StaticRank(
+        history, first = self.history, self.mesh.stage == 0
+        rank = StaticRank(
             self._layers,
             self._bounds,
             share,
-            self._x,
+            self._features() if first else None,
             self._vertices,
             self._exchange,
             self._chunk_loss,
             scale=1.0 if history is None else history.scale,
             stale=history is not None,
             apart=history is not None and history.apart,
-            dtype=self._x.dtype,
+            dtype=self._dtype,
             extra=[] if self.decoder is None else list(self.decoder.parameters()),
             halo_vertices=self._halo_vertices,
             drift=self._drift,
         )
+        if first:
+            rank.features = self._features()
+        return rank
 
     def _task_of(self, rows: slice) -> BoundTask:
         """The task of some rows of the part."""
@@ -194,10 +202,10 @@ class CutProgram(RankProgram):
         self._rank.begin(noise, actions, whole=True, train=False, aside=aside)
         Executor({**self._rank.handlers(), Kind.STEP: lambda action: None}).run(actions)
         self._rank.finish()
-        visits, found = self._rank.stage.visits, self._x.new_zeros(0)
+        found = torch.zeros(0, dtype=self._dtype, device=self.mesh.device)
         if self._rank.is_last:
             found = self._rank.stage.output(0)[0].detach()
-        visits.clear()
+        self._rank.stage.visits.clear()
         return found
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from trisect.train.loop import TrainOptions
 from trisect.train.monitor import check_monitor
 from trisect.train.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import ModelMaker, Setup, check_device
-from trisect.train.shares import Cut, read_share, write_shares
+from trisect.train.shares import Cut, read_features, read_share, write_shares
 from trisect.train.supported import require_fit
 from trisect.train.tasks import Place, make_task
 from trisect.train.tasks.decoders import Decoder
@@ -104,7 +105,6 @@ def rank_setup(
         decoder.to(options.dtype)
         if last:
             modules["decoder"] = decoder
-    share, x = read_share(cut, mesh.way)
     program = CutProgram(
         model,
         decoder if last else None,
@@ -112,8 +112,9 @@ def rank_setup(
         options.seed,
         mesh=mesh,
         bounds=bounds,
-        share=share,
-        x=x.to(options.dtype),
+        share=read_share(cut, mesh.way),
+        features=partial(read_features, cut, mesh.way, options.dtype),
+        dtype=options.dtype,
         positions=cut.rows(mesh.way),
         order=cut.order,
         remote=cut.remote,

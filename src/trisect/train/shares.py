@@ -24,7 +24,7 @@ from trisect.partition.partition import Partition
 from trisect.train.arrays import load_array, save_array
 from trisect.train.timeline_shares import TimelineCut, is_timeline_cut, read_timeline_cut
 
-_META = "cut.json"
+_META, _FEATURES = "cut.json", "x.npy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def write_shares(
         target = folder / f"part-{part}"
         target.mkdir(parents=True)
         _write_share(share, target)
-        save_array(target / "x.npy", features[slice(*partition.part(part))])
+        save_array(target / _FEATURES, features[slice(*partition.part(part))])
     for name, tensor in (("y", graph.y), ("order", graph.order)):
         if tensor is not None:
             save_array(folder / f"{name}.npy", tensor)
@@ -122,10 +122,15 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
     )
 
 
-def read_share(cut: Cut, part: int) -> tuple[Share, Tensor]:
-    """The share of one part, and its features."""
+def read_features(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
+    """The features of one part, [rows, features]."""
+    return load_array(cut.folder / f"part-{part}" / _FEATURES).to(dtype)
+
+
+def read_share(cut: Cut, part: int) -> Share:
+    """The share of one part."""
     folder = cut.folder / f"part-{part}"
-    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy")}
+    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy") if path.name != _FEATURES}
     rows = arrays["pointers"].numel() - 1
     values = arrays.get("values")
     matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
@@ -135,7 +140,7 @@ def read_share(cut: Cut, part: int) -> tuple[Share, Tensor]:
     send = tuple(tuple(pieces[q * cut.chunks : (q + 1) * cut.chunks]) for q in range(cut.parts))
     first = cut.rows(part).start
     bounds = cut.starts[part * cut.chunks : (part + 1) * cut.chunks + 1]
-    share = Share(
+    return Share(
         part=part,
         adjacency=matrix,
         halo=arrays["halo"],
@@ -143,7 +148,6 @@ def read_share(cut: Cut, part: int) -> tuple[Share, Tensor]:
         send=send,
         chunk_rows=tuple(bound - first for bound in bounds),
     )
-    return share, arrays["x"]
 
 
 def _write_share(share: Share, folder: Path) -> None:
