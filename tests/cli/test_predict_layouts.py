@@ -104,7 +104,10 @@ train: {epochs: 2}
 """
 
 
-@pytest.mark.parametrize("layout", ["time=2", pytest.param("vertex=2", marks=pytest.mark.slow)])
+OTHERS = ["vertex=2", "layer=2", "time=2,vertex=2", "time=2,layer=2", "layer=2,vertex=2"]
+
+
+@pytest.mark.parametrize("layout", ["time=2", *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
 def test_timelines(folder: Path, layout: str) -> None:
     (folder / "timeline.yaml").write_text(TIMELINE)
     trisect(folder, "train", "timeline.yaml", "--out", f"timeline-{layout}", "--layout", layout)
@@ -112,6 +115,7 @@ def test_timelines(folder: Path, layout: str) -> None:
         said = trisect(folder, "predict", f"timeline-{layout}", "--out", out, *chosen)
         assert "(480 rows)" in said
     one, two = read(folder / "one.npz"), read(folder / "two.npz")
+    assert np.array_equal(one["vertex"], two["vertex"])
     assert two["embedding"].shape[:2] == (8, 60)
     assert np.allclose(one["embedding"], two["embedding"], atol=1e-5)
     assert not np.allclose(one["embedding"], np.roll(two["embedding"], 1, 0), atol=1e-5)

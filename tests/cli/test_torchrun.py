@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from safetensors.torch import load_file
 
 CONFIG = """
 data: {generate: community, vertices: 300, classes: 3, features: 8, per_class: 10}
@@ -67,6 +68,27 @@ def test_one_host_has_the_result_of_our_launcher(folder: Path, ours: dict[str, A
     assert found["metrics"] == ours["metrics"]
     assert found["communication"] == ours["communication"]
     assert done.stdout.count("Run directory:") == 1
+
+
+@pytest.mark.slow
+def test_resume_is_to_the_bit(folder: Path, ours: dict[str, Any]) -> None:
+    words = ["train", "c.yaml", "--out", "halves", "--layout", "vertex=2"]
+    for more in (["--set", "train.epochs=2"], ["--resume"]):
+        done = run(folder, [*torchrun(*one_host()), *words, *more])
+        assert done.returncode == 0, done.stderr
+    assert "Continuing after epoch 2" in done.stdout
+    found = summary(folder, "halves")
+    assert found["loss"] == ours["loss"]
+    assert found["metrics"] == ours["metrics"]
+    name = "checkpoints/epoch-000004/rank-00000.safetensors"
+    one, two = load_file(folder / "ours" / name), load_file(folder / "halves" / name)
+    assert one.keys() == two.keys()
+    assert all(one[key].equal(two[key]) for key in one)
+    # what a checkpoint that does not fit is told by ranks that nobody checked before
+    done = run(folder, [*torchrun(*one_host()), *words, "--resume", "--set", "model.hidden=9"])
+    [said] = [line for line in done.stderr.splitlines() if line.startswith("trisect: ")]
+    assert "model.hidden is 9, but the run in" in said
+    assert "exitcode  : 2" in done.stderr
 
 
 @pytest.mark.slow
