@@ -36,10 +36,11 @@ def graph_of(name: str, n: int = 41) -> Tensor:
     """A dense matrix; row i reads column j."""
     generator = torch.Generator().manual_seed(3)
     dense = torch.zeros(n, n, dtype=torch.float64)
-    if name == "community":
+    if name in ("community", "mutual"):
         group = torch.arange(n) * 4 // n
         near = group[:, None] == group[None, :]
         dense = (torch.rand(n, n, generator=generator) < torch.where(near, 0.4, 0.04)).double()
+        dense = torch.maximum(dense, dense.T) if name == "mutual" else dense
     elif name == "star":
         dense[0, :] = 1
         dense[:, 0] = 1

@@ -17,7 +17,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gin", {"layers": 3, "hidden": 6, "train_eps": True}),
     ("pyg", {}),
 ]
-GRAPHS = ["community", "star", "path", "isolated"]
+# edges of `community` and `isolated` go one way, so that halo gradients are added up where they arrive
+GRAPHS = ["community", "mutual", "star", "path", "isolated"]
 EXACT: dict[int, list[dict[str, int]]] = {
     1: [{}],
     2: [{"vertex": 2}, {"layer": 2}],
@@ -38,12 +39,12 @@ def worst(results: list[dict[str, Any]], what: str) -> float:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_exact_cuts_equal_one_process(world: int, tmp_path: Path, ranks: ModuleType) -> None:
-    graphs = GRAPHS if world in (2, 4) else GRAPHS[:1]
+    graphs = GRAPHS if world in (2, 4) else GRAPHS[:2]
     cases = [
         {"run": "gradients", "layout": layout, "model": model, "options": options, "graph": graph}
         for layout in EXACT[world]
         for graph in graphs
-        for model, options in (MODELS if graph == "community" else [MODELS[0], MODELS[3], MODELS[4]])
+        for model, options in (MODELS if graph in GRAPHS[:2] else [MODELS[0], MODELS[3], MODELS[4]])
     ]
     for case, results in zip(cases, ranks.run_ranks(world, cases, tmp_path), strict=True):
         assert worst(results, "gradient") < 1e-10, case
@@ -59,6 +60,8 @@ def test_unusual_cuts_are_exact(tmp_path: Path, ranks: ModuleType) -> None:
         {"cut": "uneven"},
         {"overlap": False},
         {"delayed": True},
+        {"graph": "mutual", "cut": "uneven"},
+        {"graph": "mutual", "delayed": True},
     ]
     cases = [
         {"run": "gradients", "layout": layout, "model": model, "options": options, **setting}
@@ -103,10 +106,13 @@ def test_losses_of_twenty_epochs(world: int, tmp_path: Path, ranks: ModuleType) 
 
 def test_bytes_are_those_of_the_formula(tmp_path: Path, ranks: ModuleType) -> None:
     cases = [
-        {"run": "gradients", "layout": {**layout, "wire": wire}, "model": model, "options": options}
+        {"run": "gradients", "layout": {**layout, "wire": wire}, "model": model, "options": options, "graph": graph}
         for layout in EXACT[4]
         for wire in ("float32", "bfloat16", "int8")
-        for model, options in (MODELS[0], MODELS[1], MODELS[6])
+        for graph, (model, options) in [
+            *(("community", MODELS[k]) for k in (0, 1, 6)),
+            *(("mutual", MODELS[k]) for k in (0, 1)),
+        ]
     ]
     for case, results in zip(cases, ranks.run_ranks(4, cases, tmp_path), strict=True):
         sent = {axis: sum(result["bytes"][axis] for result in results) for axis in results[0]["bytes"]}
@@ -121,8 +127,8 @@ def test_bytes_are_those_of_the_formula(tmp_path: Path, ranks: ModuleType) -> No
 
 def test_a_wrong_halo_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
     case = {"run": "gradients", "layout": {"vertex": 2}, "model": "gcn", "options": MODELS[0][1], "break": "halo"}
-    [results] = ranks.run_ranks(2, [case], tmp_path)
-    assert worst(results, "gradient") > 1e-3
+    for results in ranks.run_ranks(2, [{**case, "graph": graph} for graph in GRAPHS[:2]], tmp_path):
+        assert worst(results, "gradient") > 1e-3
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])

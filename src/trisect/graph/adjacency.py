@@ -174,6 +174,11 @@ class Adjacency:
         self._cache["transpose"] = turned
         return self
 
+    def is_symmetric(self) -> bool:
+        """Whether the matrix, with its values, is its own transpose (which is built for the answer)."""
+        turned = self.transpose()
+        return self.shape == turned.shape and self.indices.data_ptr() == turned.indices.data_ptr()
+
     def entry_positions(self) -> Tensor:
         """int64 [entries]: where the block's entries, row by row, stand in `indices`."""
         lengths = self.ends - self.starts

@@ -194,6 +194,10 @@ class Collector:
             self.blank = False
         return total
 
+    def place(self, block: Adjacency) -> Tensor | None:
+        """Where the gradient of a block's rows is best written before it is added, [rows, features]; None: anywhere."""
+        return None
+
     def _place(self) -> Tensor:
         """Memory for the sum, taken when it is first needed."""
         if self._total is None:

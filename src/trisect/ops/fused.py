@@ -249,7 +249,8 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
-        gradient, gbias = finish_gradient(rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2])
+        place = ctx.collector.place(ctx.adjacency) if needs[0] and ctx.collector is not None else None
+        gradient, gbias = finish_gradient(rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2], place)
         gmessage = None
         if needs[0] and ctx.collector is not None:
             ctx.collector.add(gradient, ctx.adjacency)
@@ -290,7 +291,11 @@ class _ConvolveDense(torch.autograd.Function):
         needs = ctx.needs_input_grad
         gradient = rows_contiguous(gradient)
         share = ctx.share
-        g_support = empty((gradient.shape[0], ctx.inputs), gradient.dtype) if needs[0] or needs[3] else None
+        g_support = None
+        if needs[0] and ctx.collector is not None and not needs[3]:
+            g_support = ctx.collector.place(ctx.adjacency)
+        if g_support is None and (needs[0] or needs[3]):
+            g_support = empty((gradient.shape[0], ctx.inputs), gradient.dtype)
         # The small matrix takes the factor, so that g_support is the gradient of `add` as it stands.
         factor = share if needs[3] and share != 0.0 else 1.0
         gw, gbias = product_gradient(

@@ -30,6 +30,7 @@ class Share:
             counted from the first halo row.
         send: send[q][c] = the own rows (int64, ascending) of chunk c that part q reads.
         chunk_rows: chunk c is the own rows chunk_rows[c] .. chunk_rows[c+1]-1.
+        symmetric: whether the whole matrix is its own transpose: then what reads a row is what it reads.
     """
 
     part: int
@@ -38,6 +39,7 @@ class Share:
     receive: tuple[tuple[tuple[int, int], ...], ...]
     send: tuple[tuple[Tensor, ...], ...]
     chunk_rows: tuple[int, ...]
+    symmetric: bool = False
 
     @property
     def rows(self) -> int:
@@ -79,7 +81,7 @@ def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
     )
     chunk_rows = tuple(s - first for s in partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1])
     send = _send_lists(adjacency, partition, part)
-    return Share(part, reach.adjacency, reach.others, receive, send, chunk_rows)
+    return Share(part, reach.adjacency, reach.others, receive, send, chunk_rows, adjacency.is_symmetric())
 
 
 def merge_chunks(share: Share, factor: int) -> Share:

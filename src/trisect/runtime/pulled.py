@@ -1,9 +1,12 @@
-"""Gradients of rows that chunks read, summed up for one chunk at a time.
+"""Gradients of rows that were read, pulled by the rows themselves instead of pushed to them.
 
 When backward comes to a chunk, all that read it fresh are done. Their gradients, kept by the rows that they belong to,
 are then read through the transposed adjacency: each row of the chunk is written once, where adding to the rows of other
 chunks would go over most of the memory again for every chunk. Chunks that read it as history are not done yet; entries
 of the matrix that belong to them are left out, on average half of all.
+
+Between ways it is the same: where the matrix is symmetric, the rows of other parts that read a part's own are its halo.
+Their gradients come into the halo's places as the rows themselves did, and nothing is added up on arrival.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ from trisect.ops.memory import empty
 
 
 class Pulled(Collector):
-    """What the chunks of one segment have given so far, for a part without halo.
+    """What the rows of one segment have given so far.
 
     Args:
-        adjacency: [rows, rows] of the part.
+        adjacency: [rows, columns] of the part; with a halo, of a symmetric matrix.
         features, dtype: of a gradient row.
-        turned: gives rows of the transposed adjacency, with entries of chunks that are done, or being done, alone.
-        memory: gives [rows, features], where gradients are kept.
+        turned: gives, for some own rows, what reads them, with entries of chunks that are done, or being done, alone.
+        memory: gives [columns, features], where gradients are kept.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class Pulled(Collector):
         turned: Callable[[slice], Adjacency],
         memory: Callable[[], Tensor] | None = None,
     ) -> None:
-        super().__init__((adjacency.rows, features), dtype, adjacency.device, memory=memory)
+        super().__init__((adjacency.columns, features), dtype, adjacency.device, memory=memory)
         self._turned = turned
         self._given: set[int] = set()
         self._own: dict[int, Tensor] = {}
@@ -49,6 +52,15 @@ class Pulled(Collector):
         self._given.clear()
         self._own.clear()
         self._rest = None
+
+    def rows(self) -> Tensor:
+        """What was given, by the row that it came from, [columns, features]."""
+        return self._place()
+
+    def place(self, block: Adjacency) -> Tensor | None:
+        """Where the gradient of the block's rows may be written before it is added; None where something is already."""
+        first = block.self_start
+        return None if first in self._given else self._place()[first : first + block.rows]
 
     @torch.no_grad()
     def add(
@@ -69,6 +81,8 @@ class Pulled(Collector):
             gradient = gradient * row_scale[:, None]
         if first in self._given:
             place.add_(gradient, alpha=alpha)
+        elif gradient.data_ptr() == place.data_ptr():
+            _ = place if alpha == 1.0 else place.mul_(alpha)
         elif alpha == 1.0:
             place.copy_(gradient)
         else:

@@ -304,6 +304,13 @@ class Stage:
         """The gradients of the buffer's rows as far as they are known, [columns, channels]."""
         return self._collector(segment).rows()
 
+    @property
+    def pulls(self) -> bool:
+        """Whether a row's gradient is read from the rows that read it, those of other parts included: then what the
+        halo's places hold are the gradients that these rows were given.
+        """
+        return self.whole and self._collects and self.share.symmetric and self.columns > self.rows
+
     def _width(self, segment: int) -> int:
         number = self.segments[segment].prepare
         if number is None:
@@ -315,7 +322,7 @@ class Stage:
         if collector is None:
             adjacency, width = self.share.adjacency, self._width(segment)
             memory = None if self.whole else partial(self.messages.place_for_gradients, segment)
-            if self.whole or self.columns > self.rows or not self._collects:
+            if not self._collects or (not self.pulls if self.whole else self.columns > self.rows):
                 collector = Collector((self.columns, width), self.dtype, adjacency.device, self._awaited, memory)
             else:
                 collector = Pulled(adjacency, width, self.dtype, self._turned, memory)
@@ -341,6 +348,9 @@ class Stage:
 
     def _turned(self, rows: slice) -> Adjacency:
         """Rows of the transposed adjacency without entries of chunks that backward has not come to."""
+        if self.whole:
+            # of a symmetric matrix
+            return self.share.adjacency.rows_between(rows.start, rows.stop)
         found = self._turned_rows.get(rows.start)
         if found is None:
             done = ~self._waiting
@@ -437,7 +447,7 @@ class Stage:
 
     def _adds(self, piece: Piece) -> bool:
         """Whether the piece adds to what others give; a piece of all rows gives all there is."""
-        return piece.reads is None and piece.rows.stop - piece.rows.start < self.rows
+        return piece.reads is None and (self.pulls or piece.rows.stop - piece.rows.start < self.rows)
 
     def _collect(self, visit: Visit, segment: int) -> None:
         """Add what autograd found of the gradient of the rows that a piece read."""
@@ -449,6 +459,8 @@ class Stage:
         collector = self._collector(segment)
         if isinstance(collector, Pulled) and piece.reads is None:
             collector.close(piece.rows)
+            if reading.gradient is not None and self.columns > self.rows:
+                raise RuntimeError("a layer that collects has read its message in another way than by a sum")
             if reading.gradient is not None:
                 collector.add_rest(reading.gradient)
             if reading.own is not None and reading.own.grad is not None:
@@ -479,7 +491,7 @@ class Stage:
         leaf, edge = visit.leaves.pop(segment, None), visit.messages.pop(segment, None)
         collector = self._collector(segment)
         if isinstance(collector, Pulled):
-            total = collector.of_rows(visit.rows, self.scale)
+            total = collector.of_rows(visit.rows, 1.0 if self.whole else self.scale)
         else:
             total = collector.rows()[visit.rows]
         if edge is not None:

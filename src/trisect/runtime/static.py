@@ -25,6 +25,8 @@ from trisect.schedule.simulate import exchange_of
 
 # So many messages of a rank may be on their way in each direction; their buffers are held.
 AHEAD = 8
+# So many may lie in mapped memory that the next stage has not done with.
+UNREAD = 4
 
 
 def shared_across(layers: Sequence[Layer], boundary: int) -> tuple[str, ...]:
@@ -228,9 +230,9 @@ class StaticRank:
         message = tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.chunk).key(str(action))
         kind = "activations" if action.phase is Phase.FORWARD else "gradients"
-        self.exchange.send(
-            *(message, action.peer, self._tag(action), "layer", kind, key), mark=self._sent, once=self._rare
-        )
+        # where the peer falls behind, its pages are not what grows
+        once = self._rare or self.exchange.unread(action.peer) >= UNREAD
+        self.exchange.send(message, action.peer, self._tag(action), "layer", kind, key, mark=self._sent, once=once)
         if action.phase is Phase.FORWARD:
             self.stage.release(action.chunk)
         self._sent += 1
@@ -266,12 +268,13 @@ class StaticRank:
         rows = self.stage.message_rows(action.layer) if forward else self.stage.gradient_rows(action.layer)
         halo = [rows[own + low : own + high] for low, high in bounds]
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.layer).key(str(action))
-        if forward:
+        if forward or self.stage.pulls:
             outgoing = [Rows(rows, send) for send in sends]
             places: list[Tensor | Shape] = list(halo)
-            if self.stage.messages.blends:
+            if forward and self.stage.messages.blends:
                 places = [Shape(place.shape[0], place.shape[1], place.dtype) for place in halo]
-            swap = self.exchange.begin_swap(outgoing, places, "halo", key, once=self._rare)
+            kind = "halo" if forward else "halo-gradients"
+            swap = self.exchange.begin_swap(outgoing, places, kind, key, once=self._rare)
         else:
             places = [Shape(send.numel(), rows.shape[1], rows.dtype) for send in sends]
             swap = self.exchange.begin_swap(halo, places, "halo-gradients", key, once=self._rare)
@@ -286,7 +289,7 @@ class StaticRank:
             own = self.share.rows
             for (low, high), rows in zip(self._crossing(action.chunk)[1], received, strict=True):
                 self.stage.messages.write(action.layer, own + low, own + high, rows)
-        if action.phase is Phase.BACKWARD and action.layer is not None:
+        if action.phase is Phase.BACKWARD and action.layer is not None and not self.stage.pulls:
             rows = self.stage.gradient_rows(action.layer)
             for send, gradient in zip(self._crossing(action.chunk)[0], received, strict=True):
                 add_rows(rows, send, gradient)

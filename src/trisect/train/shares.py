@@ -37,6 +37,7 @@ class Cut:
         y, splits: labels and masks of all vertices, in partition order.
         features: their number.
         remote: rows that each part reads from others.
+        symmetric: whether the matrix is its own transpose.
         quality: of the parts, as the summary shows it.
     """
 
@@ -49,6 +50,7 @@ class Cut:
     splits: dict[str, Tensor]
     features: int
     remote: tuple[int, ...]
+    symmetric: bool
     quality: dict[str, Any]
 
     @property
@@ -97,6 +99,7 @@ def write_shares(
         "features": features.shape[1],
         "splits": sorted(graph.splits),
         "remote": remote,
+        "symmetric": adjacency.is_symmetric(),
         "quality": _quality(graph.adjacency, partition),
     }
     (folder / _META).write_text(json.dumps(meta))
@@ -118,6 +121,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
         features=meta["features"],
         remote=tuple(meta["remote"]),
+        symmetric=meta["symmetric"],
         quality=meta["quality"],
     )
 
@@ -147,6 +151,7 @@ def read_share(cut: Cut, part: int) -> Share:
         receive=tuple(tuple((low, high) for low, high in chunks) for chunks in receive),
         send=send,
         chunk_rows=tuple(bound - first for bound in bounds),
+        symmetric=cut.symmetric,
     )
 
 
