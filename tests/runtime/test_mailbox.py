@@ -89,6 +89,7 @@ def test_a_slot_for_one_message_is_not_kept(boxes: tuple[Outbox, Inbox, Room]) -
         token = outbox.write_once(x)
         assert token is not None
         outbox.tidy()  # not read yet: it stays
+        assert outbox.unread == 2
         assert room.used == 2 * MIB + x.nbytes
         number, descriptor = token[:2].tolist()
         assert inbox.read(token, (200_000, 4), dtype).equal(x)

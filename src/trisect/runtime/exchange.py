@@ -201,6 +201,11 @@ class Exchange:
             buffer = memory.empty(shape, dtype, self.mesh.device)
         return Incoming(buffer, wire, place.dtype, (place.shape[0], place.shape[1]), peer, tag, inbox)
 
+    def unread(self, peer: int) -> int:
+        """How many messages in shared memory a rank has not done with."""
+        boxes = self.mesh.mailboxes
+        return 0 if boxes is None or peer not in boxes.processes else boxes.outbox(peer).unread
+
     def flush(self, mark: int | None = None) -> None:
         """Wait until all that was sent has left; or all whose mark is not above this one."""
         held = []

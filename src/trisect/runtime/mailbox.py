@@ -92,6 +92,11 @@ class Outbox:
         self._numbers = count()
         self._gone: list[int] = []
 
+    @property
+    def unread(self) -> int:
+        """How many messages the receiver has not done with."""
+        return sum(not slot.free for slot in (*self._slots, *self._single))
+
     def write(self, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         """Where to write a message, and the token to send when that is done; None where there is no room."""
         self.tidy()
