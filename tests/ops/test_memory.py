@@ -8,7 +8,8 @@ import threading
 import pytest
 import torch
 
-from trisect.ops.memory import SMALLEST, Pool, empty
+from trisect.errors import ConfigError
+from trisect.ops.memory import SMALLEST, Pool, empty, free_bytes
 
 MIB = 1 << 20
 
@@ -108,3 +109,19 @@ def test_threads(count):
     assert pool.stats().used_bytes == 0
     # each thread still holds its last tensor while it asks for the next
     assert pool.stats().peak_bytes <= 2 * count * 2 * MIB
+
+
+def test_a_limit_bounds_what_is_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.delenv("TRISECT_MEMORY", raising=False)
+    free = free_bytes(cpu)
+    assert free > 3 << 20
+    for text, size in (("3MiB", 3 << 20), ("2048", 2048), ("1.5 k", 1536), ("2 MB", 2 << 20)):
+        monkeypatch.setenv("TRISECT_MEMORY", text)
+        assert free_bytes(cpu) == size
+    monkeypatch.setenv("TRISECT_MEMORY", "9999T")
+    assert free_bytes(cpu) < 1 << 50
+    for text in ("much", "-1", "3 apples", "GiB"):
+        monkeypatch.setenv("TRISECT_MEMORY", text)
+        with pytest.raises(ConfigError, match=r"TRISECT_MEMORY is .*12GiB"):
+            free_bytes(cpu)

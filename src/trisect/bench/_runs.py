@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,16 +14,21 @@ from typing import Any
 import yaml
 
 from trisect.errors import RunError
+from trisect.ops.memory import LIMIT_VARIABLE
 from trisect.train.run_directory import RunDirectory
 
 Job = tuple[Mapping[str, Any], str]
 
 
 @contextmanager
-def finished(*jobs: Job) -> Iterator[list[RunDirectory]]:
+def finished(*jobs: Job, memory: str | None = None) -> Iterator[list[RunDirectory]]:
     """The directories of runs with a configuration under a layout such as `time=2,blocks=4` (`""`: one rank), which
     are trained at the same time; removed afterwards.
+
+    Args:
+        memory: that a run may plan with, such as `12GiB`; what is free, by default.
     """
+    environment = os.environ if memory is None else {**os.environ, LIMIT_VARIABLE: memory}
     with tempfile.TemporaryDirectory(prefix="trisect-bench-") as name, ExitStack() as stack:
         outs, runs = [], []
         for number, (config, layout) in enumerate(jobs):
@@ -32,7 +38,7 @@ def finished(*jobs: Job) -> Iterator[list[RunDirectory]]:
             command += ["--layout", layout] if layout else []
             errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
             run = stack.enter_context(
-                subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603
+                subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603
             )
             stack.callback(run.terminate)  # where another one fails, or nobody waits any more
             outs.append(out)
@@ -45,9 +51,9 @@ def finished(*jobs: Job) -> Iterator[list[RunDirectory]]:
         yield [RunDirectory.reopen(out) for out in outs]
 
 
-def train(config: Mapping[str, Any], layout: str = "") -> dict[str, Any]:
+def train(config: Mapping[str, Any], layout: str = "", *, memory: str | None = None) -> dict[str, Any]:
     """The summary of one run."""
-    with finished((config, layout)) as (run,):
+    with finished((config, layout), memory=memory) as (run,):
         return run.summary() or {}
 
 

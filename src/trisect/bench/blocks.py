@@ -25,8 +25,15 @@ def run(
     epochs: int = 3,
     threads: int | None = None,
     plot: str | None = None,
+    memory: str | None = None,
 ) -> dict[str, Any]:
-    """Measure; `plot` names an SVG file to draw."""
+    """Measure.
+
+    Args:
+        plot: an SVG file to draw.
+        memory: that a run may plan with, such as `1GiB`: what is kept between epochs, which blocks do not change, is
+            within a part of it. What is free, by default.
+    """
     config = timeline_config(
         vertices=vertices,
         steps=steps,
@@ -40,7 +47,7 @@ def run(
     )
     found = []
     for count in blocks:
-        summary = train(config, f"blocks={count}")
+        summary = train(config, f"blocks={count}", memory=memory)
         found.append(
             {
                 "blocks": count,

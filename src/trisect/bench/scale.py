@@ -28,8 +28,15 @@ def run(
     layouts: Sequence[str] = ("blocks=auto", "time=2,blocks=auto"),
     doubling: bool = False,
     threads: int | None = None,
+    memory: str | None = None,
 ) -> dict[str, Any]:
-    """Measure each layout; with `doubling`, the growth from a fifth of the vertices and a quarter of the steps."""
+    """Measure each layout; with `doubling`, the growth from a fifth of the vertices and a quarter of the steps.
+
+    Args:
+        memory: that a run may plan with, such as `16GiB`; what is free, by default. With `doubling` 1 GiB: otherwise
+            the smaller timeline keeps all snapshots between epochs and the larger one does not, which is other work.
+    """
+    memory = "1GiB" if memory is None and doubling else memory
     sizes = {"vertices": vertices, "steps": steps, "transactions": transactions}
     cases: list[tuple[str, dict[str, Any], str]] = []
     if doubling:
@@ -49,7 +56,7 @@ def run(
         config = timeline_config(
             life=life, model=model, layers=layers, hidden=hidden, epochs=epochs, threads=threads, **size
         )
-        summary = train(config, layout)
+        summary = train(config, layout, memory=memory)
         found.append(
             {
                 "name": name,
@@ -62,7 +69,7 @@ def run(
                 "loss": summary["loss"],
             }
         )
-    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "runs": found}
+    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "memory": memory, "runs": found}
 
 
 def smoothed_edges(*, vertices: int, steps: int, transactions: float, life: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -21,6 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.errors import ConfigError
+
+LIMIT_VARIABLE = "TRISECT_MEMORY"
 SMALLEST = 1 << 20
 _PAGE = 1 << 21  # a huge page
 _SLACK = 1.25  # a free buffer may be this much larger than what is asked for
@@ -163,7 +167,22 @@ def trim() -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device; a guess of 4 GiB where the system does not tell."""
+    """Memory that may be planned with: what is free on the device (a guess of 4 GiB where the system does not tell),
+    and no more than the environment variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.
+    """
+    free = _free_bytes(device)
+    asked = os.environ.get(LIMIT_VARIABLE)
+    return free if not asked else min(free, _bytes_of(asked))
+
+
+def _bytes_of(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise ConfigError(f"{LIMIT_VARIABLE} is {text!r}; write a number of bytes, or one with a unit such as 12GiB.")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

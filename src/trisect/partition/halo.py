@@ -46,6 +46,10 @@ class Share:
         """How many vertices the part has."""
         return self.adjacency.rows
 
+    def rows_of(self, chunk: int | None) -> slice:
+        """The own rows of a chunk; all of them for None."""
+        return slice(0, self.rows) if chunk is None else slice(self.chunk_rows[chunk], self.chunk_rows[chunk + 1])
+
     def interior(self) -> tuple[int, ...]:
         """For each chunk, the own row from which on no row of it reads the halo or is read by another part.
 

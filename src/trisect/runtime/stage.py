@@ -17,21 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.noise import Noise
-from trisect.ops.aggregate import Collector, add_rows, collect, read_columns
+from trisect.ops.aggregate import collect
 from trisect.partition.halo import Share
 from trisect.partition.reach import reach_of
+from trisect.runtime.gradients import MessageGradients
 from trisect.runtime.messages import Messages
-from trisect.runtime.pulled import Pulled, entries_in
 from trisect.runtime.staleness import DriftMeter
 from trisect.runtime.visit import (
     Piece,
@@ -78,7 +75,7 @@ class Stage:
         aggregated: Tensor | None = None,
         drift: DriftMeter | None = None,
     ) -> None:
-        self.layers, self.first, self.share, self.vertices, self.scale = list(layers), first, share, vertices, scale
+        self.layers, self.first, self.share, self.vertices = list(layers), first, share, vertices
         self.dtype, self.aggregated, self._drift = dtype, aggregated, drift
         self.segments = segments_of(self.layers, known=aggregated is not None)
         self.rows, self.columns = share.adjacency.rows, share.adjacency.columns
@@ -89,19 +86,14 @@ class Stage:
         device = share.adjacency.device
         self.messages = Messages(widths, self.columns, dtype, device, stale=self.stale, apart=apart)
         self._saved = Waiting(self.messages)
-        self.gradients: list[Collector | None] = [None] * len(widths)
         self.visits: dict[int, dict[Side, Visit]] = {}
         self.noise: Noise | None = None
         self.whole = True
         self._collects = all(layer.collects for layer in self.layers if layer.spatial)
+        self.gradients = MessageGradients(share, self.messages, widths, dtype, collects=self._collects, scale=scale)
         self._token = torch.zeros((), requires_grad=True)
         self._pieces: dict[tuple[int, Side], Piece] = {}
         self._interior = share.interior() if self._collects else share.chunk_rows[1:]
-        # backward: the chunk at work, the columns whose chunks are still to come, and what its pieces add to
-        self._chunk: int | None = None
-        self._waiting = torch.ones(0, dtype=torch.bool)
-        self._wanted: dict[int, tuple[Tensor | None, Adjacency]] = {}
-        self._turned_rows: dict[int, Adjacency] = {}
 
     def begin(self, noise: Noise | None, *, whole: bool, aside: bool = False, keep: float | None = 0.0) -> None:
         """Begin a pass over all rows at once (`whole`, exact) or chunk by chunk.
@@ -113,9 +105,7 @@ class Stage:
         self.noise, self.whole = noise, whole
         self.visits.clear()
         self._saved.drop()
-        self._chunk = None
-        self._waiting = torch.ones(self.columns, dtype=torch.bool, device=self.share.adjacency.device)
-        self.gradients = [None] * len(self.gradients)
+        self.gradients.begin(whole=whole)
         if self._drift is not None and not whole and not aside:
             self._drift.before(self.messages.history(), self.rows)
         self.messages.begin(whole=whole, aside=aside, keep=keep)
@@ -123,16 +113,12 @@ class Stage:
     def end(self) -> None:
         """The pass is over: nothing is held but history, and the visits of chunks whose output is still asked for."""
         self._saved.drop()
-        self._wanted.clear()
-        self._turned_rows.clear()
-        self.gradients = [None] * len(self.gradients)
+        self.gradients.end()
         self.messages.end()
 
     def rows_of(self, chunk: int) -> slice:
         """The own rows of a chunk; all rows where the epoch is whole."""
-        if self.whole:
-            return slice(0, self.rows)
-        return slice(self.share.chunk_rows[chunk], self.share.chunk_rows[chunk + 1])
+        return self.share.rows_of(None if self.whole else chunk)
 
     def enter(self, chunk: int, x: Tensor, shared: dict[str, Tensor], *, trained: bool) -> None:
         """A chunk arrives with its input rows and the shared inputs that later layers read."""
@@ -215,10 +201,12 @@ class Stage:
         taken of its rows, and the values are returned.
         """
         part = self.segments[segment]
-        if chunk != self._chunk:
-            self._turn_to(chunk)
+        if self.gradients.turn_to(chunk) and not self.whole:
+            if self._drift is not None:
+                self._drift.after(self.messages.seen())
+            self.messages.turn()
         if part.combine is not None and side is not Side.INTERIOR:
-            self._scale_fresh(chunk, segment - 1)
+            self.gradients.scale_fresh(chunk, segment - 1)
         if part.prepare is None:
             self.messages.release()
         losses = []
@@ -237,8 +225,8 @@ class Stage:
                 visit.output = None
             self._backward(visit, segment, root, above)
         self._saved.forget()
-        if self.whole and part.prepare is not None and side is not Side.BOUNDARY:
-            self.gradients[segment] = None
+        if part.prepare is not None and side is not Side.BOUNDARY:
+            self.gradients.forget(segment)
         return losses
 
     def _backward(self, visit: Visit, segment: int, root: GradientEdge | None, above: Tensor | None) -> None:
@@ -252,7 +240,7 @@ class Stage:
         if roots:
             torch.autograd.backward([r for r, _ in roots], [g for _, g in roots])
         if part.combine is not None:
-            self._collect(visit, segment - 1)
+            self.gradients.collect(segment - 1, visit.piece, visit.readings.pop(segment - 1))
 
     def leave(self, chunk: int) -> tuple[Tensor | None, dict[str, Tensor | None]]:
         """The gradients of what the chunk entered with; the chunk is forgotten."""
@@ -302,75 +290,13 @@ class Stage:
 
     def gradient_rows(self, segment: int) -> Tensor:
         """The gradients of the buffer's rows as far as they are known, [columns, channels]."""
-        return self._collector(segment).rows()
-
-    @property
-    def pulls(self) -> bool:
-        """Whether a row's gradient is read from the rows that read it, those of other parts included: then what the
-        halo's places hold are the gradients that these rows were given.
-        """
-        return self.whole and self._collects and self.share.symmetric and self.columns > self.rows
+        return self.gradients.of(segment).rows()
 
     def _width(self, segment: int) -> int:
         number = self.segments[segment].prepare
         if number is None:
             raise RuntimeError(f"segment {segment} sends no message")
         return self.layers[number].message_channels
-
-    def _collector(self, segment: int) -> Collector:
-        collector = self.gradients[segment]
-        if collector is None:
-            adjacency, width = self.share.adjacency, self._width(segment)
-            memory = None if self.whole else partial(self.messages.place_for_gradients, segment)
-            if not self._collects or (not self.pulls if self.whole else self.columns > self.rows):
-                collector = Collector((self.columns, width), self.dtype, adjacency.device, self._awaited, memory)
-            else:
-                collector = Pulled(adjacency, width, self.dtype, self._turned, memory)
-            self.gradients[segment] = collector
-        return collector
-
-    def _turn_to(self, chunk: int) -> None:
-        """Backward comes to a chunk: the one before it is done, and rows of it that are read from here on were history,
-        whose gradients nobody wants.
-        """
-        done, self._chunk = self._chunk, chunk
-        self._wanted.clear()
-        self._turned_rows.clear()
-        if done is None and not self.whole:
-            if self._drift is not None:
-                self._drift.after(self.messages.seen())
-            self.messages.turn()
-        elif done is not None:
-            self._waiting[self.rows_of(done)] = False
-            for owner in self.share.receive:
-                low, high = owner[done]
-                self._waiting[self.rows + low : self.rows + high] = False
-
-    def _turned(self, rows: slice) -> Adjacency:
-        """Rows of the transposed adjacency without entries of chunks that backward has not come to."""
-        if self.whole:
-            # of a symmetric matrix
-            return self.share.adjacency.rows_between(rows.start, rows.stop)
-        found = self._turned_rows.get(rows.start)
-        if found is None:
-            done = ~self._waiting
-            if self._chunk is not None:
-                done[self.rows_of(self._chunk)] = True
-            whole = self.share.adjacency.transpose()
-            found = self._turned_rows[rows.start] = entries_in(whole.rows_between(rows.start, rows.stop), done)
-        return found
-
-    def _awaited(self, block: Adjacency) -> tuple[Tensor | None, Adjacency]:
-        """`read_columns` without those of chunks that are done."""
-        found = self._wanted.get(id(block))
-        if found is None:
-            targets, turned = read_columns(block)
-            keep = self._waiting if targets is None else self._waiting[targets]
-            if not bool(keep.all()):
-                targets = torch.nonzero(keep)[:, 0] if targets is None else targets[keep]
-                turned = replace(turned, starts=turned.starts[keep], ends=turned.ends[keep], _cache={})
-            found = self._wanted[id(block)] = (targets, turned)
-        return found
 
     def _visits(self, chunk: int, side: Side | None) -> list[Visit]:
         visits = self.visits[chunk]
@@ -435,7 +361,7 @@ class Stage:
             return rows, None
         reading = visit.readings[segment] = Reading()
         message = read_rows(self._token, rows, reading)
-        if not self._adds(piece):
+        if not self.gradients.adds(piece):
             return message, None
 
         def own() -> Tensor:
@@ -443,57 +369,12 @@ class Stage:
                 reading.own = same_rows(buffer, piece.rows.start, piece.rows.stop).requires_grad_()
             return reading.own
 
-        return collect(message, self._collector(segment)), own
-
-    def _adds(self, piece: Piece) -> bool:
-        """Whether the piece adds to what others give; a piece of all rows gives all there is."""
-        return piece.reads is None and (self.pulls or piece.rows.stop - piece.rows.start < self.rows)
-
-    def _collect(self, visit: Visit, segment: int) -> None:
-        """Add what autograd found of the gradient of the rows that a piece read."""
-        reading, piece = visit.readings.pop(segment), visit.piece
-        if piece.reads is None and not self._adds(piece):
-            if reading.gradient is not None:
-                self.gradients[segment] = Collector.of(reading.gradient)
-            return
-        collector = self._collector(segment)
-        if isinstance(collector, Pulled) and piece.reads is None:
-            collector.close(piece.rows)
-            if reading.gradient is not None and self.columns > self.rows:
-                raise RuntimeError("a layer that collects has read its message in another way than by a sum")
-            if reading.gradient is not None:
-                collector.add_rest(reading.gradient)
-            if reading.own is not None and reading.own.grad is not None:
-                collector.add_own(piece.rows, reading.own.grad)
-            return
-        if reading.gradient is not None:
-            total = self.gradient_rows(segment)
-            if piece.reads is None:
-                total += reading.gradient
-            else:
-                add_rows(total, piece.reads, reading.gradient)
-        if reading.own is not None and reading.own.grad is not None:
-            self.gradient_rows(segment)[piece.rows] += reading.own.grad
-
-    def _scale_fresh(self, chunk: int, segment: int) -> None:
-        """Technique 3: what later chunks asked of these rows stands in for what earlier ones, with history, did not."""
-        collector = self.gradients[segment]
-        if self.whole or self.scale == 1.0 or collector is None or collector.blank or isinstance(collector, Pulled):
-            return
-        total = collector.rows()
-        total[self.rows_of(chunk)] *= self.scale
-        for owner in self.share.receive:
-            low, high = owner[chunk]
-            total[self.rows + low : self.rows + high] *= self.scale
+        return collect(message, self.gradients.of(segment)), own
 
     def _message_gradient(self, segment: int, visit: Visit) -> Tensor | None:
         """Through `prepare`: from the gradient of the message rows and of the rows' own use to that of the output."""
         leaf, edge = visit.leaves.pop(segment, None), visit.messages.pop(segment, None)
-        collector = self._collector(segment)
-        if isinstance(collector, Pulled):
-            total = collector.of_rows(visit.rows, 1.0 if self.whole else self.scale)
-        else:
-            total = collector.rows()[visit.rows]
+        total = self.gradients.of_rows(segment, visit.rows)
         if edge is not None:
             torch.autograd.backward(edge, total)
         elif leaf is not None:

@@ -268,7 +268,7 @@ class StaticRank:
         rows = self.stage.message_rows(action.layer) if forward else self.stage.gradient_rows(action.layer)
         halo = [rows[own + low : own + high] for low, high in bounds]
         key = 0 if self.stage.noise is None else self.stage.noise.at(layer=action.layer).key(str(action))
-        if forward or self.stage.pulls:
+        if forward or self.stage.gradients.pulls:
             outgoing = [Rows(rows, send) for send in sends]
             places: list[Tensor | Shape] = list(halo)
             if forward and self.stage.messages.blends:
@@ -289,7 +289,7 @@ class StaticRank:
             own = self.share.rows
             for (low, high), rows in zip(self._crossing(action.chunk)[1], received, strict=True):
                 self.stage.messages.write(action.layer, own + low, own + high, rows)
-        if action.phase is Phase.BACKWARD and action.layer is not None and not self.stage.pulls:
+        if action.phase is Phase.BACKWARD and action.layer is not None and not self.stage.gradients.pulls:
             rows = self.stage.gradient_rows(action.layer)
             for send, gradient in zip(self._crossing(action.chunk)[0], received, strict=True):
                 add_rows(rows, send, gradient)
