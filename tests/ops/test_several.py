@@ -197,25 +197,40 @@ def test_gradients_of_models_with_groups_and_without(name: str, monkeypatch: pyt
 def test_snapshots_made_anew_are_never_laid_over_each_other() -> None:
     for _ in range(3):
         assert [group.steps for group in grouped(sliding(4), 6, torch.float32)] == [1, 1, 1, 1]
-    kept = sliding(4)
+    kept = sliding(7)
+    sizes = [[group.steps for group in grouped(kept, 16, torch.float32)] for _ in range(3)]
+    assert sizes == [[1] * 7, [2, 2, 2, 1], [2, 2, 2, 1]]
+
+
+def test_narrow_rows_of_much_in_common_come_in_fours() -> None:
+    kept = sliding(7, life=9)
     sizes = [[group.steps for group in grouped(kept, 6, torch.float32)] for _ in range(3)]
-    assert sizes == [[1, 1, 1, 1], [2, 2], [2, 2]]
+    assert sizes == [[1] * 7, [4, 2, 1], [4, 2, 1]]
+    # fours of little in common are pairs after all, from the same epoch on
+    apart = sliding(4, life=2)
+    sizes = [[group.steps for group in grouped(apart, 6, torch.float32)] for _ in range(3)]
+    assert sizes == [[1] * 4, [2, 2], [2, 2]]
 
 
 def test_prepared_snapshots_are_in_groups_at_once() -> None:
-    kept = sliding(5)
+    kept = sliding(5, life=9)
     prepare(kept, 6, torch.float32)
-    assert [group.steps for group in grouped(kept, 6, torch.float32)] == [2, 2, 1]
+    assert [group.steps for group in grouped(kept, 6, torch.float32)] == [4, 1]
+    prepare(kept, 16, torch.float32)
+    assert [group.steps for group in grouped(kept, 16, torch.float32)] == [2, 2, 1]
     wide = sliding(2)
     prepare(wide, 256, torch.float32)
     assert [group.steps for group in grouped(wide, 256, torch.float32)] == [1, 1]
 
 
 def test_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert worthwhile(6, torch.float32, 0.6, 10, 10)
-    assert not worthwhile(6, torch.float32, 0.6, 11, 10)
-    assert not worthwhile(6, torch.float32, 0.95, 10, 10)
-    assert not worthwhile(256, torch.float32, 0.6, 10, 10)
+    assert worthwhile(6, torch.float32, 2, 0.6, 10, 10)
+    assert not worthwhile(6, torch.float32, 4, 0.6, 10, 10)
+    assert worthwhile(6, torch.float32, 4, 0.4, 10, 10)
+    assert not worthwhile(16, torch.float32, 4, 0.4, 10, 10)
+    assert not worthwhile(6, torch.float32, 2, 0.6, 11, 10)
+    assert not worthwhile(6, torch.float32, 2, 0.95, 10, 10)
+    assert not worthwhile(256, torch.float32, 2, 0.6, 10, 10)
     pair = sliding(2)
     assert make(pair, 6, torch.float32) is not None
     apart = [sliding(2)[0], sliding(3)[0]]

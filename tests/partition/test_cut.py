@@ -6,6 +6,7 @@ import torch
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
 from trisect.partition import Partition, cut_graph, metis, quality, share_of
+from trisect.partition import cut as cut_module
 from trisect.partition.child import ChildError
 
 
@@ -106,3 +107,29 @@ def test_a_failing_child_falls_back_with_a_warning(monkeypatch: pytest.MonkeyPat
 def test_more_chunks_than_vertices_is_refused() -> None:
     with pytest.raises(LayoutError, match="more than the graph's 10 vertices"):
         cut_graph(from_dense(random_graph(10, 5)), 4, 3)
+
+
+def test_a_large_part_is_put_in_order_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six cliques whose members lie scattered: with a cache that holds one of them, each stands together."""
+    count, size = 6, 10
+    vertex = torch.arange(count * size)
+    group = vertex % count
+    near = group[:, None] == group[None, :]
+    dense = near.double()
+    dense[vertex[:-1], vertex[1:]] = 1
+    dense[vertex[1:], vertex[:-1]] = 1
+    graph = from_dense(dense)
+    plain = cut_graph(graph, 2)
+    monkeypatch.setattr(cut_module, "cache_bytes", lambda: size * 256)
+    found = cut_graph(graph, 2)
+    assert found.starts == plain.starts
+    for part in (0, 1):
+        low, high = found.part(part)
+        assert sorted(found.order[low:high].tolist()) == sorted(plain.order[low:high].tolist())
+    changes = [int((group[one.order][1:] != group[one.order][:-1]).sum()) for one in (plain, found)]
+    assert changes[1] < 0.5 * changes[0]
+    # pieces of a graph without any do not change the order
+    scattered = from_dense(random_graph(60, 5, 0.5))
+    after = cut_graph(scattered, 2)
+    monkeypatch.undo()
+    assert torch.equal(after.order, cut_graph(scattered, 2).order)

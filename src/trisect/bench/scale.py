@@ -33,10 +33,10 @@ def run(
     """Measure each layout; with `doubling`, the growth from a fifth of the vertices and a quarter of the steps.
 
     Args:
-        memory: that a run may plan with, such as `16GiB`; what is free, by default. With `doubling` 1 GiB: otherwise
-            the smaller timeline keeps all snapshots between epochs and the larger one does not, which is other work.
+        memory: that a run may plan with, such as `16GiB`; what is free, by default. With `doubling` 256 MiB:
+            otherwise the smaller timeline keeps more of its snapshots and features between epochs, which is less work.
     """
-    memory = "1GiB" if memory is None and doubling else memory
+    memory = "256MiB" if memory is None and doubling else memory
     sizes = {"vertices": vertices, "steps": steps, "transactions": transactions}
     cases: list[tuple[str, dict[str, Any], str]] = []
     if doubling:

@@ -18,35 +18,34 @@ from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import free_bytes
 from trisect.ops.several import Group, Overlay, packs
 
-SIZE = 2
-"""Steps of a group: with more of them a row holds more zeros, and two gain almost as much as four."""
+_WIDEST = {2: 64, 4: 24}
+"""By steps of a group, bytes of a step's row beyond which a gather costs more than what stands around it."""
 
-_WIDEST = 64
-"""Bytes of a step's row beyond which a gather costs more than what stands around it."""
+_SHARE = {2: 0.8, 4: 0.45}
+"""By steps of a group, entries of it against those of its snapshots beyond which too little is shared: a row of a group
+holds a zero for each snapshot that has no such entry. Eight are never better than four."""
 
 _AFTER = 8
 """How often the same snapshots come together before they are laid over each other. Making a group costs what it saves
 in 20 to 150 epochs: a short run shall not pay for it, and a long one not wait."""
 
-_SHARE = 0.8
-"""Entries of a group against those of its snapshots, beyond which too little is shared."""
-
 
 def fits(x: Tensor) -> bool:
     """Whether features [steps, columns, features] are aggregated by the kernels for groups at all."""
-    return packs(x) and 0 < x.shape[2] * x.element_size() <= _WIDEST
+    return packs(x) and 0 < x.shape[2] * x.element_size() <= _WIDEST[2]
 
 
-def worthwhile(features: int, dtype: torch.dtype, share: float, size: int, budget: int) -> bool:
+def worthwhile(features: int, dtype: torch.dtype, steps: int, share: float, size: int, budget: int) -> bool:
     """Whether groups are worth making for snapshots that are kept.
 
     Args:
         features: of a step's row.
+        steps: of a group, 2 or 4.
         share: entries of a group / entries of its snapshots, between 1/steps (all in common) and 1 (nothing).
         size: bytes of all groups, transposes included.
         budget: bytes that they may have.
     """
-    return features * dtype.itemsize <= _WIDEST and share <= _SHARE and size <= budget
+    return features * dtype.itemsize <= _WIDEST[steps] and share <= _SHARE[steps] and size <= budget
 
 
 @dataclass(eq=False)
@@ -78,35 +77,58 @@ class Snapshots(Protocol):
 
 
 def grouped(snapshots: Snapshots, features: int, dtype: torch.dtype) -> Iterator[Group]:
-    """The snapshots in order, in groups of up to `SIZE`.
+    """The snapshots in order, in groups of four or two where those are worth it.
 
     Snapshots are laid over each other when the same objects have come often enough: those that are made anew for every
-    epoch never are.
+    epoch never are, and no more than two of them are held at a time.
     """
-    for first in range(0, len(snapshots), SIZE):
-        members = [snapshots[step] for step in range(first, min(first + SIZE, len(snapshots)))]
-        found = _together(members, features, dtype, -(-len(snapshots) // SIZE))
-        if found is not None:
-            yield found
-        else:
-            for member in members:
-                yield Group.of([member], dtype)
+    count, first = len(snapshots), 0
+    while first < count:
+        members = [snapshots[step] for step in range(first, min(first + 2, count))]
+        if first + 4 <= count and _fours(features, dtype) and _seen(members, dtype):
+            members += [snapshots[step] for step in range(first + 2, first + 4)]
+        yield from _groups(members, features, dtype, count)
+        first += len(members)
 
 
 def prepare(snapshots: Sequence[Adjacency], features: int, dtype: torch.dtype) -> None:
     """Make the groups of snapshots that are known to be read many times, and their transposes, now."""
-    for first in range(0, len(snapshots) - SIZE + 1, SIZE):
-        members = snapshots[first : first + SIZE]
-        _sight(members, dtype).times = _AFTER
-        found = _together(members, features, dtype, -(-len(snapshots) // SIZE))
-        if found is not None:
-            found.transpose()
+    for first in range(0, len(snapshots) - 1, 2):
+        _sight(snapshots[first : first + 2], dtype).times = _AFTER
+    for group in grouped(snapshots, features, dtype):
+        if group.steps > 1:
+            group.transpose()
+
+
+def _groups(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int) -> Iterator[Group]:
+    """Up to four snapshots as one group, as two, or one by one; `count` are all of the sequence."""
+    found = _together(members, features, dtype, count // len(members)) if len(members) in _WIDEST else None
+    if found is not None:
+        yield found
+    elif len(members) > 2:
+        yield from _groups(members[:2], features, dtype, count)
+        yield from _groups(members[2:], features, dtype, count)
+    else:
+        for member in members:
+            yield Group.of([member], dtype)
+
+
+def _fours(features: int, dtype: torch.dtype) -> bool:
+    return features * dtype.itemsize <= _WIDEST[4]
+
+
+def _seen(members: Sequence[Adjacency], dtype: torch.dtype) -> bool:
+    """Whether these very objects have come before."""
+    return _sight(members, dtype).times > 0
 
 
 def _together(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int) -> Group | None:
-    if len(members) < SIZE or len({member.shape for member in members}) > 1:
+    if len({member.shape for member in members}) > 1:
         return None
     sight = _sight(members, dtype)
+    if sight.times == 0 and len(members) > 2:
+        # as often as the first two, which were seen before it was known that they come again
+        sight.times = _sight(members[:2], dtype).times
     sight.times += 1
     if sight.group is None and not sight.refused and sight.times >= _AFTER:
         sight.group = make(members, features, dtype, count)
@@ -115,7 +137,7 @@ def _together(members: Sequence[Adjacency], features: int, dtype: torch.dtype, c
 
 
 def _sight(members: Sequence[Adjacency], dtype: torch.dtype) -> _Sight:
-    name = f"several_{dtype}"
+    name = f"several_{len(members)}_{dtype}"
     found = members[0]._cache.get(name)
     if not isinstance(found, _Sight) or not found.of(members):
         found = members[0]._cache[name] = _Sight(tuple(weakref.ref(member) for member in members[1:]))
@@ -128,6 +150,7 @@ def make(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count:
     lengths = laid.lengths()
     entries, apart = int(lengths.sum()), sum(member.entries for member in members)
     size = 2 * count * entries * (4 + dtype.itemsize * len(members))
-    if not worthwhile(features, dtype, entries / max(apart, 1), size, free_bytes(torch.device("cpu")) // 4):
+    budget = free_bytes(torch.device("cpu")) // 4
+    if not worthwhile(features, dtype, len(members), entries / max(apart, 1), size, budget):
         return None
     return laid.group(lengths)

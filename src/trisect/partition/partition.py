@@ -34,15 +34,26 @@ class Partition:
             )
 
     @classmethod
-    def from_assignment(cls, assignment: Tensor, parts: int, chunks: int = 1, first: Tensor | None = None) -> Partition:
+    def from_assignment(
+        cls,
+        assignment: Tensor,
+        parts: int,
+        chunks: int = 1,
+        first: Tensor | None = None,
+        within: Tensor | None = None,
+    ) -> Partition:
         """From the number part · chunks + chunk of each vertex.
 
-        Inside a chunk vertices keep their order; those of `first` (bool [vertices]) come before the others.
+        Inside a chunk those of `first` (bool [vertices]) come before the others, then the smaller of `within` (int64
+        [vertices], not negative); otherwise vertices keep their order.
         """
         count = parts * chunks
         number = assignment.to(torch.int64)
         sizes = torch.bincount(number, minlength=count)
-        order = torch.argsort(number if first is None else 2 * number + (~first).to(torch.int64), stable=True)
+        key = number if first is None else 2 * number + (~first).to(torch.int64)
+        if within is not None:
+            key = key * (int(within.max()) + 1 if within.numel() else 1) + within
+        order = torch.argsort(key, stable=True)
         starts = [0, *torch.cumsum(sizes, 0).tolist()]
         return cls(order, tuple(starts), parts, chunks)
 
