@@ -82,7 +82,7 @@ def test_stale_chunks_may_be_empty_or_late(tmp_path: Path, ranks: ModuleType) ->
     layout = {"vertex": 2, "layer": 2, "chunks": 4}
     cases = [
         {"run": "stale", "layout": layout, "model": model, "options": options, "scale": 2.0, **setting}
-        for setting in ({"cut": "uneven"}, {"delayed": True})
+        for setting in ({"cut": "uneven"}, {"delayed": True}, {"cut": "uneven", "graph": "mutual"})
         for model, options in (MODELS[0], MODELS[1], MODELS[4])
     ]
     for case, results in zip(cases, ranks.run_ranks(4, cases, tmp_path), strict=True):
@@ -139,6 +139,8 @@ def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path, ranks:
         for model, options in MODELS
         for recipe in ({"scale": 1.0}, {"scale": 2.0, "period": 3}, {"scale": 2.0, "blend": 0.8})
     ]
+    both = [case for case in cases if "vertex" in case["layout"] and case["model"] not in ("gat", "pyg")]
+    cases += [{**case, "graph": "mutual"} for case in both]
     wrong = {"run": "stale", "layout": STALE[world][0], "model": "gcn", "options": MODELS[0][1], "break": "order"}
     *right, broken = ranks.run_ranks(world, [*cases, wrong], tmp_path)
     for case, results in zip(cases, right, strict=True):

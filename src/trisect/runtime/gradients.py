@@ -72,7 +72,7 @@ class MessageGradients:
         """Whether a row's gradient is read from the rows that read it, those of other parts included: then what the
         halo's places hold are the gradients that these rows were given.
         """
-        return self._whole and self._collects and self._share.symmetric and self._columns > self._rows
+        return self._collects and self._share.symmetric and self._columns > self._rows
 
     def of(self, segment: int) -> Collector:
         """Where the gradient of a segment's rows is found."""
@@ -80,10 +80,10 @@ class MessageGradients:
         if collector is None:
             adjacency, width = self._share.adjacency, self._widths[segment]
             memory = None if self._whole else partial(self._messages.place_for_gradients, segment)
-            if not self._collects or (not self.pulls if self._whole else self._columns > self._rows):
-                collector = Collector((self._columns, width), self._dtype, adjacency.device, self._awaited, memory)
-            else:
+            if self.pulls or (self._collects and not self._whole and self._columns == self._rows):
                 collector = Pulled(adjacency, width, self._dtype, self._turned, memory)
+            else:
+                collector = Collector((self._columns, width), self._dtype, adjacency.device, self._awaited, memory)
             self._found[segment] = collector
         return collector
 
@@ -102,10 +102,8 @@ class MessageGradients:
         self._wanted.clear()
         self._turned_rows.clear()
         if done is not None:
-            self._waiting[self._rows_of(done)] = False
-            for owner in self._share.receive:
-                low, high = owner[done]
-                self._waiting[self._rows + low : self._rows + high] = False
+            for columns in self._columns_of(done):
+                self._waiting[columns] = False
         return done is None
 
     def adds(self, piece: Piece) -> bool:
@@ -144,33 +142,38 @@ class MessageGradients:
         if self._whole or self._scale == 1.0 or collector is None or collector.blank or isinstance(collector, Pulled):
             return
         total = collector.rows()
-        total[self._rows_of(chunk)] *= self._scale
-        for owner in self._share.receive:
-            low, high = owner[chunk]
-            total[self._rows + low : self._rows + high] *= self._scale
+        for columns in self._columns_of(chunk):
+            total[columns] *= self._scale
 
     def of_rows(self, segment: int, rows: slice) -> Tensor:
         """The gradient of some own rows of a segment, once all that read them are done."""
         collector = self.of(segment)
-        if isinstance(collector, Pulled):
-            return collector.of_rows(rows, 1.0 if self._whole else self._scale)
-        return collector.rows()[rows]
+        if not isinstance(collector, Pulled):
+            return collector.rows()[rows]
+        if self._whole or self._chunk is None:
+            return collector.of_rows(rows)
+        return collector.of_rows(rows, self._scale, self._columns_of(self._chunk))
 
-    def _rows_of(self, chunk: int) -> slice:
-        return self._share.rows_of(None if self._whole else chunk)
+    def _columns_of(self, chunk: int) -> list[slice]:
+        """Of a chunk, the own rows and those of each owner in the halo."""
+        if self._whole:
+            return [slice(0, self._columns)]
+        halo = [(self._rows + low, self._rows + high) for low, high in (owner[chunk] for owner in self._share.receive)]
+        return [self._share.rows_of(chunk), *(slice(low, high) for low, high in halo if high > low)]
 
     def _turned(self, rows: slice) -> Adjacency:
-        """Rows of the transposed adjacency without entries of chunks that backward has not come to."""
-        if self._whole:
-            # of a symmetric matrix
-            return self._share.adjacency.rows_between(rows.start, rows.stop)
+        """What reads some own rows, without entries of chunks that backward has not come to."""
         found = self._turned_rows.get(rows.start)
         if found is None:
-            done = ~self._waiting
-            if self._chunk is not None:
-                done[self._rows_of(self._chunk)] = True
-            whole = self._share.adjacency.transpose()
-            found = self._turned_rows[rows.start] = entries_in(whole.rows_between(rows.start, rows.stop), done)
+            # the rows of a symmetric matrix are their own columns
+            matrix = self._share.adjacency if self.pulls else self._share.adjacency.transpose()
+            found = matrix.rows_between(rows.start, rows.stop)
+            if not self._whole and self._chunk is not None:
+                done = ~self._waiting
+                for columns in self._columns_of(self._chunk):
+                    done[columns] = True
+                found = entries_in(found, done)
+            self._turned_rows[rows.start] = found
         return found
 
     def _awaited(self, block: Adjacency) -> tuple[Tensor | None, Adjacency]:

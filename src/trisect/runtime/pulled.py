@@ -11,7 +11,7 @@ Their gradients come into the halo's places as the rows themselves did, and noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -103,15 +103,17 @@ class Pulled(Collector):
         self._rest = gradient if self._rest is None else self._rest + gradient
 
     @torch.no_grad()
-    def of_rows(self, rows: slice, scale: float = 1.0) -> Tensor:
-        """The gradient of a chunk's rows, [rows, features]; what other chunks gave is multiplied by `scale`."""
+    def of_rows(self, rows: slice, scale: float = 1.0, own: Sequence[slice] = ()) -> Tensor:
+        """The gradient of some own rows, [rows, features]; what was given by others than the columns `own`, those of
+        the rows' chunk, is multiplied by `scale`.
+        """
         given = self._place()
         turned = self._turned(rows)
         result = empty((rows.stop - rows.start, given.shape[1]), given.dtype, given.device)
         aggregate_into(result, given, turned, alpha=scale, add=self._own.pop(rows.start, None))
-        if scale != 1.0:
-            own = turned.columns_between(rows.start, rows.stop)
-            aggregate_into(result, given[rows], own, alpha=1.0 - scale, add=result)
+        for columns in own if scale != 1.0 else ():
+            near = turned.columns_between(columns.start, columns.stop)
+            aggregate_into(result, given[columns], near, alpha=1.0 - scale, add=result)
         if self._rest is not None:
             result += self._rest[rows]
         return result
