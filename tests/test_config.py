@@ -51,7 +51,8 @@ def test_layout_texts():
     assert (layout.vertex, layout.layer, layout.time, layout.chunks, layout.world) == (2, 3, 1, 4, 6)
     assert parse_layout("time=2, temporal=carry").temporal == "carry"
     assert parse_layout("auto").auto
-    assert parse_layout("") == parse_layout("vertex=1")
+    with pytest.raises(LayoutError, match="must look like vertex=2,layer=2"):
+        parse_layout("")
 
 
 def test_transport():

@@ -83,7 +83,7 @@ def test_a_timeline_without_features_has_degrees_in_blocks_too(timeline: Timelin
     ("model", "layout", "said"),
     [
         ("cd-gcn", "blocks=9", "layout.blocks is 9, but the timeline has 8 training steps"),
-        ("gcnii", "blocks=2", "reads no neighbours, and a timeline cuts only static models"),
+        ("gcnii", "blocks=2", "reads no neighbours, and a timeline is cut only with static models"),
     ],
 )
 def test_what_does_not_fit_is_refused(timeline: Timeline, model: str, layout: str, said: str) -> None:
