@@ -168,8 +168,10 @@ class CutProgram(RankProgram):
         prefix = self._prefix()
         found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         self._rank.stage.messages.restore(found)
-        self._first = 1 if found else None
-        if tensors and not found and self.history is not None and self.mesh.rank == 0:
+        # a stage that sends no messages has no history of its own, and goes on with those that have
+        ours = any(name.startswith(self._layout_prefix()) for name in tensors)
+        self._first = 1 if ours else None
+        if tensors and not ours and self.history is not None and self.mesh.rank == 0:
             of = next(iter(tensors)).partition(".")[0]
             warnings.warn(
                 f"The checkpoint's history is that of another layout ({of}); it starts anew with the next epoch.",
@@ -177,8 +179,11 @@ class CutProgram(RankProgram):
             )
 
     def _prefix(self) -> str:
+        return f"{self._layout_prefix()}rank-{self.mesh.rank}."
+
+    def _layout_prefix(self) -> str:
         layout = self.mesh.layout
-        return f"layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks}.rank-{self.mesh.rank}."
+        return f"layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks}."
 
     @torch.no_grad()
     def outputs(self, steps: range, *, hidden: bool = False) -> Iterator[tuple[int, Tensor]]:
