@@ -130,36 +130,41 @@ def test_another_seed_has_another_result(folder: Path, alone: Callable[[str], di
     assert found["loss"] != pytest.approx(alone("links")["loss"], rel=1e-5)
 
 
+RESUMED = [
+    ("links", "time=2,temporal=redistribute"),
+    ("links", "vertex=2"),
+    ("links", "layer=2,blocks=2"),
+    ("links", "vertex=2,time=2"),
+    ("links", "layer=2,time=2"),
+    ("links", "vertex=2,layer=2,time=2,blocks=2"),
+    ("window", "time=2,temporal=halo"),
+    ("evolving", "time=2,blocks=2"),
+]
+
+
 @pytest.mark.parametrize(
-    "cut",
-    [
-        CARRY,
-        *(pytest.param(cut, marks=pytest.mark.slow) for cut in ("time=2,temporal=redistribute", "vertex=2")),
-        *(
-            pytest.param(cut, marks=pytest.mark.slow)
-            for cut in ("layer=2,blocks=2", "vertex=2,time=2", "layer=2,time=2")
-        ),
-    ],
+    ("config", "cut"), [("links", CARRY), *(pytest.param(*case, marks=pytest.mark.slow) for case in RESUMED)]
 )
-def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path, cut: str) -> None:
+def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path, config: str, cut: str) -> None:
     layout = ["--layout", cut]
-    straight = folder / f"links-{cut}"
+    straight = folder / f"{config}-{cut}"
     expected = (
         json.loads((straight / "summary.json").read_text())
         if straight.exists()
-        else summary(folder, "links", straight.name, *layout)
+        else summary(folder, config, straight.name, *layout)
     )
-    halves = f"halves-{cut}"
-    summary(folder, "links", halves, *layout, "--set", "train.epochs=2")
-    done = command(folder, "train", "links.yaml", "--resume", "--out", halves, *layout)
+    halves = f"halves-{config}-{cut}"
+    summary(folder, config, halves, *layout, "--set", "train.epochs=2")
+    done = command(folder, "train", f"{config}.yaml", "--resume", "--out", halves, *layout)
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / halves / "summary.json").read_text())["loss"] == expected["loss"]
-    name = "checkpoints/epoch-000004/rank-00000.safetensors"
-    one, two = load_file(straight / name), load_file(folder / halves / name)
-    assert one.keys() == two.keys()
-    assert any(key.startswith("optimiser.") for key in one)
-    assert all(one[key].equal(two[key]) for key in one)
-    longer = here(folder, "links", halves, "--resume", "--set", "train.epochs=5")
+    for rank in range(expected["world"]):
+        name = f"checkpoints/epoch-000004/rank-{rank:05d}.safetensors"
+        one, two = load_file(straight / name), load_file(folder / halves / name)
+        assert one.keys() == two.keys()
+        assert any(key.startswith("optimiser.") for key in one)
+        assert all(one[key].equal(two[key]) for key in one)
+    longer = here(folder, config, halves, "--resume", "--set", "train.epochs=5")
     assert longer["loss"][:4] == expected["loss"]
     assert len(longer["loss"]) == 5
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trisect.layout import Wire
 from trisect.ops import memory
+from trisect.ops.quantise import quantise
 from trisect.runtime import wire as wires
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.mailbox import Inbox, no_room
@@ -182,10 +183,12 @@ class Exchange:
         if found is None:
             return [(no_room(), tag), (wires.encode(_plain(x), wire, key), tag + _PAYLOAD)], size
         place, token = found
-        if isinstance(x, Rows) and place.dtype == of.dtype:
+        if wire == "int8":
+            quantise(of, key, which=x.which if isinstance(x, Rows) else None, out=place)
+        elif isinstance(x, Rows) and place.dtype == of.dtype:
             x.gathered(place)
         else:
-            place.copy_(wires.encode(_plain(x), wire, key) if wire == "int8" else _plain(x))
+            place.copy_(_plain(x))
         return [(token, tag)], size
 
     def _incoming(self, place: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
