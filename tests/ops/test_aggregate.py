@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,8 +13,9 @@ from trisect.graph.adjacency import Adjacency
 from trisect.native import available
 from trisect.noise import Noise
 from trisect.ops._aggregate_torch import max_torch, sum_torch
-from trisect.ops.aggregate import aggregate, aggregate_into
+from trisect.ops.aggregate import aggregate
 from trisect.ops.dropout import dropout_torch
+from trisect.ops.sums import aggregate_into
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}
 
@@ -249,14 +248,15 @@ def test_without_the_library(monkeypatch):
     x = torch.randn(20, 9, requires_grad=True)
     results = []
     for native in (True, False):
-        # by its name, since the package's attribute of that name is the function
-        module = importlib.import_module("trisect.ops.aggregate")
-        monkeypatch.setattr(module, "available", lambda native=native: native and available())
+        monkeypatch.setattr("trisect.ops.sums.available", lambda native=native: native and available())
         for reduce in ("sum", "mean", "max"):
             out = aggregate(x, whole, reduce)
             results.append((out.detach(), *torch.autograd.grad(out.square().sum(), x)))
         out = torch.empty(30, 9)
         aggregate_into(out, x.detach(), whole, alpha=0.5, bias=torch.ones(9), relu=True, p=0.5, noise=Noise(1))
+        results.append((out, out))
+        split = torch.cat([x.detach()[:13], torch.full((7, 9), torch.nan)])
+        aggregate_into(out := torch.empty(30, 9), split, whole, beyond=x.detach()[13:].clone())
         results.append((out, out))
     half = len(results) // 2
     for with_library, without in zip(results[:half], results[half:], strict=True):
@@ -290,3 +290,25 @@ def test_errors_name_what_is_wrong():
     learnt = whole.with_values(torch.ones(10, requires_grad=True))
     with pytest.raises(DataError, match="require a gradient"):
         aggregate(torch.ones(4, 2), learnt)
+
+
+@pytest.mark.skipif(not available(), reason="the native kernels are not built")
+@settings(max_examples=60, deadline=None)
+@given(block=blocks, width=widths, dtype=dtypes, share=st.floats(0, 1), part=st.booleans())
+def test_the_last_rows_may_lie_elsewhere(
+    block: tuple[int, int, int, int, bool], width: int, dtype: torch.dtype, share: float, part: bool
+) -> None:
+    """What one tensor gives; of a block of rows likewise."""
+    whole = matrix(*block)
+    whole = whole.rows_between(whole.rows // 3, whole.rows) if part else whole
+    x = features(whole.columns, width, dtype, "plain", block[3])
+    split = round(share * whole.columns)
+    beyond, holes = x[split:].clone(), x.clone()
+    holes[split:] = torch.nan
+    results = [torch.empty(whole.rows, width, dtype=dtype) for _ in range(3)]
+    aggregate_into(results[0], x, whole, alpha=0.5)
+    aggregate_into(results[1], holes, whole, alpha=0.5, beyond=beyond)
+    aggregate_into(results[2], x, whole, alpha=0.5, beyond=beyond + 1)
+    assert close(results[1], results[0], dtype)
+    if bool((whole.indices[int(whole.starts[0]) : int(whole.ends[-1])] >= split).any()) and whole.values is None:
+        assert not close(results[2], results[0], dtype)

@@ -12,7 +12,8 @@ from torch import Tensor
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
-from trisect.ops.aggregate import Collector, add_rows, aggregate_into, collect, collector_of
+from trisect.ops.collect import Collector, add_rows, collect, collector_of
+from trisect.ops.sums import aggregate_into
 
 N, WIDTH = 60, 19
 BOUNDS = [0, 25, 25, 31, 60]

@@ -22,10 +22,10 @@ from trisect.bench._harness import Timing, interleave
 from trisect.data.timelines import uniform
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.timeline import Timeline
-from trisect.ops.aggregate import aggregate_into
 from trisect.ops.incremental import Incremental, change_between
 from trisect.ops.memory import empty
 from trisect.ops.several import Group, aggregate_group_into, block_diagonal, side_by_side
+from trisect.ops.sums import aggregate_into
 
 
 def run(

@@ -9,18 +9,24 @@
 
 /* `x` is where the row of index 0 would be, so that `indices` need no subtraction. Vectors reach beyond the last feature;
  * rows at the end of x, after which there may be no memory, are read from a padded copy instead: those of an index above
- * `safe`, of which `padded` holds the first. */
+ * `safe`, of which `padded` holds the first. Rows from `split` on are read from `beyond`, shifted likewise. */
 struct NAME(source) {
-    const STORE *x, *padded;
-    int64_t stride, padded_stride, safe;
+    const STORE *x, *beyond, *padded;
+    int64_t stride, padded_stride, safe, split;
     const int32_t *indices;
     const ACC *values, *column_scale;
 };
 
-INLINE const STORE *NAME(row_at)(const STORE *x, const struct NAME(source) *from, int64_t index, int64_t offset) {
+/* Feature `offset` of a row, whose end may be beyond all memory. */
+INLINE const STORE *NAME(place_of)(const struct NAME(source) *from, int64_t index, int64_t offset, const int two) {
+    const STORE *x = two && index >= from->split ? from->beyond : from->x;
+    return x + offset + index * from->stride;
+}
+
+INLINE const STORE *NAME(row_at)(const struct NAME(source) *from, int64_t index, int64_t offset, const int two) {
     if (__builtin_expect(index > from->safe, 0))
         return from->padded + (index - from->safe - 1) * from->padded_stride + offset;
-    return x + index * from->stride;
+    return NAME(place_of)(from, index, offset, two);
 }
 
 INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t index, const int kind) {
@@ -30,8 +36,8 @@ INLINE ACC NAME(weight)(const struct NAME(source) *from, int64_t k, int64_t inde
     return from->column_scale ? weight * from->column_scale[index] : weight;
 }
 
-INLINE void NAME(prefetch)(const STORE *x, const struct NAME(source) *from, int64_t k, int bytes) {
-    const char *row = (const char *)(x + from->indices[k] * from->stride);
+INLINE void NAME(prefetch)(const struct NAME(source) *from, int64_t k, int64_t offset, int bytes, const int two) {
+    const char *row = (const char *)NAME(place_of)(from, from->indices[k], offset, two);
     if (bytes <= 64) {
         __builtin_prefetch(row, 0, 3);
         return;
@@ -42,8 +48,7 @@ INLINE void NAME(prefetch)(const STORE *x, const struct NAME(source) *from, int6
 /* sum[0 .. vectors-1] = the weighted rows of the entries start .. end-1. Inlined with `vectors` a constant for narrow
  * rows, whose sums then stay in registers: `held` never has its address taken. */
 INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t end, int64_t limit, int64_t offset,
-                         int ahead, int bytes, const int kind, VEC *sum, const int vectors) {
-    const STORE *x = from->x + offset;
+                         int ahead, int bytes, const int kind, VEC *sum, const int vectors, const int two) {
     const int32_t *indices = from->indices;
     const int narrow = __builtin_constant_p(vectors);
     VEC held[SMALL];
@@ -57,9 +62,9 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
     for (; k + 4 <= end; k += 4) {
         const int64_t c0 = indices[k], c1 = indices[k + 1], c2 = indices[k + 2], c3 = indices[k + 3];
         if (k + ahead + 4 <= limit)
-            for (int n = 0; n < 4; n++) NAME(prefetch)(x, from, k + ahead + n, bytes);
-        const STORE *x0 = NAME(row_at)(x, from, c0, offset), *x1 = NAME(row_at)(x, from, c1, offset);
-        const STORE *x2 = NAME(row_at)(x, from, c2, offset), *x3 = NAME(row_at)(x, from, c3, offset);
+            for (int n = 0; n < 4; n++) NAME(prefetch)(from, k + ahead + n, offset, bytes, two);
+        const STORE *x0 = NAME(row_at)(from, c0, offset, two), *x1 = NAME(row_at)(from, c1, offset, two);
+        const STORE *x2 = NAME(row_at)(from, c2, offset, two), *x3 = NAME(row_at)(from, c3, offset, two);
         const ACC w0 = NAME(weight)(from, k, c0, kind), w1 = NAME(weight)(from, k + 1, c1, kind);
         const ACC w2 = NAME(weight)(from, k + 2, c2, kind), w3 = NAME(weight)(from, k + 3, c3, kind);
 #define FOUR(t, v)                    \
@@ -90,8 +95,8 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
 #pragma GCC unroll 1
     for (; k < end; k++) {
         const int64_t c = indices[k];
-        if (k + ahead < limit) NAME(prefetch)(x, from, k + ahead, bytes);
-        const STORE *row = NAME(row_at)(x, from, c, offset);
+        if (k + ahead < limit) NAME(prefetch)(from, k + ahead, offset, bytes, two);
+        const STORE *row = NAME(row_at)(from, c, offset, two);
         const ACC w = NAME(weight)(from, k, c, kind);
         if (narrow) {
 #pragma GCC unroll 8
@@ -148,7 +153,8 @@ INLINE void NAME(put)(STORE *restrict out, const ACC *restrict sum, int64_t widt
 
 /* Rows first .. last-1, features offset .. offset+width-1. */
 INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last,
-                       int64_t offset, int64_t width, int contiguous, const int kind, const int vectors) {
+                       int64_t offset, int64_t width, int contiguous, const int kind, const int vectors,
+                       const int two) {
     /* one line is prefetched of a row of at most 64 bytes, known when compiled where the width is */
     const int bytes = __builtin_constant_p(vectors) && vectors * (int)sizeof(VEC) <= 64 ? 64 : (int)(width * (int64_t)sizeof(STORE));
     const int ahead = bytes > 128 ? 16 : 32;
@@ -160,11 +166,11 @@ INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) 
         if (!contiguous && i + 1 < last) {
             const int64_t next = a->starts[i + 1], stop = a->ends[i + 1];
             for (int64_t k = next; k < stop && k < next + ahead; k++)
-                NAME(prefetch)(from->x + offset, from, k, bytes);
+                NAME(prefetch)(from, k, offset, bytes, two);
         }
         const int64_t target = targets ? targets[i] : i;
         VEC sum[WIDE];
-        NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, kind, sum, vectors);
+        NAME(gather)(from, start, end, contiguous ? piece_end : end, offset, ahead, bytes, kind, sum, vectors, two);
         if (epilogue) NAME(finish)(a, i, target, offset, width, (ACC *)sum);
         NAME(put)((STORE *)a->out + target * a->out_stride + offset, (const ACC *)sum, width);
     }
@@ -172,27 +178,28 @@ INLINE void NAME(rows)(const struct sum_arguments *a, const struct NAME(source) 
 
 /* A function for each narrow width, so that each has the registers for itself; float32 with edge values alone, or with
  * none, are the cases that matter most, and have their own copies of the loops. */
-#define WIDTH(name, n)                                                                                               \
+#define WIDTH(name, n, two)                                                                                          \
     static __attribute__((noinline)) void NAME(name)(const struct sum_arguments *a, const struct NAME(source) *from, \
                                                      int64_t first, int64_t last, int64_t offset, int64_t width,    \
                                                      int contiguous) {                                              \
         const struct NAME(source) own = *from;                                                                      \
         if (sizeof(STORE) == 4 && !own.column_scale && own.values)                                                  \
-            NAME(rows)(a, &own, first, last, offset, width, contiguous, VALUES, n);                                 \
+            NAME(rows)(a, &own, first, last, offset, width, contiguous, VALUES, n, two);                            \
         else if (sizeof(STORE) == 4 && !own.column_scale)                                                           \
-            NAME(rows)(a, &own, first, last, offset, width, contiguous, ONES, n);                                   \
+            NAME(rows)(a, &own, first, last, offset, width, contiguous, ONES, n, two);                              \
         else                                                                                                        \
-            NAME(rows)(a, &own, first, last, offset, width, contiguous, GENERAL, n);                                \
+            NAME(rows)(a, &own, first, last, offset, width, contiguous, GENERAL, n, two);                           \
     }
-WIDTH(width_1, 1)
-WIDTH(width_2, 2)
-WIDTH(width_3, 3)
-WIDTH(width_4, 4)
-WIDTH(width_5, 5)
-WIDTH(width_6, 6)
-WIDTH(width_7, 7)
-WIDTH(width_8, 8)
-WIDTH(width_any, (int)((width + LANES - 1) / LANES))
+WIDTH(width_1, 1, 0)
+WIDTH(width_2, 2, 0)
+WIDTH(width_3, 3, 0)
+WIDTH(width_4, 4, 0)
+WIDTH(width_5, 5, 0)
+WIDTH(width_6, 6, 0)
+WIDTH(width_7, 7, 0)
+WIDTH(width_8, 8, 0)
+WIDTH(width_any, (int)((width + LANES - 1) / LANES), 0)
+WIDTH(width_of_two, (int)((width + LANES - 1) / LANES), 1)
 #undef WIDTH
 
 static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
@@ -205,7 +212,10 @@ static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source)
     for (int64_t offset = 0; offset < a->features; offset += WIDE * LANES) {
         const int64_t rest = a->features - offset, width = rest < WIDE * LANES ? rest : WIDE * LANES;
         const int64_t vectors = (width + LANES - 1) / LANES;
-        narrow[vectors <= SMALL ? vectors : 0](a, from, first, last, offset, width, contiguous);
+        if (a->beyond)
+            NAME(width_of_two)(a, from, first, last, offset, width, contiguous);
+        else
+            narrow[vectors <= SMALL ? vectors : 0](a, from, first, last, offset, width, contiguous);
     }
 }
 
@@ -214,22 +224,33 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a);
 int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
     if (a->rows < 1 || a->features < 1) return 0;
     const int64_t padded = (a->features + LANES - 1) / LANES * LANES;
-    const STORE *x = a->x;
-    int64_t safe = a->columns - 1;
+    /* the array that ends the rows, and the first row in it */
+    const int64_t split = a->beyond ? a->split : 0, ending = a->columns - split;
+    const STORE *x = a->beyond ? a->beyond : a->x;
+    int64_t safe = ending - 1;
     STORE *copy = NULL;
-    if (padded != a->features && a->columns > 0) {
-        const int64_t last_element = (a->columns - 1) * a->x_stride + a->features;
+    if (padded != a->features && ending > 0) {
+        const int64_t last_element = (ending - 1) * a->x_stride + a->features;
         safe = last_element >= padded ? (last_element - padded) / a->x_stride : -1;
-        const int64_t copied = a->columns - 1 - safe;
+        const int64_t copied = ending - 1 - safe;
         copy = calloc((size_t)(copied * padded), sizeof(STORE));
         if (!copy) return 1;
         for (int64_t r = 0; r < copied; r++)
             memcpy(copy + r * padded, x + (safe + 1 + r) * a->x_stride, (size_t)a->features * sizeof(STORE));
     }
     const ACC *column_scale = a->column_scale;
-    const struct NAME(source) from = {x - a->column_base * a->x_stride, copy, a->x_stride, padded,
-                                      safe + a->column_base, a->indices, a->values,
-                                      column_scale ? column_scale - a->column_base : NULL};
+    const struct NAME(source) from = {
+        .x = (const STORE *)a->x - a->column_base * a->x_stride,
+        .beyond = x - (split + a->column_base) * a->x_stride,
+        .padded = copy,
+        .stride = a->x_stride,
+        .padded_stride = padded,
+        .safe = safe + split + a->column_base,
+        .split = split + a->column_base,
+        .indices = a->indices,
+        .values = a->values,
+        .column_scale = column_scale ? column_scale - a->column_base : NULL,
+    };
     const int64_t size = rows_per_piece(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
     const int64_t pieces = (rows + size - 1) / size;
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)

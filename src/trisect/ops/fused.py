@@ -19,9 +19,11 @@ from trisect.graph.adjacency import Adjacency
 from trisect.noise import Noise
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
-from trisect.ops.aggregate import Collector, aggregate, aggregate_into, collector_of
+from trisect.ops.aggregate import aggregate
+from trisect.ops.collect import Collector, collector_of
 from trisect.ops.dropout import dropout
 from trisect.ops.memory import empty
+from trisect.ops.sums import aggregate_into, beyond_of
 
 
 def dense(
@@ -95,7 +97,9 @@ def convolve(
     _check("bias", bias, features)
     finish = Finish.of(relu, p, noise, rows)
     if usable(message, add, bias):
-        result: Tensor = _Convolve.apply(message, add, bias, adjacency, finish, collector_of(message))  # type: ignore[no-untyped-call]
+        result: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
+            message, add, bias, adjacency, finish, collector_of(message), [beyond_of(message)]
+        )
         return result
     y = aggregate(message, adjacency)
     y = y if add is None else y + add
@@ -130,7 +134,7 @@ def convolve_dense(
         share = 0.0
     if usable(x, weight, bias, add):
         result: Tensor = _ConvolveDense.apply(  # type: ignore[no-untyped-call]
-            x, weight, bias, add, adjacency, share, finish, collector_of(x)
+            x, weight, bias, add, adjacency, share, finish, collector_of(x), [beyond_of(x)]
         )
         return result
     support = aggregate(x, adjacency)
@@ -237,9 +241,11 @@ class _Convolve(torch.autograd.Function):
         adjacency: Adjacency,
         finish: Finish,
         collector: Collector | None,
+        beyond: list[Tensor | None],
     ) -> Tensor:
         out = empty((adjacency.rows, message.shape[1]), message.dtype)
-        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=finish.relu, p=finish.p, noise=finish.noise)
+        relu, p, noise = finish.relu, finish.p, finish.noise
+        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=relu, p=p, noise=noise, beyond=beyond[0])
         ctx.save_for_backward(out if finish.relu and any(ctx.needs_input_grad) else None)
         ctx.adjacency, ctx.collector = adjacency, collector
         ctx.finish = finish
@@ -257,7 +263,7 @@ class _Convolve(torch.autograd.Function):
         elif needs[0]:
             gmessage = empty((ctx.adjacency.columns, gradient.shape[1]), gradient.dtype)
             aggregate_into(gmessage, gradient, ctx.adjacency.transpose())
-        return gmessage, gradient if needs[1] else None, gbias, None, None, None
+        return gmessage, gradient if needs[1] else None, gbias, None, None, None, None
 
 
 class _ConvolveDense(torch.autograd.Function):
@@ -272,10 +278,11 @@ class _ConvolveDense(torch.autograd.Function):
         share: float,
         finish: Finish,
         collector: Collector | None,
+        beyond: list[Tensor | None],
     ) -> Tensor:
         needs = ctx.needs_input_grad
         support = empty((adjacency.rows, x.shape[1]), x.dtype)
-        aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share)
+        aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share, beyond=beyond[0])
         out, bits = product(support, weight, bias, None, finish, mark=any(needs))
         ctx.save_for_backward(support if needs[1] else None, weight if needs[0] or needs[3] else None, bits)
         ctx.adjacency, ctx.collector = adjacency, collector
@@ -317,4 +324,4 @@ class _ConvolveDense(torch.autograd.Function):
         gadd = g_support if needs[3] else None
         if needs[3] and share == 0.0:
             gadd = torch.zeros(gradient.shape[0], ctx.inputs, dtype=gradient.dtype)
-        return gx, gw, gbias, gadd, None, None, None, None
+        return gx, gw, gbias, gadd, None, None, None, None, None

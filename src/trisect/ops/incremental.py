@@ -14,9 +14,9 @@ from torch import Tensor
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.aggregate import aggregate_into
 from trisect.ops.memory import empty
 from trisect.ops.several import Group
+from trisect.ops.sums import aggregate_into
 
 
 class Incremental:

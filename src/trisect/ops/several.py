@@ -21,8 +21,8 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT64, POINTER, Kernel, available, level, threads
 from trisect.ops._aggregate_torch import sum_torch
-from trisect.ops.aggregate import values_as
 from trisect.ops.memory import empty
+from trisect.ops.sums import values_as
 
 SIZES = (1, 2, 4, 8)
 _KINDS = {torch.float32: "f32", torch.float64: "f64"}

@@ -18,11 +18,11 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
-from trisect.ops.aggregate import aggregate_into
 from trisect.ops.grouping import Snapshots as Snapshots
 from trisect.ops.grouping import fits, grouped
 from trisect.ops.memory import empty
 from trisect.ops.several import Group, aggregate_group_into, side_by_side
+from trisect.ops.sums import aggregate_into
 
 
 def aggregate_steps(

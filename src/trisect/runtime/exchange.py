@@ -100,6 +100,7 @@ class Swap:
     ledger: Ledger
     axis: str
     kind: str
+    stay: bool = False
 
     def wait(self) -> Sequence[Tensor]:
         """The rows, once all are here (and all that this rank sends has left)."""
@@ -109,7 +110,7 @@ class Swap:
             work.wait()
         for peer, incoming in self.receiving.items():
             rows = incoming.wait()
-            if self.places[peer].shape[0] == 0:
+            if self.stay or self.places[peer].shape[0] == 0:
                 self.places[peer] = rows
             elif rows is not self.places[peer]:
                 self.places[peer].copy_(rows)
@@ -252,6 +253,7 @@ class Exchange:
         axis: Literal["vertex", "time"] = "vertex",
         wire: Wire | None = None,
         once: bool = False,
+        stay: bool = False,
     ) -> Swap:
         """As `swap`, but go on at once: neither is to be touched before `Swap.wait`.
 
@@ -259,6 +261,7 @@ class Exchange:
             outgoing: rows for each way (none for this one).
             places: [rows, width], where those of each way are to be, contiguous; or a shape alone.
             once: as for `send`.
+            stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their place.
         """
         start = time.perf_counter()
         form = self.wire if wire is None else wire
@@ -287,7 +290,7 @@ class Exchange:
         self.ledger.add(axis, kind, total, time.perf_counter() - start)
         device = self.mesh.device
         into = [p if isinstance(p, Tensor) else torch.empty(0, p.width, dtype=p.dtype, device=device) for p in places]
-        return Swap(works, [one.tensor for one in operations], receiving, into, self.ledger, axis, kind)
+        return Swap(works, [one.tensor for one in operations], receiving, into, self.ledger, axis, kind, stay)
 
     def reduce_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Sum weight gradients over the ranks that hold the same layers, in one bucket, in place."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.aggregate import Collector, add_rows, read_columns
+from trisect.ops.collect import Collector, add_rows, read_columns
 from trisect.partition.halo import Share
 from trisect.runtime.messages import Messages
 from trisect.runtime.pulled import Pulled, entries_in

@@ -319,5 +319,6 @@ def _read_into(descriptor: int, place: memoryview, at: int) -> int:
 
 
 def _mapped(descriptor: int) -> np.ndarray:
-    pages: np.ndarray = np.frombuffer(mmap.mmap(descriptor, 0), dtype=np.uint8)
+    # all pages at once: a fault for each of them would cost more than the first message
+    pages: np.ndarray = np.frombuffer(mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE), dtype=np.uint8)
     return pages

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.aggregate import Collector, aggregate_into
+from trisect.ops.collect import Collector
 from trisect.ops.memory import empty
+from trisect.ops.sums import aggregate_into
 
 
 class Pulled(Collector):
@@ -30,6 +31,9 @@ class Pulled(Collector):
         features, dtype: of a gradient row.
         turned: gives, for some own rows, what reads them, with entries of chunks that are done, or being done, alone.
         memory: gives [columns, features], where gradients are kept.
+
+    Attributes:
+        beyond: [halo, features], where the halo's gradients are read, if not in their own place.
     """
 
     def __init__(
@@ -45,13 +49,14 @@ class Pulled(Collector):
         self._given: set[int] = set()
         self._own: dict[int, Tensor] = {}
         self._rest: Tensor | None = None
+        self.beyond: Tensor | None = None
 
     def reset(self) -> None:
         """Nothing is given."""
         super().reset()
         self._given.clear()
         self._own.clear()
-        self._rest = None
+        self._rest = self.beyond = None
 
     def rows(self) -> Tensor:
         """What was given, by the row that it came from, [columns, features]."""
@@ -110,7 +115,8 @@ class Pulled(Collector):
         given = self._place()
         turned = self._turned(rows)
         result = empty((rows.stop - rows.start, given.shape[1]), given.dtype, given.device)
-        aggregate_into(result, given, turned, alpha=scale, add=self._own.pop(rows.start, None))
+        add = self._own.pop(rows.start, None)
+        aggregate_into(result, given, turned, alpha=scale, add=add, beyond=self.beyond)
         for columns in own if scale != 1.0 else ():
             near = turned.columns_between(columns.start, columns.stop)
             aggregate_into(result, given[columns], near, alpha=1.0 - scale, add=result)

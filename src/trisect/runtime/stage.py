@@ -24,11 +24,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from trisect.nn.base import Context, Layer
 from trisect.noise import Noise
-from trisect.ops.aggregate import collect
+from trisect.ops.collect import collect
+from trisect.ops.sums import extend
 from trisect.partition.halo import Share
 from trisect.partition.reach import reach_of
 from trisect.runtime.gradients import MessageGradients
 from trisect.runtime.messages import Messages
+from trisect.runtime.pulled import Pulled
 from trisect.runtime.staleness import DriftMeter
 from trisect.runtime.visit import (
     Piece,
@@ -89,11 +91,12 @@ class Stage:
         self.visits: dict[int, dict[Side, Visit]] = {}
         self.noise: Noise | None = None
         self.whole = True
-        self._collects = all(layer.collects for layer in self.layers if layer.spatial)
-        self.gradients = MessageGradients(share, self.messages, widths, dtype, collects=self._collects, scale=scale)
+        self._beyond: dict[int, Tensor] = {}
+        self.collects = all(layer.collects for layer in self.layers if layer.spatial)
+        self.gradients = MessageGradients(share, self.messages, widths, dtype, collects=self.collects, scale=scale)
         self._token = torch.zeros((), requires_grad=True)
         self._pieces: dict[tuple[int, Side], Piece] = {}
-        self._interior = share.interior() if self._collects else share.chunk_rows[1:]
+        self._interior = share.interior() if self.collects else share.chunk_rows[1:]
 
     def begin(self, noise: Noise | None, *, whole: bool, aside: bool = False, keep: float | None = 0.0) -> None:
         """Begin a pass over all rows at once (`whole`, exact) or chunk by chunk.
@@ -140,6 +143,8 @@ class Stage:
         for visit in self._visits(chunk, side):
             with self._saved.hooks(visit.rows.stop - visit.rows.start) if packs else nullcontext():
                 self._forward(visit, segment)
+        if side is not Side.INTERIOR:
+            self._beyond.pop(segment - 1, None)
         self._saved.forget()
 
     def _forward(self, visit: Visit, segment: int) -> None:
@@ -292,6 +297,17 @@ class Stage:
         """The gradients of the buffer's rows as far as they are known, [columns, channels]."""
         return self.gradients.of(segment).rows()
 
+    def extend(self, segment: int, rows: Tensor, *, backward: bool) -> None:
+        """The halo's rows of a segment, or their gradients, are here, and may lie elsewhere than in their place."""
+        collector = self.gradients.of(segment) if backward else None
+        place = self.message_rows(segment) if collector is None else collector.rows()
+        if rows.data_ptr() == place[self.rows :].data_ptr():
+            return
+        if collector is None:
+            self._beyond[segment] = rows
+        elif isinstance(collector, Pulled):
+            collector.beyond = rows
+
     def _width(self, segment: int) -> int:
         number = self.segments[segment].prepare
         if number is None:
@@ -317,7 +333,7 @@ class Stage:
             whole = self.share.adjacency
             if (low, high) == (0, self.rows):
                 piece = Piece(slice(low, high), whole)
-            elif self._collects:
+            elif self.collects:
                 piece = Piece(slice(low, high), whole.rows_between(low, high))
             else:
                 reach = reach_of(whole, low, high)
@@ -357,10 +373,13 @@ class Stage:
         """
         buffer, piece = self.message_rows(segment), visit.piece
         rows = buffer if piece.reads is None else buffer.index_select(0, piece.reads)
+        beyond = self._beyond.get(segment)
         if not torch.is_grad_enabled():
-            return rows, None
+            return rows if beyond is None else extend(rows.detach(), beyond), None
         reading = visit.readings[segment] = Reading()
         message = read_rows(self._token, rows, reading)
+        if beyond is not None:
+            extend(message, beyond)
         if not self.gradients.adds(piece):
             return message, None
 

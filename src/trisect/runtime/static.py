@@ -12,7 +12,8 @@ from torch.nn import Parameter
 
 from trisect.nn.base import Layer
 from trisect.noise import Noise
-from trisect.ops.aggregate import add_rows, aggregate
+from trisect.ops.aggregate import aggregate
+from trisect.ops.collect import add_rows
 from trisect.partition.halo import Share
 from trisect.runtime.exchange import Exchange, Incoming, Rows, Shape, Swap
 from trisect.runtime.executor import Handler
@@ -174,6 +175,11 @@ class StaticRank:
         """Whether messages are of a kind that does not come in every epoch: of all rows, where chunks are the rule."""
         return self.stage.whole and self.stage.stale
 
+    @property
+    def _reads_in_place(self) -> bool:
+        """Whether halo rows are read where they came to lie: where one rank gives them all, and nothing is history."""
+        return self.mesh.layout.vertex == 2 and self.stage.whole and not self.stage.stale and self.stage.collects
+
     def _tag(self, action: Action) -> int:
         return action.chunk * 2 + (0 if action.phase is Phase.FORWARD else 1)
 
@@ -274,7 +280,7 @@ class StaticRank:
             if forward and self.stage.messages.blends:
                 places = [Shape(place.shape[0], place.shape[1], place.dtype) for place in halo]
             kind = "halo" if forward else "halo-gradients"
-            swap = self.exchange.begin_swap(outgoing, places, kind, key, once=self._rare)
+            swap = self.exchange.begin_swap(outgoing, places, kind, key, once=self._rare, stay=self._reads_in_place)
         else:
             places = [Shape(send.numel(), rows.shape[1], rows.dtype) for send in sends]
             swap = self.exchange.begin_swap(halo, places, "halo-gradients", key, once=self._rare)
@@ -285,11 +291,14 @@ class StaticRank:
         if exchange not in self._swaps:
             self._post(action)
         received = self._swaps.pop(exchange).wait()
-        if action.phase is Phase.FORWARD and action.layer is not None and self.stage.messages.blends:
+        forward = action.phase is Phase.FORWARD
+        if action.layer is not None and self._reads_in_place and (forward or self.stage.gradients.pulls):
+            self.stage.extend(action.layer, received[1 - self.mesh.way], backward=not forward)
+        if forward and action.layer is not None and self.stage.messages.blends:
             own = self.share.rows
             for (low, high), rows in zip(self._crossing(action.chunk)[1], received, strict=True):
                 self.stage.messages.write(action.layer, own + low, own + high, rows)
-        if action.phase is Phase.BACKWARD and action.layer is not None and not self.stage.gradients.pulls:
+        if not forward and action.layer is not None and not self.stage.gradients.pulls:
             rows = self.stage.gradient_rows(action.layer)
             for send, gradient in zip(self._crossing(action.chunk)[0], received, strict=True):
                 add_rows(rows, send, gradient)

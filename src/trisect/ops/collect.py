@@ -1,0 +1,149 @@
+"""Where the gradient of rows that several blocks read is added up, past autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.ops.memory import empty
+from trisect.ops.sums import aggregate_into, native
+
+
+class Collector:
+    """Where the gradient of rows that several blocks read is added up.
+
+    Autograd would make a tensor as large as all columns for each block. Here each block adds to the rows that it read.
+
+    Args:
+        shape, dtype, device: of the sum.
+        reads: which columns of a block to add to, and their rows of its transpose (`read_columns`: all that it reads).
+        memory: gives a tensor of that shape for the sum when it is first needed.
+
+    Attributes:
+        blank: whether nothing was added yet.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+        reads: Callable[[Adjacency], tuple[Tensor | None, Adjacency]] | None = None,
+        memory: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self.blank = True
+        self._reads = read_columns if reads is None else reads
+        self._shape, self._dtype, self._device = shape, dtype, device
+        self._memory = memory
+        self._total: Tensor | None = None
+
+    @classmethod
+    def of(cls, total: Tensor) -> Collector:
+        """One that begins with this sum."""
+        found = cls((total.shape[0], total.shape[1]), total.dtype, total.device)
+        found._total, found.blank = total, False
+        return found
+
+    def reset(self) -> None:
+        """Begin again from nothing."""
+        self.blank = True
+
+    def rows(self) -> Tensor:
+        """The sum so far [columns, features], zeros where nothing was added."""
+        total = self._place()
+        if self.blank:
+            total.zero_()
+            self.blank = False
+        return total
+
+    def place(self, block: Adjacency) -> Tensor | None:
+        """Where the gradient of a block's rows is best written before it is added, [rows, features]; None: anywhere."""
+        return None
+
+    def _place(self) -> Tensor:
+        """Memory for the sum, taken when it is first needed."""
+        if self._total is None:
+            given = self._memory
+            self._total = empty(self._shape, self._dtype, self._device) if given is None else given()
+        return self._total
+
+    @torch.no_grad()
+    def add(
+        self,
+        gradient: Tensor,
+        block: Adjacency,
+        *,
+        alpha: float = 1.0,
+        row_scale: Tensor | None = None,
+        column_scale: Tensor | None = None,
+    ) -> None:
+        """sum += alpha · (diag(row_scale) · block · diag(column_scale))ᵀ · gradient."""
+        targets, turned = self._reads(block)
+        if self.blank and 2 * turned.rows > block.columns:
+            # the first to add writes all rows, which saves a pass that zeroes them
+            self.blank = False
+            aggregate_into(
+                self._place(), gradient, block.transpose(), alpha=alpha, row_scale=column_scale, column_scale=row_scale
+            )
+            return
+        total = self.rows()
+        if column_scale is not None and targets is not None:
+            column_scale = column_scale[targets]
+        aggregate_into(
+            total,
+            gradient,
+            turned,
+            alpha=alpha,
+            row_scale=column_scale,
+            column_scale=row_scale,
+            add=total,
+            targets=targets,
+        )
+
+
+def collect(message: Tensor, collector: Collector) -> Tensor:
+    """The same tensor, the gradient of whose aggregations goes to the collector instead of autograd."""
+    vars(message)["collector"] = collector
+    return message
+
+
+def collector_of(message: Tensor) -> Collector | None:
+    """What `collect` attached to this very tensor."""
+    found = getattr(message, "collector", None)
+    return found if isinstance(found, Collector) else None
+
+
+def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
+    """total[rows] += x, for different rows (int64), without autograd."""
+    count = rows.numel()
+    if count == 0:
+        return
+    if not (native(total) and total.dtype == x.dtype):
+        total.index_add_(0, rows, x.to(total.dtype))
+        return
+    places = torch.arange(count + 1)
+    each = Adjacency(places[:-1], places[1:], places[:-1].to(torch.int32), None, count)
+    aggregate_into(total, x, each, add=total, targets=rows)
+
+
+def read_columns(block: Adjacency) -> tuple[Tensor | None, Adjacency]:
+    """The columns that a block reads (None: all), and their rows of its transpose. Found once."""
+    found = block._cache.get("read")
+    if isinstance(found, tuple):
+        return found
+    known = "transpose" in block._cache
+    turned = block.transpose()
+    rows = torch.nonzero(turned.ends > turned.starts)[:, 0]
+    result: tuple[Tensor | None, Adjacency] = (None, turned)
+    if rows.numel() < turned.rows:
+        part = replace(turned, starts=turned.starts[rows], ends=turned.ends[rows], _cache={})
+        result = (rows, part)
+        if not known and 2 * rows.numel() <= turned.rows:
+            # two integers for every column of the whole matrix are much for a small block
+            block._cache.pop("transpose")
+    block._cache["read"] = result
+    return result

@@ -1,0 +1,163 @@
+"""Weighted sums of gathered rows in one pass, with what follows them, without autograd: the call of the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.native.library import INT, POINTER, Kernel, available, threads
+from trisect.noise import Noise, drop_threshold
+from trisect.ops._aggregate_torch import sum_torch
+from trisect.ops.dropout import dropout, noise_ids
+
+# storage type → (suffix of its kernels, type of sums, values and scales)
+KINDS = {
+    torch.float32: ("f32", torch.float32),
+    torch.float64: ("f64", torch.float64),
+    torch.bfloat16: ("bf16", torch.float32),
+}
+_SUM = {dtype: Kernel(f"trisect_sum_{kind}", POINTER, returns=INT) for dtype, (kind, _) in KINDS.items()}
+
+
+class _SumArguments(ctypes.Structure):
+    """struct sum_arguments of native/aggregate.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "row_scale", "column_scale")),
+        *((name, ctypes.c_void_p) for name in ("x", "add", "bias", "out", "vertices")),
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "features", "column_base")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "add_stride", "out_stride")),
+        *((name, ctypes.c_double) for name in ("alpha", "beta", "scale")),
+        ("key", ctypes.c_uint64),
+        ("threshold", ctypes.c_uint32),
+        ("post", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("targets", "beyond")),
+        ("split", ctypes.c_int64),
+    )
+
+
+def aggregate_into(
+    out: Tensor,
+    x: Tensor,
+    adjacency: Adjacency,
+    *,
+    alpha: float = 1.0,
+    row_scale: Tensor | None = None,
+    column_scale: Tensor | None = None,
+    add: Tensor | None = None,
+    beta: float = 1.0,
+    bias: Tensor | None = None,
+    relu: bool = False,
+    slope: float = 0.0,
+    p: float = 0.0,
+    noise: Noise | None = None,
+    targets: Tensor | None = None,
+    beyond: Tensor | None = None,
+) -> None:
+    """out = dropout(relu(alpha · diag(row_scale) · A · diag(column_scale) · x + beta · add + bias)), without autograd.
+
+    One pass: what follows the sum is done before a row leaves the cache.
+
+    Args:
+        out: [rows, features], elements of a row adjacent, rows at any distance; may be `add`, not `x`.
+        x: [columns, features].
+        row_scale, column_scale: [rows], [columns].
+        add: [rows, features].
+        bias: [features].
+        slope: above 0, leaky_relu with this slope in place of relu, and nothing is dropped.
+        p, noise: dropout as `ops.dropout` does it; none without noise.
+        targets: int64 [rows], all different; then row i of the result is row targets[i] of `out`, which keeps its other
+            rows, and of `add`. With add = out the sums are added to some rows of a larger tensor.
+        beyond: [last columns, features], where the last rows of x are read; what x has in their place does not count,
+            and may be overwritten.
+    """
+    if beyond is not None and (beyond.shape[0] == 0 or not _side_by_side(x, beyond)):
+        x[x.shape[0] - beyond.shape[0] :].copy_(beyond)
+        beyond = None
+    drop = noise is not None and p > 0.0 and slope == 0.0
+    if not (native(x) and out.dtype == x.dtype and adjacent(out)):
+        y = sum_torch(x, adjacency, row_scale, column_scale)
+        y = y if alpha == 1.0 else y * alpha
+        if add is not None:
+            y = torch.add(y, add if targets is None else add.index_select(0, targets), alpha=beta)
+        y = y if bias is None else y + bias
+        y = torch.relu(y) if relu else y
+        y = dropout(y, p, noise) if slope == 0.0 else torch.nn.functional.leaky_relu(y, slope)
+        _ = out.copy_(y) if targets is None else out.index_copy_(0, targets, y.to(out.dtype))
+        return
+    wide = KINDS[x.dtype][1]
+    x = x if adjacent(x) else x.contiguous()
+    values = values_as(adjacency, wide)
+    scales = [None if scale is None else scale.to(wide).contiguous() for scale in (row_scale, column_scale, bias)]
+    if add is not None:
+        add = add.to(x.dtype)
+        add = add if adjacent(add) else add.contiguous()
+    vertices = noise_ids(noise, adjacency.rows) if noise is not None and drop else None
+    targets = None if targets is None else targets.contiguous()
+    starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
+    arguments = _SumArguments(
+        *(starts.data_ptr(), ends.data_ptr(), adjacency.indices.data_ptr(), pointer(values)),
+        *(pointer(scales[0]), pointer(scales[1]), x.data_ptr(), pointer(add), pointer(scales[2])),
+        *(out.data_ptr(), pointer(vertices)),
+        *(adjacency.rows, adjacency.columns, x.shape[1], adjacency.column_base),
+        *(x.stride(0), 0 if add is None else add.stride(0), out.stride(0)),
+        *(alpha, beta, 1.0 / (1.0 - p) if drop else slope or 1.0),
+        noise.key("dropout") if noise is not None and drop else 0,
+        drop_threshold(p) if drop else 0,
+        (8 if slope else int(relu)) | (2 if drop else 0) | (0 if targets is None else 4),
+        threads(),
+        *(pointer(targets), pointer(beyond), 0 if beyond is None else x.shape[0] - beyond.shape[0]),
+    )
+    if _SUM[x.dtype](ctypes.byref(arguments)):
+        raise MemoryError("no memory for an aggregation")
+
+
+def values_as(adjacency: Adjacency, dtype: torch.dtype) -> Tensor | None:
+    """The adjacency's values in the type that a kernel reads; converted once for a matrix and all its views."""
+    values = adjacency.values
+    if values is None or (values.dtype == dtype and values.is_contiguous()):
+        return values
+    home = adjacency
+    while isinstance(origin := home._cache.get("origin"), tuple):
+        home = origin[1]
+    found = home._cache.get(f"values_{dtype}")
+    if not isinstance(found, Tensor):
+        found = values.to(dtype).contiguous()
+        home._cache[f"values_{dtype}"] = found
+    return found
+
+
+def native(x: Tensor) -> bool:
+    """Whether the kernels take x."""
+    return x.device.type == "cpu" and x.dtype in KINDS and available()
+
+
+def adjacent(x: Tensor) -> bool:
+    """Whether a kernel can read x as rows at a fixed distance."""
+    return (x.stride(1) == 1 or x.shape[1] == 1) and (x.stride(0) >= x.shape[1] or x.shape[0] <= 1)
+
+
+def pointer(x: Tensor | None) -> int | None:
+    """What a kernel is given; None: NULL."""
+    return None if x is None else x.data_ptr()
+
+
+def extend(x: Tensor, beyond: Tensor) -> Tensor:
+    """The same tensor, whose last rows aggregations read in `beyond` instead."""
+    vars(x)["beyond"] = beyond
+    return x
+
+
+def beyond_of(x: Tensor) -> Tensor | None:
+    """What `extend` attached to this very tensor."""
+    found = getattr(x, "beyond", None)
+    return found if isinstance(found, Tensor) else None
+
+
+def _side_by_side(x: Tensor, beyond: Tensor) -> bool:
+    """Whether a kernel reads the two as if they were one."""
+    return native(x) and adjacent(x) and beyond.dtype == x.dtype and beyond.stride() == x.stride()
