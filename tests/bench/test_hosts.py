@@ -19,12 +19,12 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_layouts_use_every_host() -> None:
-    assert hosts.static_layouts(4, 16) == {
+    assert hosts.static_layouts(4, 16, 4) == {
         "graph": "vertex=4",
         "pipeline": "layer=4,chunks=16",
-        "hybrid": "layer=2,vertex=2,chunks=16",
+        "hybrid": "layer=2,vertex=2,chunks=4",
     }
-    assert list(hosts.static_layouts(3, 16)) == ["graph", "pipeline"]
+    assert list(hosts.static_layouts(3, 16, 4)) == ["graph", "pipeline"]
     assert hosts.timeline_layouts(4)["carry"] == "time=4,temporal=carry"
 
 

@@ -40,6 +40,7 @@ def run(
     layers: int = 32,
     hidden: int = 100,
     chunks: int = 16,
+    hybrid_chunks: int = 4,
     epochs: int = 3,
     data_dir: str | None = None,
     limit: float = 240.0,
@@ -51,9 +52,11 @@ def run(
         only: names of layouts (`graph`, `pipeline`, `hybrid`; on a timeline `vertex`, `redistribute`, `carry`).
         rates: Mbit/s of each port, each way; 0: as fast as the machine can. The same runs at each: where seconds hardly
             change with the rate, computing is what they are spent on.
+        chunks, hybrid_chunks: of the pipeline, and of the hybrid, which has half the stages to keep busy and exchanges
+            halos for each chunk and layer.
         limit: seconds for one run, after which it is ended.
     """
-    layouts = timeline_layouts(hosts) if timeline else static_layouts(hosts, chunks)
+    layouts = timeline_layouts(hosts) if timeline else static_layouts(hosts, chunks, hybrid_chunks)
     if only is not None:
         layouts = {name: text for name, text in layouts.items() if name in only}
     config = timeline_config(epochs) if timeline else static_config(model, graph, layers, hidden, epochs)
@@ -76,11 +79,11 @@ def run(
     return result
 
 
-def static_layouts(hosts: int, chunks: int) -> dict[str, str]:
+def static_layouts(hosts: int, chunks: int, hybrid_chunks: int) -> dict[str, str]:
     """Graph parallelism, pipeline and hybrid on so many ranks."""
     found = {"graph": f"vertex={hosts}", "pipeline": f"layer={hosts},chunks={chunks}"}
     if hosts % 2 == 0 and hosts > 2:
-        found["hybrid"] = f"layer={hosts // 2},vertex=2,chunks={chunks}"
+        found["hybrid"] = f"layer={hosts // 2},vertex=2,chunks={hybrid_chunks}"
     return found
 
 
