@@ -72,12 +72,15 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
     t += w1 * LOAD(x1 + (v) * LANES); \
     t += w2 * LOAD(x2 + (v) * LANES); \
     t += w3 * LOAD(x3 + (v) * LANES);
-        if (narrow && vectors == 1) {
+        if (vectors == 1) {
             /* a tree, since a chain of four additions would wait for each of them */
             VEC t = w0 * LOAD(x0), u = w2 * LOAD(x2);
             t += w1 * LOAD(x1);
             u += w3 * LOAD(x3);
-            held[0] += t + u;
+            if (narrow)
+                held[0] += t + u;
+            else
+                sum[0] += t + u;
         } else if (narrow) {
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++) {
