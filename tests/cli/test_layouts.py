@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from trisect.cli import ranks
 from trisect.cli.main import run_command
 from trisect.runtime import launch
 
@@ -95,8 +96,10 @@ def test_a_stale_pipeline_resumes_to_the_bit(folder: Path) -> None:
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_before_ranks_start(
-    folder: Path, capfd: pytest.CaptureFixture[str], layout: str, said: str
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, layout: str, said: str
 ) -> None:
+    # on any machine there is room for the ranks, so that it is the layout itself that is refused
+    monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1 << 50)
     refused(folder, capfd, ["--layout", layout], said)
 
 
@@ -116,15 +119,35 @@ def test_settings_that_do_not_fit_are_refused_before_ranks_start(
     refused(folder, capfd, ["--layout", "vertex=2", "--set", setting], said)
 
 
-def test_more_ranks_than_memory_are_refused_before_ranks_start(
+def test_more_ranks_than_memory_are_refused_before_the_cut(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "free_bytes", lambda device: 1000 << 20)
+    monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
+    monkeypatch.setattr(ranks, "cut_from_config", must_not_cut)
     refused(folder, capfd, ["--layout", "vertex=7"], "The layout needs 7 ranks, and this machine has 1000 MiB")
     launch.require_room(6)
     capfd.readouterr()
     assert run_command(["check", str(folder / "c.yaml"), "--layout", "vertex=7"]) == 2
     assert "The layout needs 7 ranks" in capfd.readouterr().err
+    with pytest.raises(AssertionError, match="was cut"):
+        run_command(["train", str(folder / "c.yaml"), "--out", str(folder / "refused"), "--layout", "vertex=6"])
+
+
+@pytest.mark.usefixtures("alone")
+def test_predictions_on_more_ranks_than_memory_are_refused_before_the_cut(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
+    monkeypatch.setattr(ranks.RunCut, "__call__", must_not_cut)
+    words = ["predict", str(folder / "alone"), "--out", str(folder / "p.npz"), "--layout"]
+    assert run_command([*words, "vertex=7"]) == 2
+    assert "The layout needs 7 ranks" in capfd.readouterr().err
+    with pytest.raises(AssertionError, match="was cut"):
+        run_command([*words, "vertex=6"])
+
+
+def must_not_cut(*given: Any) -> None:
+    raise AssertionError("the graph was cut")
 
 
 def refused(folder: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:

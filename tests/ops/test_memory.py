@@ -119,9 +119,12 @@ def test_a_limit_bounds_what_is_planned_with(monkeypatch: pytest.MonkeyPatch) ->
     for text, size in (("3MiB", 3 << 20), ("2048", 2048), ("1.5 k", 1536), ("2 MB", 2 << 20)):
         monkeypatch.setenv("TRISECT_MEMORY", text)
         assert free_bytes(cpu) == size
+        assert free_bytes(cpu, bounded=False) > 3 << 20
     monkeypatch.setenv("TRISECT_MEMORY", "9999T")
     assert free_bytes(cpu) < 1 << 50
     for text in ("much", "-1", "3 apples", "GiB"):
         monkeypatch.setenv("TRISECT_MEMORY", text)
         with pytest.raises(ConfigError, match=r"TRISECT_MEMORY is .*12GiB"):
             free_bytes(cpu)
+        with pytest.raises(ConfigError, match="TRISECT_MEMORY"):
+            free_bytes(cpu, bounded=False)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trisect.errors import RunError
-from trisect.runtime.launch import launch
+from trisect.errors import LayoutError, RunError
+from trisect.ops import memory
+from trisect.runtime.launch import launch, require_room
 from trisect.runtime.world import world_from_environment
 
 
@@ -55,3 +56,20 @@ def test_a_world_alone_is_none() -> None:
     world = world_from_environment({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
     assert world is not None
     assert (world.rank, world.size, world.local_rank, world.local_size) == (3, 8, 1, 2)
+
+
+def test_room_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRISECT_MEMORY", "256MiB")
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: 1000 << 20)
+    require_room(6)
+    with pytest.raises(LayoutError, match=r"needs 7 ranks, and this machine has 1000 MiB .*; use at most 6 ranks, or"):
+        require_room(7)
+
+
+@pytest.mark.parametrize(("free", "remedy"), [(299, "use one rank, or"), (100, "end other programs, or")])
+def test_a_machine_without_room_is_not_told_to_use_none(
+    monkeypatch: pytest.MonkeyPatch, free: int, remedy: str
+) -> None:
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: free << 20)
+    with pytest.raises(LayoutError, match=f"has {free} MiB .*; {remedy}"):
+        require_room(2)

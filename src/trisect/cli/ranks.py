@@ -52,6 +52,7 @@ def predict_on_ranks(directory: RunDirectory, layout: Layout, target: Path, data
     world = world_from_environment()
     cut = RunCut(directory.config, layout, data_dir)
     if world is None:
+        require_room(layout.world)
         arguments = ["predict", str(directory.path), "--out", str(target), "--layout", _text(layout)]
         arguments += ["--data-dir", str(data_dir)] if data_dir is not None else []
         with tempfile.TemporaryDirectory(prefix="trisect-shares-") as shares, pieces_beside(target) as folder:
@@ -107,11 +108,11 @@ def shares_from_launcher() -> Path | None:
 
 def _start(config: Config, layout: Layout, arguments: list[str], data_dir: Path | None, resumed: Path | None) -> None:
     """Check and cut in this process, then train in others; `resumed`: the run that goes on."""
+    require_room(layout.world)
     with tempfile.TemporaryDirectory(prefix="trisect-shares-") as folder:
         resolved = cut_from_config(config, layout, Path(folder), data_dir)
         if resumed is not None:
             check_resume(resumed, resolved, maker_of(resolved), layout, Path(folder))
-        require_room(layout.world)
         sentence(f"{layout.world} ranks: {_text(layout)}.")
         command = [sys.executable, "-m", "trisect", *arguments]
         launch(command, layout.world, threads=config.train.threads, environment={SHARES: folder}, folders=[folder])

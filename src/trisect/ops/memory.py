@@ -166,13 +166,17 @@ def trim() -> int:
     return _pool.trim()
 
 
-def free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device, *, bounded: bool = True) -> int:
     """Memory that may be planned with: what is free on the device (a guess of 4 GiB where the system does not tell),
     and no more than the environment variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.
+
+    Args:
+        bounded: False for what is free whatever the variable allows; one that cannot be read is refused all the same.
     """
     free = _free_bytes(device)
     asked = os.environ.get(LIMIT_VARIABLE)
-    return free if not asked else min(free, _bytes_of(asked))
+    allowed = _bytes_of(asked) if asked else free
+    return min(free, allowed) if bounded else free
 
 
 def _bytes_of(text: str) -> int:

@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from trisect.errors import RunError, TrisectError
 from trisect.runtime.world import FAILURES, FOLDERS, LAUNCHER, Store, World
 
+OURS = ("trisect-*", ".*.pieces")  # how temporary folders are named; no other is removed
 _SETTLE = 2.0
 _LOST = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timed out", "Connection refused")
 
@@ -34,10 +36,18 @@ def follow_launcher() -> None:
 def _leave_when_alone(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(0.5)
-    # killed, it could not; every rank does, since any of them may be killed as well
-    for folder in filter(None, os.environ.get(FOLDERS, "").split(os.pathsep)):
-        shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
+    try:
+        # killed, it could not; every rank does, since any of them may be killed as well
+        remove_folders(os.environ.get(FOLDERS, "[]"))
+    finally:
+        os._exit(1)
+
+
+def remove_folders(given: str) -> None:
+    """Remove the temporary folders that a launcher names: a JSON list, of which absolute paths named as ours count."""
+    for folder in map(Path, json.loads(given)):
+        if folder.is_absolute() and any(fnmatchcase(folder.name, pattern) for pattern in OURS):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, unexpected: bool = False) -> None:

@@ -45,7 +45,8 @@ def launch(
     Args:
         threads: for each rank; cores / ranks by default.
         given: what each rank reads from its standard input.
-        folders: temporary ones of the caller, which the ranks remove if this process is killed.
+        folders: temporary ones of the caller, which the ranks remove if this process is killed; their names are
+            among `faults.OURS`.
         on_poll: called now and then while the ranks run.
 
     Raises:
@@ -72,7 +73,7 @@ def launch(
                     "MASTER_PORT": str(port),
                     LAUNCHER: str(os.getpid()),
                     FAILURES: folder,
-                    FOLDERS: os.pathsep.join(map(str, (folder, *folders))),
+                    FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
                 }
                 with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
                     stdin.write(given)
@@ -98,11 +99,13 @@ def launch(
 
 def require_room(world: int) -> None:
     """Raise a LayoutError where this machine cannot hold so many ranks, whatever they are to do."""
-    free = free_bytes(torch.device("cpu"))
+    free = free_bytes(torch.device("cpu"), bounded=False)
     if world * _LEAST > free:
+        room = free // _LEAST
+        remedy = f"use at most {room} ranks" if room > 1 else "use one rank" if room == 1 else "end other programs"
         raise LayoutError(
-            f"The layout needs {world} ranks, and this machine has {free >> 20} MiB of free memory, where each takes "
-            f"at least {_LEAST >> 20}; use at most {free // _LEAST} ranks, or several hosts with torchrun."
+            f"The layout needs {world} rank{'s' if world > 1 else ''}, and this machine has {free >> 20} MiB of free "
+            f"memory, where each takes at least {_LEAST >> 20}; {remedy}, or use several hosts with torchrun."
         )
 
 
