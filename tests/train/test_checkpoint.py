@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from trisect.errors import CheckpointError
-from trisect.train.checkpoint import MANIFEST, Checkpoints, Place, read_manifest, write_shard
+from trisect.train.checkpoint import MANIFEST, Checkpoint, Checkpoints, Place, read_manifest, write_shard
 
 
 def state(seed: int) -> dict[str, torch.Tensor]:
@@ -165,6 +169,115 @@ def test_nothing_usable_is_an_error_and_changes_nothing(store: Checkpoints, dama
     with pytest.raises(CheckpointError):
         store.latest()
     assert sorted(store.directory.rglob("*")) == before
+
+
+def test_whoever_comes_second_finds_the_same_and_what_was_set_aside_stays(store: Checkpoints):
+    store.save(state(1), {}, epoch=1)
+    flip(store.save(state(2), {}, epoch=2))
+    said: list[str] = []
+    found = [store.latest(said.append) for _ in range(2)]
+    assert [one.epoch for one in found if one is not None] == [1, 1]
+    assert len(said) == 1
+    assert (store.directory / "epoch-000002.damaged" / MANIFEST).is_file()
+    # the next one that is damaged at that epoch takes its place
+    cut_manifest(store.save(state(2), {}, epoch=2))
+    assert store.latest() is not None
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_manifest(store.directory / "epoch-000002.damaged")
+    assert not [path for path in store.directory.iterdir() if path.name.startswith(".")]
+
+
+def test_processes_that_know_nothing_of_each_other_may_set_aside_at_once(store: Checkpoints):
+    for epoch in range(1, 30, 2):
+        store.save(state(epoch), {}, epoch=epoch)
+        truncate(store.save(state(epoch + 1), {}, epoch=epoch + 1))
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: store.latest(), range(8)))
+        assert [one.epoch for one in found if one is not None] == [epoch] * 8
+        assert (store.directory / f"epoch-{epoch + 1:06d}.damaged" / MANIFEST).is_file()
+        assert not (store.directory / f"epoch-{epoch + 1:06d}").exists()
+
+
+class Ranks:
+    """Threads in the place of ranks; `gather` is theirs."""
+
+    def __init__(self, world: int) -> None:
+        self.given: list[Any] = [None] * world
+        self.barrier = threading.Barrier(world, timeout=20)
+
+    def gather(self, rank: int) -> Callable[[Any], list[Any]]:
+        def gather(own: Any) -> list[Any]:
+            self.given[rank] = own
+            self.barrier.wait()
+            seen = list(self.given)
+            self.barrier.wait()
+            return seen
+
+        return gather
+
+
+def together(stores: list[Checkpoints], said: list[str]) -> list[Checkpoint | CheckpointError | None]:
+    ranks = Ranks(len(stores))
+
+    def latest(rank: int) -> Checkpoint | CheckpointError | None:
+        say = said.append if rank == 0 else lambda sentence: None
+        try:
+            return stores[rank].latest(say, rank=rank, gather=ranks.gather(rank))
+        except CheckpointError as error:
+            return error
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        return list(pool.map(latest, range(len(stores))))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_ranks_take_the_same_one(store: Checkpoints, damage):
+    store.save(state(1), {}, epoch=1)
+    damage(store.save(state(2), {}, epoch=2))
+    said: list[str] = []
+    found = together([store] * 3, said)
+    assert [one.epoch for one in found if isinstance(one, Checkpoint)] == [1, 1, 1]
+    assert len(said) == 1
+    assert "Continuing from epoch-000001" in said[0]
+    assert (store.directory / "epoch-000002.damaged").is_dir()
+    assert [path.name for path in store.paths()] == ["epoch-000001"]
+
+
+class Blind(Checkpoints):
+    """Of a rank that cannot read some of the checkpoints, though the others can."""
+
+    unseen: tuple[str, ...] = ()
+
+    def read(self, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
+        if path.name in self.unseen:
+            raise CheckpointError(f"The checkpoint {path} is damaged: rank-00001.safetensors cannot be read.")
+        return super().read(path, wanted)
+
+
+def test_ranks_that_see_different_damage_agree_on_what_is_whole_for_all(store: Checkpoints):
+    store.keep = 5
+    for epoch in range(1, 6):
+        store.save(state(epoch), {}, epoch=epoch)
+    stores = [Blind(store.directory, run="a", keep=5) for _ in range(3)]
+    stores[1].unseen, stores[2].unseen = ("epoch-000005", "epoch-000003"), ("epoch-000004",)
+    alone = [one.read(path).epoch for one in stores for path in one.paths()[-1:] if path.name not in one.unseen]
+    assert alone == [5, 5], "by themselves they would not agree"
+    said: list[str] = []
+    found = together([*stores], said)
+    assert [one.epoch for one in found if isinstance(one, Checkpoint)] == [2, 2, 2]
+    assert len(said) == 1
+    assert [path.name for path in store.paths()] == ["epoch-000001", "epoch-000002"]
+
+
+def test_ranks_without_a_usable_one_all_say_so(store: Checkpoints, tmp_path: Path):
+    assert together([store] * 2, []) == [None, None]
+    flip(store.save(state(1), {}, epoch=1))
+    found = together([store] * 2, [])
+    assert all("epoch-000001 is damaged" in str(one) for one in found)
+    assert [path.name for path in store.paths()] == ["epoch-000001"]
+    store.save(state(1), {}, epoch=1)
+    found = together([store, Checkpoints(tmp_path / "elsewhere", run="a")], [])
+    assert all("Not every rank sees the checkpoints" in str(one) for one in found)
 
 
 def test_a_draft_left_by_a_crash_is_no_checkpoint(store: Checkpoints):

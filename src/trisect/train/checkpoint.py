@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ FORMAT = "trisect-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"^epoch-(\d{6,})$")
+
+Gather = Callable[[Any], list[Any]]
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Checkpoints:
         manifest["sha256"] = _manifest_hash(manifest)
         write_synced(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
         _sync_directory(draft)
-        final = self.directory / f"epoch-{epoch:06d}"
+        final = self._path(epoch)
         if final.exists():  # a resumed run writes an epoch again
             old = self.directory / f".epoch-{epoch:06d}.old"
             shutil.rmtree(old, ignore_errors=True)
@@ -133,38 +136,69 @@ class Checkpoints:
         return sorted(found, key=_epoch_of)
 
     def latest(
-        self, say: Callable[[str], None] = lambda sentence: None, wanted: Callable[[str], bool] = lambda name: True
+        self,
+        say: Callable[[str], None] = lambda sentence: None,
+        wanted: Callable[[str], bool] = lambda name: True,
+        *,
+        rank: int = 0,
+        gather: Gather = lambda own: [own],
     ) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None where there is none at all.
 
         Of its tensors those are read whose names are `wanted`.
 
         A damaged or foreign one is told to `say`, set aside under a name ending in `.damaged`, and the one before it
-        is tried.
+        is tried. Ranks that call this together all get the same epoch: the newest that is whole for each of them.
+        Nothing is set aside before all have read, and then by rank 0 alone.
+
+        Args:
+            rank, gather: this rank among those that call, and what each of them gives, in their order.
 
         Raises:
             CheckpointError: there are checkpoints, and none of them can be used.
         """
-        paths = self.paths()
-        failure: CheckpointError | None = None
-        bad: list[Path] = []
-        for path in reversed(paths):
-            try:
-                found = self.read(path, wanted)
-            except CheckpointError as error:
-                failure = error
-                bad.append(path)
-                continue
-            for damaged in bad:
-                aside = damaged.with_name(damaged.name + ".damaged")
-                shutil.rmtree(aside, ignore_errors=True)
-                damaged.rename(aside)
-            if failure is not None:
-                say(f"{failure} Continuing from {path.name} instead.")
-            return found
-        if failure is not None:
-            raise failure
-        return None
+        found, passed = self._newest(wanted)
+        while True:
+            seen = gather((None if found is None else _epoch_of(found.path), passed))
+            epochs = [epoch for epoch, _ in seen]
+            damage: dict[int, str] = {epoch: said for _, other in reversed(seen) for epoch, said in other.items()}
+            if None in epochs:
+                if damage:
+                    raise CheckpointError(damage[min(damage)])
+                if found is None and set(epochs) == {None}:
+                    return None
+                raise CheckpointError(
+                    f"Not every rank sees the checkpoints in {self.directory}; put it on a file system that all hosts"
+                    " share."
+                )
+            agreed = min(epochs)
+            if set(epochs) == {agreed}:
+                break
+            if found is None or _epoch_of(found.path) > agreed:
+                found, more = self._newest(wanted, agreed)
+                passed |= more
+        if rank == 0:
+            for epoch in damage:
+                _set_aside(self._path(epoch))
+        if damage:
+            say(f"{damage[min(damage)]} Continuing from {self._path(agreed).name} instead.")
+        return found
+
+    def _newest(
+        self, wanted: Callable[[str], bool], limit: int | None = None
+    ) -> tuple[Checkpoint | None, dict[int, str]]:
+        """The newest whole checkpoint (not after the epoch `limit`), and what is wrong with those passed over."""
+        passed: dict[int, str] = {}
+        for path in reversed(self.paths()):
+            if limit is None or _epoch_of(path) <= limit:
+                try:
+                    return self.read(path, wanted), passed
+                except CheckpointError as error:
+                    passed[_epoch_of(path)] = str(error)
+        return None, passed
+
+    def _path(self, epoch: int) -> Path:
+        return self.directory / f"epoch-{epoch:06d}"
 
     def best(self) -> Checkpoint | None:
         """The newest checkpoint that was the best when it was written, or None."""
@@ -349,6 +383,18 @@ def _is_best(path: Path) -> bool:
         return bool(read_manifest(path)["best"])
     except CheckpointError:
         return False
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a checkpoint so that it counts no more; of several processes that try, one does it."""
+    claimed = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.rename(claimed)
+    except OSError:  # another one was faster, or whoever predicts may only read here
+        return
+    aside = path.with_name(f"{path.name}.damaged")
+    shutil.rmtree(aside, ignore_errors=True)
+    claimed.rename(aside)
 
 
 def _epoch_of(path: Path) -> int:

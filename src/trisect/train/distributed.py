@@ -90,8 +90,8 @@ def run_rank(
         setup = rank_setup(cut, maker_of(config), config.task.model_dump(), mesh, options, history, world.local_size)
         state = None
         if resume:
-            checkpoint = directory.checkpoints.latest(say)
-            gather(None)  # nobody writes before all have read
+            # which returns when all have read, and not before: rank 0 writes next
+            checkpoint = directory.checkpoints.latest(say, rank=mesh.rank, gather=gather)
             if checkpoint is not None:
                 say(f"Continuing after epoch {checkpoint.epoch}.")
                 state = (checkpoint.tensors, checkpoint.meta)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trisect.errors import CheckpointError, ConfigError
+from trisect.train.checkpoint import Gather
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
@@ -74,10 +75,18 @@ def _collect(setup: Setup, found: Iterator[tuple[int, dict[str, Tensor]]]) -> di
 
 
 def trained_parameters(
-    directory: RunDirectory, say: Callable[[str], None] = lambda sentence: None
+    directory: RunDirectory,
+    say: Callable[[str], None] = lambda sentence: None,
+    *,
+    rank: int = 0,
+    gather: Gather = lambda own: [own],
 ) -> dict[str, Tensor]:
-    """The parameters of the best epoch of a run, by name (`model.…`, `decoder.…`), whatever layout wrote them."""
-    checkpoint = directory.checkpoints.latest(say, wanted=_is_parameter)
+    """The parameters of the best epoch of a run, by name (`model.…`, `decoder.…`), whatever layout wrote them.
+
+    Args:
+        rank, gather: of ranks that read together, as for `Checkpoints.latest`.
+    """
+    checkpoint = directory.checkpoints.latest(say, _is_parameter, rank=rank, gather=gather)
     if checkpoint is None:
         raise ConfigError(f"The run in {directory.path} has no checkpoint yet; let it train first.")
     # before its first evaluation a run has no best epoch; its newest parameters serve then

@@ -72,7 +72,7 @@ def predict_rank(
     with joined(layout, world, rank_device(config, world), config.train.timeout, shares) as (mesh, cut_folder):
         gather = Exchange(mesh, Ledger()).gather
         require_visible(folder, gather)
-        parameters = trained_parameters(directory, say)
+        parameters = trained_parameters(directory, say, rank=mesh.rank, gather=gather)
         cut, options, task = read_cut(cut_folder), train_options(config), config.task.model_dump()
         pieces = Pieces(folder, mesh.rank)
         setup = rank_setup(cut, maker_of(config), task, mesh, options, None, world.local_size)
