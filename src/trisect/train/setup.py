@@ -86,11 +86,17 @@ class Setup:
 
     @property
     def conv_parameters(self) -> Iterable[str]:
-        """Names of the parameters of spatial layers."""
+        """Names, in `modules`, of the parameters of spatial layers."""
         model = self.program.model
-        for number, layer in enumerate(model.layers):
-            if isinstance(model, DynamicModel) or getattr(layer, "spatial", False):
-                yield from (f"model.layers.{number}.{name}" for name, _ in layer.named_parameters())
+        spatial = [
+            parameter
+            for layer in model.layers
+            if isinstance(model, DynamicModel) or getattr(layer, "spatial", False)
+            for parameter in layer.parameters()
+        ]
+        # a program may know them by other names: a static model on a timeline is wrapped where that is cut
+        own = {id(parameter) for parameter in spatial}
+        yield from (name for name, parameter in self.modules.named_parameters() if id(parameter) in own)
 
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
         """Rows of an output in the user's vertex order."""
