@@ -153,6 +153,22 @@ def test_unknown_monitor_names_the_known(community: Graph) -> None:
         gcn(community, epochs=1, monitor="val.precision")
 
 
+def test_a_monitor_of_no_split_is_refused(community: Graph) -> None:
+    with pytest.raises(ConfigError, match=r"train\.monitor is 'accuracy', but must look like val\.accuracy"):
+        gcn(community, epochs=1, monitor="accuracy")
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_what_is_monitored_is_measured(timeline: Timeline, split: str) -> None:
+    memory = Memory()
+    result = gcn(timeline, memory, epochs=30, lr=1e-9, monitor=f"{split}.map", patience=3)
+    values = [record[split]["map"] for record in memory.epochs]
+    assert result.best_value == max(values)
+    assert result.stopped_early
+    assert result.epochs == result.best_epoch + 3
+    assert memory.epochs[0].keys() & {"train", "val", "test"} == {"val", split}, "the others wait for the end"
+
+
 def test_a_checkpoint_of_another_run_is_refused(community: Graph) -> None:
     memory = Memory()
     gcn(community, memory, epochs=1)

@@ -182,6 +182,8 @@ class Trainer:
         )
         self.lr = LearningRate(options.lr, options.lr_schedule, options.epochs)
         self.monitor = options.monitor or setup.task.monitor
+        if self.monitor.partition(".")[0] not in SPLITS:
+            raise ConfigError(f"train.monitor is {self.monitor!r}, but must look like {setup.task.monitor}.")
         self.ledger = self.program.ledger
         self.guard = Guard.of(self.program, self.modules, self.optimiser)
         self.done = 0
@@ -355,10 +357,10 @@ class Trainer:
                     self._evaluated[split] = self._evaluated[split].merge(found)
 
     def _splits_on_the_way(self) -> tuple[Split, ...]:
-        """All of them where measuring costs little; otherwise validation alone, or train where that is monitored."""
+        """All of them where measuring costs little; otherwise validation, and the one that is monitored."""
         if self.setup.task.cheap:
             return SPLITS
-        return ("train", "val") if self.monitor.startswith("train.") else ("val",)
+        return tuple(split for split in SPLITS if split in ("val", self.monitor.partition(".")[0]))
 
     def _judge(self, measured: Mapping[str, Mapping[str, Any]], epoch: int) -> bool:
         """Whether this is the best epoch so far; without anything to compare, the newest is."""
