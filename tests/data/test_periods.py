@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
-from trisect.data.periods import offsets_of, parse_period, steps_of
+from trisect.data.periods import numbers_of, offsets_of, parse_period, steps_of
 from trisect.errors import DataError
 
 
@@ -47,3 +49,25 @@ def test_large_times_are_exact() -> None:
 def test_absurd_period_is_refused() -> None:
     with pytest.raises(DataError, match="longer period"):
         steps_of(np.array([0, 10**12]), 1)
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize("unit", ["M", "Y"])
+def test_periods_without_a_fixed_length_are_refused(unit: Literal["M", "Y"], dated: bool) -> None:
+    time = np.array([0, 40 * 86400], "datetime64[s]" if dated else np.int64)
+    with pytest.raises(DataError, match="no fixed length; give days"):
+        numbers_of(time, np.timedelta64(1, unit))
+    times, in_unit, length = numbers_of(time, np.timedelta64(30, "D"))
+    assert steps_of(times, length, in_unit).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("bad", [np.timedelta64("NaT"), float("nan"), float("inf"), 0])
+def test_periods_of_dates_are_checked_too(bad: float) -> None:
+    with pytest.raises(DataError, match="period"):
+        numbers_of(np.array([0, 9], "datetime64[s]"), bad)
+
+
+def test_times_are_numbers_or_dates() -> None:
+    for time in (np.array([True, False]), np.array(["a"])):
+        with pytest.raises(DataError, match="give numbers or datetime64"):
+            numbers_of(time, 1)

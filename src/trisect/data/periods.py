@@ -89,7 +89,12 @@ def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[
         raise DataError(f"time has the shape {list(times.shape)}; give one time an event.")
     seconds: Period
     if isinstance(period, (timedelta, np.timedelta64)):
-        seconds = float(np.timedelta64(period) / np.timedelta64(1, "us")) / 1e6
+        length = np.timedelta64(period)
+        if np.datetime_data(length.dtype)[0] in ("Y", "M"):
+            raise DataError(
+                f"period is {length!r}, and months and years have no fixed length; give days, such as '30d'."
+            )
+        seconds = float(length / np.timedelta64(1, "us")) / 1e6
     else:
         seconds = period
     if times.dtype.kind == "M":
@@ -97,9 +102,9 @@ def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[
         if missing.any():
             raise DataError(f"time[{int(missing.argmax())}] is missing (NaT); every event needs a time.")
         if not isinstance(seconds, str):
-            seconds = round(seconds * 1_000_000_000)
+            seconds = round(parse_period(seconds) * 1_000_000_000)
         return times.astype("datetime64[ns]").astype(np.int64), "ns", seconds
-    if times.dtype.kind not in "iuf" or times.dtype == bool:
+    if times.dtype.kind not in "iuf":
         raise DataError(f"time holds {times.dtype} values; give numbers or datetime64.")
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         place = int((~np.isfinite(times)).argmax())
