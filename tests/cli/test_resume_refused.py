@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,6 @@ CONFIG: dict[str, Any] = {
     "layout": {"layer": 1, "chunks": 3},
     "train": {"epochs": 2, "checkpoint_every": 2},
 }
-HISTORY = "program.layer=1,vertex=1,chunks=3.rank-0.history."
 Tensors = dict[str, Tensor]
 
 
@@ -56,12 +56,21 @@ def put(name: str, *shape: int) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.__setitem__(name, torch.zeros(shape))
 
 
+def put_history(rows: int) -> Callable[[Tensors], None]:
+    """In place of what the first segment has."""
+    return lambda tensors: tensors.__setitem__(history_of(tensors), torch.zeros(rows, 8))
+
+
+def history_of(tensors: Tensors) -> str:
+    return next(name for name in sorted(tensors) if name.endswith(".rank-0.history.0"))
+
+
 CASES: list[tuple[Callable[[Tensors], None], str]] = [
     (renamed("model.layers.1.weight", "model.layers.1.w"), "has no tensor 'model.layers.1.weight'"),
     (put("model.layers.1.weight", 2, 2), "'model.layers.1.weight' of shape [2, 2], and the model needs [8, 8]"),
     (put("model.layers.9.weight", 8, 8), "'model.layers.9.weight', for which the model has no place"),
-    (renamed(f"{HISTORY}0", "program.buffer-0"), "'program.buffer-0', which this release does not know"),
-    (put(f"{HISTORY}0", 7, 8), f"'{HISTORY}0' of shape [7, 8], and the cut needs 120 rows"),
+    (put("program.buffer-0", 120, 8), "'program.buffer-0', which this release does not know"),
+    (put_history(7), "rank-0.history.0' of shape [7, 8], and the cut needs 120 rows"),
 ]
 
 
@@ -116,5 +125,19 @@ def test_another_layout_and_another_recipe_go_on(made: Path, tmp_path: Path, cap
         shutil.copytree(made / "run", target)
         capfd.readouterr()
         assert run_command(["train", "--resume", "--out", str(target), "--set", "train.epochs=3", *words]) == 0
-        anew = "history is that of another layout (layer=1,vertex=1,chunks=3)" in capfd.readouterr().err
+        anew = "history is that of another layout or cut (layer=1,vertex=1,chunks=3,order=" in capfd.readouterr().err
         assert anew == (number == 0)
+
+
+def test_history_of_another_order_starts_anew(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as after another METIS: the shapes fit, and the rows are those of other vertices."""
+    shutil.copytree(made / "run", tmp_path / "run")
+
+    def other_order(tensors: Tensors) -> None:
+        for name in [name for name in tensors if ".history." in name]:
+            tensors[re.sub("order=[0-9a-f]+", "order=0123456789ab", name)] = tensors.pop(name)
+
+    changed(tmp_path / "run", other_order)
+    capfd.readouterr()
+    assert run_command(["train", "--resume", "--out", str(tmp_path / "run"), "--set", "train.epochs=3"]) == 0
+    assert "another layout or cut (layer=1,vertex=1,chunks=3,order=0123456789ab)" in capfd.readouterr().err

@@ -120,7 +120,7 @@ def test_a_large_part_is_put_in_order_by_pieces(monkeypatch: pytest.MonkeyPatch)
     dense[vertex[1:], vertex[:-1]] = 1
     graph = from_dense(dense)
     plain = cut_graph(graph, 2)
-    monkeypatch.setattr(cut_module, "cache_bytes", lambda: size * 256)
+    monkeypatch.setattr(cut_module, "CACHE_BYTES", size * 256)
     found = cut_graph(graph, 2)
     assert found.starts == plain.starts
     for part in (0, 1):

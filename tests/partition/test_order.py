@@ -86,7 +86,7 @@ def test_native_locality_equals_torch(vertices: int, edges: int, seed: int, wind
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     scattered = communities(groups=50, size=40, degree=8)
-    monkeypatch.setattr(module, "cache_bytes", lambda: 256 * 400)
+    monkeypatch.setattr(module, "CACHE_BYTES", 256 * 400)
     order = choose_order(scattered)
     assert order is not None
     local = permuted(scattered, order)
@@ -97,12 +97,12 @@ def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     src, dst = np.random.default_rng(0).integers(0, 2000, (2, 20_000))
     assert choose_order(adjacency_from_edges(src, dst)) is None
     # the features fit
-    monkeypatch.setattr(module, "cache_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(module, "CACHE_BYTES", 1 << 30)
     assert choose_order(scattered) is None
 
 
 def test_choice_for_graphs_and_timelines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cache_bytes", lambda: 256 * 400)
+    monkeypatch.setattr(module, "CACHE_BYTES", 256 * 400)
     source, target = communities(groups=50, size=40, degree=8).edge_index()
     graph = Graph.from_edges(source, target, vertices=2000)
     order = choose_order(graph)

@@ -175,7 +175,12 @@ class Adjacency:
         return self
 
     def is_symmetric(self) -> bool:
-        """Whether the matrix, with its values, is its own transpose (which is built for the answer)."""
+        """Whether the matrix, with its values, is its own transpose (which is built for the answer).
+
+        Not told of a view: False.
+        """
+        if "origin" in self._cache:
+            return False
         turned = self.transpose()
         return self.shape == turned.shape and self.indices.data_ptr() == turned.indices.data_ptr()
 

@@ -20,7 +20,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, normalise, row_sums, self_loops
 from trisect.graph.events import Allocate, RawEvents, plain_empty
-from trisect.native.library import DOUBLE, INT, INT64, POINTER, Kernel, available, threads
+from trisect.native.library import DOUBLE, INT, INT64, POINTER, Kernel, available, pointer, threads
 
 _MERGE = (POINTER, POINTER, POINTER, INT64, POINTER, INT64, POINTER, INT64, INT)
 _COUNT = Kernel("trisect_window_count", *_MERGE, INT, INT64, *[POINTER] * 5, INT, returns=INT)
@@ -150,9 +150,9 @@ class Window:
         values = self._allocate((entries,), form.dtype) if form is not None and fused else None
         _WRITE(
             *(*state, *found),
-            *(pointers.data_ptr(), indices.data_ptr(), counts.data_ptr(), _pointer(left), _pointer(right)),
+            *(pointers.data_ptr(), indices.data_ptr(), counts.data_ptr(), pointer(left), pointer(right)),
             1.0 if form is None or form.unit is None else form.unit,
-            _pointer(values),
+            pointer(values),
             int(values is not None and values.dtype == torch.float64),
             threads(),
         )
@@ -203,7 +203,7 @@ class Window:
             values = self._allocate((self.indices.numel(),), form.dtype)
             _VALUES(
                 *(self.pointers.data_ptr(), self.indices.data_ptr(), self.counts.data_ptr(), self.rows),
-                *(_pointer(left), _pointer(right), 1.0 if form.unit is None else form.unit, values.data_ptr()),
+                *(pointer(left), pointer(right), 1.0 if form.unit is None else form.unit, values.data_ptr()),
                 *(int(form.dtype == torch.float64), threads()),
             )
             return values
@@ -251,7 +251,3 @@ class Window:
         self.degrees = torch.zeros(self.rows, dtype=torch.float64, device=self.device)
         self.degrees.index_add_(0, row, (counts + (counts == 0)).double())
         self.repeated = int((counts > 1).sum())
-
-
-def _pointer(array: Tensor | None) -> int | None:
-    return None if array is None else array.data_ptr()

@@ -60,6 +60,11 @@ def kernels() -> ctypes.CDLL | None:
         return None
 
 
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    """What a kernel is given; None: NULL."""
+    return None if tensor is None else tensor.data_ptr()
+
+
 def available() -> bool:
     """Whether the native kernels can be called."""
     return kernels() is not None

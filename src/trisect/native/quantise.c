@@ -16,7 +16,7 @@ INLINE uint32_t largest_bits(const float *x, int64_t features) {
     return most;
 }
 
-/* message[i,f] = floor(x[which[i],f] / scale_i + chance), chance uniform in [0, 1) by (key, i, f). which NULL: row i. */
+/* message[i,f] = floor(x[which[i],f] / scale_i + chance), chance uniform in [0, 1] by (key, i, f). which NULL: row i. */
 void TRISECT(trisect_quantise)(const float *x, int8_t *message, const int64_t *which, int64_t rows, int64_t features,
                                int64_t x_stride, uint64_t key, int threads);
 void TRISECT(trisect_quantise)(const float *x, int8_t *message, const int64_t *which, int64_t rows, int64_t features,

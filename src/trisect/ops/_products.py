@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trisect.native.library import INT, INT64, POINTER, Kernel, threads
+from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
 from trisect.ops._finish import FINISH_TYPES, KINDS, Finish, rows_contiguous
 from trisect.ops.memory import empty
 
@@ -59,15 +59,15 @@ def product(
         weight.data_ptr(),
         weight.stride(0),
         weight.stride(1),
-        _pointer(add),
+        pointer(add),
         0 if add is None else add.stride(0),
         out.data_ptr(),
         out.stride(0),
-        _pointer(bits),
+        pointer(bits),
         rows,
         inputs,
         outputs,
-        _pointer(bias),
+        pointer(bias),
         *finish.arguments(),
         threads(),
     )
@@ -103,18 +103,18 @@ def product_gradient(
     failed = _GRADIENT[gradient.dtype](
         gradient.data_ptr(),
         gradient.stride(0),
-        _pointer(bits),
-        _pointer(x),
+        pointer(bits),
+        pointer(x),
         0 if x is None else x.stride(0),
-        _pointer(weight),
+        pointer(weight),
         0 if weight is None else weight.stride(0),
         0 if weight is None else weight.stride(1),
-        _pointer(gx),
+        pointer(gx),
         0 if gx is None else gx.stride(0),
         int(accumulate),
-        _pointer(gw),
-        _pointer(gbias),
-        _pointer(masked),
+        pointer(gw),
+        pointer(gbias),
+        pointer(masked),
         0 if masked is None else masked.stride(0),
         rows,
         inputs,
@@ -125,7 +125,3 @@ def product_gradient(
     if failed:
         raise MemoryError(f"no memory for the gradient of a product of {rows} rows, {inputs} to {outputs} channels")
     return gw, gbias
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

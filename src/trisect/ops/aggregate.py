@@ -10,11 +10,11 @@ from torch.autograd.function import once_differentiable
 
 from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
-from trisect.native.library import INT, INT64, POINTER, Kernel, threads
+from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
 from trisect.ops._aggregate_torch import max_backward_torch, max_torch, sum_torch
 from trisect.ops.collect import Collector, collector_of
 from trisect.ops.memory import empty
-from trisect.ops.sums import KINDS, adjacent, aggregate_into, beyond_of, native, pointer, values_as
+from trisect.ops.sums import KINDS, adjacent, aggregate_into, beyond_of, native, values_as
 
 Reduce = Literal["sum", "mean", "max"]
 

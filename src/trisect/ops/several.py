@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
-from trisect.native.library import INT64, POINTER, Kernel, available, level, threads
+from trisect.native.library import INT64, POINTER, Kernel, available, level, pointer, threads
 from trisect.ops._aggregate_torch import sum_torch
 from trisect.ops.memory import empty
 from trisect.ops.sums import values_as
@@ -262,8 +262,8 @@ def aggregate_group_into(
     starts, ends, values = group.starts.contiguous(), group.ends.contiguous(), group.values
     bias = None if bias is None else bias.to(packed.dtype).contiguous()
     arguments = _SumArguments(
-        *(starts.data_ptr(), ends.data_ptr(), group.indices.data_ptr(), _pointer(values), packed.data_ptr()),
-        *(_pointer(bias), ctypes.addressof(held)),
+        *(starts.data_ptr(), ends.data_ptr(), group.indices.data_ptr(), pointer(values), packed.data_ptr()),
+        *(pointer(bias), ctypes.addressof(held)),
         *(group.rows, out[0].shape[1], packed.shape[2], group.column_base, out[0].stride(0)),
         0.0 if slope is None else slope,
         *(int(slope is not None), group.steps, threads()),
@@ -286,11 +286,7 @@ def aggregate_group(x: Tensor, group: Group) -> Tensor:
 
 def pointers(arrays: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
     """Addresses of some tensors, for a kernel."""
-    return (ctypes.c_void_p * len(arrays))(*(_pointer(array) for array in arrays))
-
-
-def _pointer(array: Tensor | None) -> int | None:
-    return None if array is None else array.data_ptr()
+    return (ctypes.c_void_p * len(arrays))(*(pointer(array) for array in arrays))
 
 
 def _pitch(features: int, dtype: torch.dtype) -> int:

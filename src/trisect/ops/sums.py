@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.native.library import INT, POINTER, Kernel, available, threads
+from trisect.native.library import INT, POINTER, Kernel, available, pointer, threads
 from trisect.noise import Noise, drop_threshold
 from trisect.ops._aggregate_torch import sum_torch
 from trisect.ops.dropout import dropout, noise_ids
@@ -20,6 +20,8 @@ KINDS = {
     torch.bfloat16: ("bf16", torch.float32),
 }
 _SUM = {dtype: Kernel(f"trisect_sum_{kind}", POINTER, returns=INT) for dtype, (kind, _) in KINDS.items()}
+
+_VECTOR = 64  # elements, at most, of the widest
 
 
 class _SumArguments(ctypes.Structure):
@@ -141,11 +143,6 @@ def adjacent(x: Tensor) -> bool:
     return (x.stride(1) == 1 or x.shape[1] == 1) and (x.stride(0) >= x.shape[1] or x.shape[0] <= 1)
 
 
-def pointer(x: Tensor | None) -> int | None:
-    """What a kernel is given; None: NULL."""
-    return None if x is None else x.data_ptr()
-
-
 def extend(x: Tensor, beyond: Tensor) -> Tensor:
     """The same tensor, whose last rows aggregations read in `beyond` instead."""
     vars(x)["beyond"] = beyond
@@ -159,5 +156,8 @@ def beyond_of(x: Tensor) -> Tensor | None:
 
 
 def _side_by_side(x: Tensor, beyond: Tensor) -> bool:
-    """Whether a kernel reads the two as if they were one."""
-    return native(x) and adjacent(x) and beyond.dtype == x.dtype and beyond.stride() == x.stride()
+    """Whether a kernel reads the two as if they were one. It loads whole vectors at the end of x's own rows, for which
+    the places of those beyond are room enough unless they are very few.
+    """
+    room = beyond.shape[0] * x.stride(0) >= _VECTOR
+    return native(x) and adjacent(x) and room and beyond.dtype == x.dtype and beyond.stride() == x.stride()

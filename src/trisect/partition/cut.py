@@ -14,7 +14,7 @@ from torch import Tensor
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
 from trisect.partition import metis
-from trisect.partition.order import cache_bytes
+from trisect.partition.order import CACHE_BYTES
 from trisect.partition.partition import Partition
 
 _ROW_BYTES = 256  # of features, as a guess
@@ -22,7 +22,9 @@ _WORTH_IT = 2.0  # pieces hold this many times the edges that pieces by chance w
 
 
 def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) -> Partition:
-    """A partition of the vertices of a square adjacency. The same input gives the same partition on every host."""
+    """A partition of the vertices of a square adjacency. The same input gives the same partition on every host that has
+    the same libraries.
+    """
     if adjacency.rows < parts * chunks:
         raise LayoutError(
             f"layout.vertex × layout.chunks is {parts} × {chunks}, more than the graph's {adjacency.rows} vertices; "
@@ -44,15 +46,16 @@ def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) 
 
 def _pieces(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor | None:
     """A number for each vertex, by pieces of its part that fit the cache; None where none are better than chance."""
-    most = max(1, cache_bytes() // _ROW_BYTES)
+    most = max(1, CACHE_BYTES // _ROW_BYTES)
     found = torch.zeros_like(part)
     for number in range(parts):
         members = torch.nonzero(part == number).flatten()
         count = -(-members.numel() // most)
         if count < 2:
             continue
-        piece = _cut_members(adjacency, members, count, seed)
-        row, column = induced(adjacency, members).coordinates()
+        own = induced(adjacency, members)
+        piece = metis.cut(own, count, seed)
+        row, column = own.coordinates()
         if row.numel() and float((piece[row] == piece[column]).double().mean()) * count >= _WORTH_IT:
             found[members] = piece
     return found if bool(found.any()) else None

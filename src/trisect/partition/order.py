@@ -5,7 +5,6 @@ Every order is a permutation int64 [vertices]: position i holds vertex order[i].
 
 from __future__ import annotations
 
-import os
 from typing import Literal, get_args
 
 import torch
@@ -27,7 +26,7 @@ _MISSES = Kernel("trisect_order_misses", POINTER, POINTER, POINTER, INT64, INT64
 
 _ROUNDS = 4
 _MOST_EVENTS = 50_000_000
-_CACHE_GUESS = 4 << 20
+CACHE_BYTES = 4 << 20  # that rows of one aggregation can count on: a guess, so that every host decides alike
 
 
 def vertex_order(adjacency: Adjacency, name: OrderName, *, seed: int = 0, largest: int = 1024) -> Tensor:
@@ -115,35 +114,18 @@ def choose_order(data: Graph | Timeline | Adjacency, width: int = 64) -> Tensor 
     vertices = data.rows if isinstance(data, Adjacency) else data.vertices
     if isinstance(data, Graph) and data.x is not None:
         width = max(width, data.x.shape[1] if data.x.shape[1] <= 1024 else 0)
-    cache = cache_bytes()
-    if vertices * width * 4 <= cache:
+    if vertices * width * 4 <= CACHE_BYTES:
         return None
     matrix = _pattern(data)
     if matrix.entries == 0:
         return None
-    window = max(1, cache // (width * 4))
+    window = max(1, CACHE_BYTES // (width * 4))
     now = locality(matrix, window)
     if now >= 0.9:
         return None
     found = vertex_order(matrix, "community")
     after = locality(permuted(matrix, found), window)
     return found if (1.0 - after) <= 0.8 * (1.0 - now) else None
-
-
-def cache_bytes() -> int:
-    """The cache that the rows of one aggregation can count on.
-
-    An eighth of the last level (others share it, and indices and results stream through it), or the level before it.
-    """
-    sizes = [_system_size("SC_LEVEL2_CACHE_SIZE"), _system_size("SC_LEVEL3_CACHE_SIZE") // 8]
-    return max(sizes) or _CACHE_GUESS
-
-
-def _system_size(name: str) -> int:
-    try:
-        return max(0, os.sysconf(name))
-    except (ValueError, OSError):
-        return 0
 
 
 def _pattern(data: Graph | Timeline | Adjacency) -> Adjacency:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -119,3 +120,8 @@ def quality(adjacency: Adjacency, assignment: Tensor, parts: int) -> Quality:
 def _imbalance(counts: Tensor) -> float:
     mean = float(counts.mean())
     return float(counts.max()) / mean if mean > 0 else 1.0
+
+
+def order_digest(order: Tensor) -> str:
+    """A short name of an order of vertices: rows that lie in another one are those of other vertices."""
+    return hashlib.sha256(order.to(torch.int64).contiguous().numpy().tobytes()).hexdigest()[:12]

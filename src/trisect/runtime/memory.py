@@ -39,7 +39,7 @@ class PssWatch:
 
     def __init__(self) -> None:
         self._highest: int | None = None
-        self._looked_at = 0  # the RSS of the latest look
+        self._looked_at = 0  # the largest RSS of a look
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trisect-memory", daemon=True)
@@ -56,7 +56,9 @@ class PssWatch:
             self._thread.join()
 
     def peak(self) -> int | None:
-        """The highest PSS so far, never too low: what RSS rose by since the highest look counts as this process's own.
+        """The highest PSS that was seen; what RSS rose by since the highest look counts as this process's own.
+
+        What a process holds after another has let go of pages that both mapped is not looked for.
 
         None where the system does not tell.
         """

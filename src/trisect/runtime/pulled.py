@@ -130,7 +130,7 @@ def entries_in(block: Adjacency, columns: Tensor) -> Adjacency:
     low = int(block.starts[0]) if block.rows else 0
     high = int(block.ends[-1]) if block.rows else 0
     if not torch.equal(block.ends[:-1], block.starts[1:]):
-        raise RuntimeError("the rows of a part without halo are not in one piece")
+        raise RuntimeError("the rows of a piece are not in one interval of entries")
     kept = columns.index_select(0, block.indices[low:high] - block.column_base)
     before = torch.zeros(high - low + 1, dtype=torch.int64, device=block.device)
     torch.cumsum(kept, 0, out=before[1:])

@@ -315,11 +315,10 @@ class StaticRank:
         """Â·x of the own rows. The features of the halo cross once, as they are, and are not kept."""
         rows = features.new_empty(self.share.adjacency.columns, features.shape[1])
         rows[: self.share.rows] = features
-        counts = [chunks[-1][1] - chunks[0][0] for chunks in self.share.receive]
+        halo = rows[self.share.rows :]
+        places = [halo[chunks[0][0] : chunks[-1][1]] for chunks in self.share.receive]
         outgoing = [features.index_select(0, torch.cat(chunks)) for chunks in self.share.send]
-        once = Exchange(self.mesh, Ledger())
-        received = once.swap(outgoing, counts, features.shape[1], features.dtype, "features", 0)
-        rows[self.share.rows :] = torch.cat(list(received))
+        Exchange(self.mesh, Ledger()).begin_swap(outgoing, places, "features", 0, once=True).wait()
         return aggregate(rows, self.share.adjacency)
 
     def _reduce(self, action: Action) -> None:

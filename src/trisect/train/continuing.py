@@ -10,6 +10,7 @@ from trisect.config import Config
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
 from trisect.train.checkpoint import read_manifest
+from trisect.train.cut_program import history_place
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import ModelMaker
 from trisect.train.shares import Cut, read_cut
@@ -55,8 +56,9 @@ def _parameters(config: Config, maker: ModelMaker, cut: Cut | TimelineCut) -> di
 
 def _require_history(found: Shapes, cut: Cut, layout: Layout, path: Path) -> None:
     """History that this layout would take up has a row for each that a rank reads."""
+    place = history_place(layout, cut.order)
     for rank in range(layout.world):
-        prefix = f"program.layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks}.rank-{rank}."
+        prefix = f"program.{place}rank-{rank}."
         rows = cut.rows(rank % layout.vertex)
         wanted = rows.stop - rows.start + cut.remote[rank % layout.vertex]
         for name, shape in found.items():

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trisect.layout import Layout
 from trisect.nn.base import Layer, Model
 from trisect.noise import Noise
 from trisect.partition.halo import Share, merge_chunks
+from trisect.partition.partition import order_digest
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.executor import Executor, Handler
 from trisect.runtime.history import MERGED, History
@@ -79,6 +81,7 @@ class CutProgram(RankProgram):
         self._order: list[int] = []
         self._drift = DriftMeter()
         self._halo_vertices = order[share.halo]
+        self._history_place = history_place(mesh.layout, order)
         self._row_tasks: dict[tuple[int, int], BoundTask] = {}
         self._rank = self._make_rank(share)
         sizes = [_stage_bytes(self._layers[a:b]) for a, b in pairwise(bounds)]
@@ -107,6 +110,7 @@ class CutProgram(RankProgram):
             drift=self._drift,
         )
         if first:
+            rank.features = None  # what was read is free before it is read again
             rank.features = self._features()
         return rank
 
@@ -164,26 +168,22 @@ class CutProgram(RankProgram):
         return {self._prefix() + name: value for name, value in self._rank.stage.messages.history().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put history back. That of another layout is of no use: then history starts anew with the next epoch."""
+        """Put history back. That of another layout or cut is of no use: then it starts anew with the next epoch."""
         prefix = self._prefix()
         found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         self._rank.stage.messages.restore(found)
         # a stage that sends no messages has no history of its own, and goes on with those that have
-        ours = any(name.startswith(self._layout_prefix()) for name in tensors)
+        ours = any(name.startswith(self._history_place) for name in tensors)
         self._first = 1 if ours else None
         if tensors and not ours and self.history is not None and self.mesh.rank == 0:
             of = next(iter(tensors)).partition(".")[0]
             warnings.warn(
-                f"The checkpoint's history is that of another layout ({of}); it starts anew with the next epoch.",
+                f"The checkpoint's history is that of another layout or cut ({of}); it starts anew in the next epoch.",
                 stacklevel=2,
             )
 
     def _prefix(self) -> str:
-        return f"{self._layout_prefix()}rank-{self.mesh.rank}."
-
-    def _layout_prefix(self) -> str:
-        layout = self.mesh.layout
-        return f"layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks}."
+        return f"{self._history_place}rank-{self.mesh.rank}."
 
     @torch.no_grad()
     def outputs(self, steps: range, *, hidden: bool = False) -> Iterator[tuple[int, Tensor]]:
@@ -247,6 +247,11 @@ class CutProgram(RankProgram):
 
     def _chunk_loss(self, output: Tensor, rows: slice) -> Tensor:
         return self._task_of(rows).loss(self.decoder, output[None], 0, self.noise)
+
+
+def history_place(layout: Layout, order: Tensor) -> str:
+    """How names of history begin: with all that decides which rows it has, and where."""
+    return f"layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks},order={order_digest(order)}."
 
 
 def stage_bounds(costs: Sequence[float], stages: int) -> list[int]:

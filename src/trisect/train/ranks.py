@@ -19,6 +19,7 @@ from trisect.partition.timeline import Method
 from trisect.runtime.history import History, recipe
 from trisect.runtime.mesh import Mesh
 from trisect.runtime.static import is_known
+from trisect.train.agreed import require_one_order
 from trisect.train.checkpoint import Shard, write_shard
 from trisect.train.cut_program import CutProgram, stage_bounds
 from trisect.train.loop import TrainOptions
@@ -88,6 +89,7 @@ def rank_setup(
     """
     if isinstance(cut, TimelineCut):
         return timeline_rank_setup(cut, maker, task, mesh, options, local_ranks)
+    require_one_order(cut.order, mesh)
     labels = cut.labels()
     bound = make_task(task).bind(labels, Place(options.seed, labels.order))
     model = maker(cut.features, bound.channels)

@@ -11,7 +11,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 REMEDY = "continue it with the release and the settings that wrote it, or start a new run in another --out."
 _MODULES = ("model", "decoder")
-_HISTORY = re.compile(r"^layer=\d+,vertex=\d+,chunks=\d+\.rank-\d+\.history\.\d+$")
+_HISTORY = re.compile(r"^layer=\d+,vertex=\d+,chunks=\d+(,order=[0-9a-f]+)?\.rank-\d+\.history\.\d+$")
 
 
 def require_state(found: Shapes, parameters: Shapes, where: str, *, whole: bool) -> None:

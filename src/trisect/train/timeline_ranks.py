@@ -19,6 +19,7 @@ from trisect.partition.timeline import Method, cut_timeline, deal, step_work
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.mesh import Mesh
+from trisect.train.agreed import require_one_order
 from trisect.train.blocks import keeps_aggregation, with_blocks
 from trisect.train.cut_program import stage_bounds
 from trisect.train.kept import free_bytes
@@ -79,6 +80,7 @@ def timeline_rank_setup(
     cut: TimelineCut, maker: AnyModel | ModelMaker, task: Any, mesh: Mesh, options: TrainOptions, local_ranks: int = 1
 ) -> Setup:
     """This rank's share, ready to train. Its modules are those of its stage, under the names of the whole model."""
+    require_one_order(cut.timeline.order, mesh)
     cut = _agreed(cut, mesh)
     mesh = replace(mesh, layout=replace(mesh.layout, blocks=len(cut.runs)))
     timeline, layout = cut.timeline, mesh.layout
