@@ -22,7 +22,8 @@ from trisect.layout import Layout
 from trisect.runtime.history import History
 from trisect.runtime.mesh import connect
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Result, Trainer, TrainOptions
+from trisect.train.loop import NoRecorder, Result, Trainer
+from trisect.train.options import TrainOptions
 from trisect.train.ranks import cut_data, rank_setup
 from trisect.train.shares import read_cut
 

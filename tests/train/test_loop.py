@@ -10,7 +10,8 @@ from trisect.errors import CheckpointError, ConfigError, RunError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.train.fit import model_maker
-from trisect.train.loop import Result, TrainOptions, train
+from trisect.train.loop import Result, train
+from trisect.train.options import TrainOptions
 
 
 class Memory:

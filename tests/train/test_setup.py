@@ -11,7 +11,7 @@ from trisect.data.generate import generate
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.train.fit import model_maker
-from trisect.train.loop import TrainOptions
+from trisect.train.options import TrainOptions
 from trisect.train.setup import Setup
 
 GROUPS = {"conv": 0.3, "dense": 0.0}

@@ -35,7 +35,8 @@ from trisect.runtime.history import History, recipe
 from trisect.runtime.mesh import connect
 from trisect.train.checkpoint import write_atomically
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Trainer, TrainOptions
+from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.options import TrainOptions
 from trisect.train.ranks import cut_data, rank_setup
 from trisect.train.setup import Setup
 from trisect.train.shares import read_cut

@@ -23,7 +23,8 @@ from trisect.nn import DynamicLayer, DynamicModel, Layer, Model, build
 from trisect.nn import options as model_options
 from trisect.nn.registry import DYNAMIC
 from trisect.train.fit_ranks import Job, train_on_ranks
-from trisect.train.loop import NoRecorder, Recorder, Result, Trainer, TrainOptions
+from trisect.train.loop import NoRecorder, Recorder, Result, Trainer
+from trisect.train.options import TrainOptions
 from trisect.train.predict import embed, predict
 from trisect.train.setup import AnyModel, ModelMaker, Setup, check_device, check_fit
 from trisect.train.supported import is_cut

@@ -30,11 +30,12 @@ from trisect.layout import Layout
 from trisect.runtime.exchange import Exchange
 from trisect.runtime.faults import leave, reporting_failures
 from trisect.runtime.joined import joined
-from trisect.runtime.launch import launch
+from trisect.runtime.launch import launch, require_room
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.memory import watched_memory
 from trisect.runtime.world import World, world_from_environment
-from trisect.train.loop import Recorder, Result, Trainer, TrainOptions
+from trisect.train.loop import Recorder, Result, Trainer
+from trisect.train.options import TrainOptions
 from trisect.train.ranks import cut_data, history_of, rank_setup
 from trisect.train.setup import ModelMaker
 from trisect.train.shares import read_cut
@@ -74,6 +75,7 @@ def train_on_ranks(job: Job, graph: Graph | Timeline, recorder: Recorder) -> Fou
     cut = partial(_cut, job, graph)
     if world is not None:
         return _train(job, world, cut, _EpochsOnly(recorder.epoch))
+    require_room(job.layout.world)
     with tempfile.TemporaryDirectory(prefix="trisect-fit-") as name:
         folder = Path(name)
         cut(folder / _SHARES)

@@ -25,7 +25,8 @@ from trisect.nn import options as model_options
 from trisect.runtime.history import recipe
 from trisect.train.estimate import estimate_memory
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Result, Trainer, TrainOptions
+from trisect.train.loop import NoRecorder, Result, Trainer
+from trisect.train.options import TrainOptions
 from trisect.train.predict import load_parameters, trained_parameters
 from trisect.train.programs import Program
 from trisect.train.run_directory import RunDirectory, RunRecorder

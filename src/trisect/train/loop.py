@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,61 +16,14 @@ from trisect.errors import CheckpointError, ConfigError, RunError
 from trisect.runtime import Executor, PssWatch, peak_rss_bytes, watched_memory
 from trisect.schedule import Action, Kind, evaluation
 from trisect.train.guard import Guard
-from trisect.train.optimiser import LearningRate, Optimiser, OptimiserName, WeightDecay
+from trisect.train.optimiser import LearningRate, Optimiser
+from trisect.train.options import TrainOptions
 from trisect.train.programs import Program
 from trisect.train.setup import ModelMaker, Setup
 from trisect.train.state import REMEDY, require_state
 from trisect.train.tasks.base import SPLITS, Split, Statistics
 
-Precision = Literal["float32", "float64", "bfloat16"]
 _LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """How long, how fast, how often; the section `train` of a configuration.
-
-    Attributes:
-        weight_decay: one number, or a number a group: `conv` (parameters of spatial layers) and `dense` (all others).
-        lr_schedule: `none`, `cosine` (to zero over `epochs`), `plateau` (halved after 10 evaluations without a best).
-        clip: the largest norm of all gradients together, or None.
-        eval_every: an evaluation after every so many epochs (and of the best parameters at the end).
-        patience: stop after so many evaluations without a better `monitor`, or None.
-        monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
-        checkpoint_every: a checkpoint after every so many epochs, and after the last; None: only after the last.
-        order: whether vertices are reordered inside for locality: `auto` where it pays, or `none`.
-    """
-
-    epochs: int = 100
-    lr: float = 0.01
-    optimiser: OptimiserName = "adam"
-    weight_decay: WeightDecay = 0.0
-    lr_schedule: Literal["none", "cosine", "plateau"] = "none"
-    clip: float | None = None
-    seed: int = 0
-    precision: Precision = "float32"
-    device: str = "cpu"
-    eval_every: int = 1
-    patience: int | None = None
-    monitor: str | None = None
-    checkpoint_every: int | None = None
-    order: Literal["auto", "none"] = "auto"
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "eval_every", "patience", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"train.{name} is {value!r}; it must be a whole number of at least 1.")
-        if not self.lr > 0:
-            raise ConfigError(f"train.lr is {self.lr!r}; it must be above 0.")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of features and parameters."""
-        found = getattr(torch, self.precision, None)
-        if self.precision not in ("float32", "float64", "bfloat16") or not isinstance(found, torch.dtype):
-            raise ConfigError(f"train.precision is {self.precision!r}; use float32, float64 or bfloat16.")
-        return found
 
 
 class Recorder(Protocol):

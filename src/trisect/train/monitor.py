@@ -6,7 +6,7 @@ import torch
 
 from trisect.config.nearest import unknown_value
 from trisect.errors import ConfigError
-from trisect.train.loop import TrainOptions
+from trisect.train.options import TrainOptions
 from trisect.train.tasks import SPLITS, BoundTask
 from trisect.train.tasks.decoders import Decoder
 

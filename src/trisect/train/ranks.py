@@ -22,8 +22,8 @@ from trisect.runtime.static import is_known
 from trisect.train.agreed import require_one_order
 from trisect.train.checkpoint import Shard, write_shard
 from trisect.train.cut_program import CutProgram, stage_bounds
-from trisect.train.loop import TrainOptions
 from trisect.train.monitor import check_monitor
+from trisect.train.options import TrainOptions
 from trisect.train.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import ModelMaker, Setup, check_device
 from trisect.train.shares import Cut, read_features, read_share, write_shares

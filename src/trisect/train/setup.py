@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,12 @@ from trisect.partition.order import choose_order
 from trisect.runtime.stream import SnapshotStream
 from trisect.train.blocks import with_blocks
 from trisect.train.kept import free_bytes, keep_first_aggregation
+from trisect.train.options import TrainOptions
 from trisect.train.programs import Program, StaticProgram, TimelineProgram
 from trisect.train.supported import require_fit, require_timeline_fit
 from trisect.train.tasks import BoundTask, Place, Task, make_task
 from trisect.train.tasks.decoders import Decoder
 from trisect.train.timeline_program import one_rank
-
-if TYPE_CHECKING:
-    from trisect.train.loop import TrainOptions
 
 AnyModel = Model | DynamicModel
 ModelMaker = Callable[[int, int | None], AnyModel]

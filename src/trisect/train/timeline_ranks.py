@@ -23,8 +23,8 @@ from trisect.train.agreed import require_one_order
 from trisect.train.blocks import keeps_aggregation, with_blocks
 from trisect.train.cut_program import stage_bounds
 from trisect.train.kept import free_bytes
-from trisect.train.loop import TrainOptions
 from trisect.train.monitor import check_monitor
+from trisect.train.options import TrainOptions
 from trisect.train.setup import AnyModel, ModelMaker, Setup
 from trisect.train.supported import require_timeline_fit
 from trisect.train.tasks import Place, make_task

@@ -57,7 +57,8 @@ class BoundTask(ABC):
     Attributes:
         channels: how wide the model's output must be, or None where the decoder adapts to it.
         monitor: the measure by which the best epoch is chosen, unless the user says otherwise.
-        cheap: whether all splits may be measured in every evaluation; otherwise train and test wait for the end.
+        cheap: whether all splits may be measured in every evaluation; otherwise train and test wait for the end,
+            unless one of them is monitored.
         final: the splits that are measured at the end.
         whole: whether a step is measured from the outputs of all vertices together (tasks on pairs).
     """
