@@ -35,6 +35,7 @@ def peak(folder: Path, *layout: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("axis", ["vertex", "layer"])
 def test_peak_memory_falls_as_ranks_are_added(tmp_path: Path, axis: str) -> None:
     """With `auto` rows in memory that two ranks share are in the figure of both."""
