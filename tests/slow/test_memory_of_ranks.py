@@ -17,36 +17,43 @@ task: node-classification
 train: {epochs: 2, eval_every: 2, threads: 1}
 """
 
-# what every rank loads, whatever its share is; trisect itself loads torch only when it is needed
+# what every rank has to itself, whatever its share is; trisect loads torch only when it is needed
 LIBRARIES = """
-import resource, torch, trisect.train.ranks
+import torch, trisect.train.ranks
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")))
 """
 
 
-def peak(folder: Path, *layout: str) -> int:
+def memory(folder: Path, *layout: str) -> dict[str, list[int] | None]:
     out = folder / "-".join(["run", *layout]).replace(",", "-")
     command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", str(out), *layout]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return max(json.loads((out / "summary.json").read_text())["memory"]["peak_rss_bytes"])
+    return dict(json.loads((out / "summary.json").read_text())["memory"])
+
+
+def peak(folder: Path, *layout: str) -> int:
+    """Of the largest rank; pages that ranks share count once."""
+    found = memory(folder, *layout)["peak_pss_bytes"]
+    if found is None:
+        pytest.skip("the system does not tell which pages are shared")
+    return max(found)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("axis", ["vertex", "layer"])
-def test_peak_memory_falls_as_ranks_are_added(tmp_path: Path, axis: str) -> None:
-    """With `auto` rows in memory that two ranks share are in the figure of both."""
+@pytest.mark.parametrize("transport", ["auto", "network"])
+def test_peak_memory_falls_as_ranks_are_added(tmp_path: Path, axis: str, transport: str) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
     empty = subprocess.run([sys.executable, "-c", LIBRARIES], capture_output=True, text=True, check=True)
     base = int(empty.stdout) * 1024
     alone = peak(tmp_path) - base
-    for transport, bound in (("network", 0.8), ("auto", 0.85)):
-        two, four = (peak(tmp_path, "--layout", f"{axis}={ranks},transport={transport}") - base for ranks in (2, 4))
-        assert two < bound * alone, (transport, alone, two, four)
-        assert four < bound * two, (transport, alone, two, four)
+    two, four = (peak(tmp_path, "--layout", f"{axis}={ranks},transport={transport}") - base for ranks in (2, 4))
+    assert two < 0.8 * alone, (alone, two, four)
+    assert four < 0.8 * two, (alone, two, four)
 
 
 @pytest.mark.slow
@@ -54,4 +61,7 @@ def test_a_stage_with_history_holds_less_than_one_process(tmp_path: Path) -> Non
     """Four stages, on a graph beside which the libraries are small; what a stage holds is in docs/how.md."""
     larger = CONFIG.replace("hidden: 100", "hidden: 100, dropout: 0.5")
     (tmp_path / "c.yaml").write_text(larger)
-    assert peak(tmp_path, "--layout", "layer=4,chunks=16") < 0.8 * peak(tmp_path)
+    found, alone = (memory(tmp_path, *words)["peak_rss_bytes"] for words in (["--layout", "layer=4,chunks=16"], []))
+    assert found is not None
+    assert alone is not None
+    assert max(found) < 0.8 * max(alone)

@@ -7,6 +7,7 @@ return value; nothing is kept on `self` between calls.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -86,11 +87,15 @@ class Layer(nn.Module):
 
     def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """message [columns, message_channels] and the rows' own x [rows, in_channels] → [rows, out_channels]."""
-        raise NotImplementedError
+        raise ConfigError(
+            f"{type(self).__name__} reads neighbours and has no combine; define it, or set spatial to False."
+        )
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """As `forward`, from Â·x [rows, in_channels] that is already known, and the rows' own x."""
-        raise NotImplementedError
+        raise ConfigError(
+            f"{type(self).__name__} has no combine_aggregated; define it, or leave preaggregates at False."
+        )
 
     def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """x [columns, in_channels] → [rows, out_channels]; the rows' own features are x[self_start:self_start+rows]."""
@@ -232,7 +237,7 @@ def check_widths(layers: Sequence[HasWidths]) -> None:
             )
 
 
-class Temporal(nn.Module):
+class Temporal(nn.Module, ABC):
     """A recurrent part along time; vertices are independent in it.
 
     Attributes:
@@ -247,13 +252,13 @@ class Temporal(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the parameters anew, from the generator or from torch's own."""
 
+    @abstractmethod
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """frames: one or two tensors [steps, rows, features] read side by side → ([steps, rows, out], new state)."""
-        raise NotImplementedError
 
     def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
         """As `forward`, with outputs and the frames' gradients written into places; None where it cannot."""

@@ -6,6 +6,7 @@ piece is the state before the next, and gradients flow through it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -21,7 +22,7 @@ from trisect.noise import Noise
 from trisect.ops.steps import Snapshots as Snapshots
 
 
-class DynamicLayer(nn.Module):
+class DynamicLayer(nn.Module, ABC):
     """One layer of a dynamic model.
 
     Its two halves may be called apart, since a cut may exchange data between them: `convolve` works inside one
@@ -39,18 +40,19 @@ class DynamicLayer(nn.Module):
     state_kind: Literal["vertex", "window", "weight"]
     preaggregates: bool = False
 
+    @abstractmethod
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the parameters anew, from the generator or from torch's own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recur(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """The temporal half over some steps, the first of which is step `first_step` of the timeline."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(
         self,
         xs: Tensor,
@@ -73,7 +75,6 @@ class DynamicLayer(nn.Module):
 
         Returns: [steps, vertices, out_channels], and the state after the last step.
         """
-        raise NotImplementedError
 
 
 class SpatialTemporal(DynamicLayer):

@@ -7,6 +7,7 @@ snapshot read of the timeline.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,7 +113,7 @@ class SnapshotStream(OnDemand):
         return found.matrix
 
 
-class _Source:
+class _Source(ABC):
     """Makes one snapshot after the other on the device; called by one thread at a time."""
 
     def __init__(
@@ -146,9 +147,9 @@ class _Source:
                 allocate=empty,
             )
 
+    @abstractmethod
     def bring(self, step: int) -> _Brought:
         """The snapshot of a step."""
-        raise NotImplementedError
 
     def _matrix(self, timeline: Timeline, step: int) -> Adjacency:
         """From the window, or assembled where events have weights of their own."""

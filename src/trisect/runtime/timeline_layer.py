@@ -6,6 +6,7 @@ and its backward is told the gradients of the roots. One block's tensors are hel
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +23,7 @@ from trisect.runtime.timeline_visit import Visit, go_back, known
 from trisect.schedule.timeline import TimelinePlan
 
 
-class LayerWork:
+class LayerWork(ABC):
     """A layer of spatial and temporal half.
 
     Args:
@@ -94,25 +95,25 @@ class LayerWork:
         """The own rows of a vertex chunk."""
         return slice(self.bounds[chunk], self.bounds[chunk + 1])
 
+    @abstractmethod
     def prepare(self) -> None:
         """What rows of other ways read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spatial(self) -> None:
         """The spatial half of the own steps."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spatial_back(self) -> None:
         """Back through it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def temporal(self, chunk: int) -> None:
         """The temporal half, of a vertex chunk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def temporal_back(self, chunk: int) -> None:
         """Back through it."""
-        raise NotImplementedError
 
     def share_rows(self) -> None:
         """Let it cross; the leaves of the spatial half are then here."""

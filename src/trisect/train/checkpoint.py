@@ -27,13 +27,12 @@ import torch
 from torch import Tensor
 
 from trisect.errors import CheckpointError
+from trisect.runtime.neighbours import Gather
 
 FORMAT = "trisect-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"^epoch-(\d{6,})$")
-
-Gather = Callable[[Any], list[Any]]
 
 
 @dataclass(frozen=True)

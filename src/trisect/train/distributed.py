@@ -20,6 +20,7 @@ from trisect.runtime.exchange import Exchange
 from trisect.runtime.joined import joined
 from trisect.runtime.ledger import Ledger
 from trisect.runtime.memory import watched_memory
+from trisect.runtime.neighbours import Gather
 from trisect.runtime.world import World
 from trisect.train.fit import model_maker
 from trisect.train.from_config import (
@@ -31,7 +32,7 @@ from trisect.train.from_config import (
     train_options,
 )
 from trisect.train.loop import Trainer
-from trisect.train.ranks import Gather, RankRecorder, cut_data, history_of, rank_setup
+from trisect.train.ranks import RankRecorder, cut_data, history_of, rank_setup
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import ModelMaker
 from trisect.train.shares import Cut, read_cut

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trisect.errors import CheckpointError, ConfigError
-from trisect.train.checkpoint import Gather
+from trisect.runtime.neighbours import Gather
 from trisect.train.run_directory import RunDirectory
 from trisect.train.setup import Setup
 

@@ -18,6 +18,7 @@ from trisect.nn.base import Layer, Model
 from trisect.partition.timeline import Method
 from trisect.runtime.history import History, recipe
 from trisect.runtime.mesh import Mesh
+from trisect.runtime.neighbours import Gather
 from trisect.runtime.static import is_known
 from trisect.train.agreed import require_one_order
 from trisect.train.checkpoint import Shard, write_shard
@@ -32,8 +33,6 @@ from trisect.train.tasks import Place, make_task
 from trisect.train.tasks.decoders import Decoder
 from trisect.train.timeline_ranks import cut_timeline_data, timeline_rank_setup
 from trisect.train.timeline_shares import TimelineCut
-
-Gather = Callable[[Any], list[Any]]
 
 
 def history_of(layout: Layout, given: str | Mapping[str, Any]) -> History | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
 
@@ -59,18 +60,18 @@ class VertexDecoder(Decoder):
         return functional.linear(x, self.weight, self.bias)
 
 
-class PairDecoder(Decoder):
+class PairDecoder(Decoder, ABC):
     """Scores pairs of rows: `forward(z [rows, in_channels], src, dst)` → [pairs, out_channels]."""
 
+    @abstractmethod
     def forward(self, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         """src, dst: int64 [pairs], rows of z."""
-        raise NotImplementedError
 
+    @abstractmethod
     def blocks(self, z: Tensor) -> Block:
         """What depends on one vertex is computed now; the function then gives the first score of all pairs of some
         sources, [sources, rows of z]. For evaluation, under torch.no_grad().
         """
-        raise NotImplementedError
 
 
 class DotDecoder(PairDecoder):
