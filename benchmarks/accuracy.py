@@ -24,7 +24,7 @@ from typing import Any
 
 from trisect.config import load_config
 from trisect.train.from_config import resolve
-from trisect.train.run_directory import CONFIG, SUMMARY
+from trisect.train.run.run_directory import CONFIG, SUMMARY
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples" / "accuracy"
 LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")

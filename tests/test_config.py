@@ -47,7 +47,7 @@ def test_numbers_without_a_point_are_numbers():
 
 def test_layout_texts():
     config = changed("layout.chunks=4", layout="vertex=2,layer=3")
-    layout = config.layout.to_layout()
+    layout = config.layout
     assert (layout.vertex, layout.layer, layout.time, layout.chunks, layout.world) == (2, 3, 1, 4, 6)
     assert parse_layout("time=2, temporal=carry").temporal == "carry"
     assert parse_layout("auto").auto
@@ -56,8 +56,8 @@ def test_layout_texts():
 
 
 def test_transport():
-    assert changed().layout.to_layout().transport == "auto"
-    assert changed(layout="vertex=2,transport=network").layout.to_layout().transport == "network"
+    assert changed().layout.transport == "auto"
+    assert changed(layout="vertex=2,transport=network").layout.transport == "network"
     with pytest.raises(ConfigError, match=r"layout\.transport"):
         changed("layout.transport=pigeon")
 

@@ -101,5 +101,6 @@ class Noise:
 
     def vertex_ids(self, rows: int, device: torch.device | None = None) -> Tensor:
         """The user's vertex ids of the `rows` rows at hand."""
-        ids = torch.arange(rows) if self.vertices is None else self.vertices
-        return ids if device is None else ids.to(device)
+        if self.vertices is None:
+            return torch.arange(rows, device=device)
+        return self.vertices if device is None else self.vertices.to(device)

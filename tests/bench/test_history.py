@@ -9,7 +9,7 @@ import pytest
 
 from trisect.bench import history
 from trisect.errors import ConfigError
-from trisect.runtime.history import History
+from trisect.layout.history import History
 
 CASE: dict[str, Any] = {
     "graph": "citation",

@@ -20,7 +20,7 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_layouts_use_every_host() -> None:
     assert hosts.static_layouts(4, 16, 4) == {
-        "graph": "vertex=4",
+        "graph": "vertex=4,spatial=halo",
         "pipeline": "layer=4,chunks=16",
         "hybrid": "layer=2,vertex=2,chunks=4",
     }
@@ -36,9 +36,9 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, epochs)))
     events = [
         {"name": "0F0", "seconds": 5.0, "epoch": 3},
-        {"name": "0HF0.1", "seconds": 0.25, "epoch": 3},
-        {"name": "0HF0.1", "seconds": 7.0, "epoch": 2},
-        {"name": "0RF0<1", "seconds": 0.5, "epoch": 3},
+        {"name": "0WhF0.1", "seconds": 0.25, "epoch": 3},
+        {"name": "0WhF0.1", "seconds": 7.0, "epoch": 2},
+        {"name": "0WbF0<1", "seconds": 0.5, "epoch": 3},
         {"name": "guard", "seconds": 9.0, "epoch": 3},
     ]
     (tmp_path / "events" / "rank-0.jsonl").write_text("\n".join(map(json.dumps, events)))

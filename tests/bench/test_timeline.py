@@ -54,6 +54,7 @@ def test_an_epoch_lowers_the_loss(model: str) -> None:
 def test_run_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     result = timeline.run(models=["cd-gcn"], hidden=[6], rounds=1, threads=1, **SIZES)
     found = result["models"]["cd-gcn, hidden 6"]
-    assert found["trisect"]["best"] > 0
+    assert found["trisect"]["best"] == min(found["trisect"]["seconds"])
+    assert len(found["trisect"]["seconds"]) == 1
     timeline.show(result)
     assert "trisect" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from trisect.data import load
 from trisect.data.describe import sparkline
@@ -41,6 +42,54 @@ def test_ingest_info_and_verify(trisect: Trisect, tmp_path: Path) -> None:
         assert words in done.out, words
     done = trisect("data", "info", "g", "--set", "period=1w")
     assert "1, period 1w" in done.out
+
+
+def test_ingest_with_a_table_of_vertices(trisect: Trisect, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("from,to,ts,amount\nx,y,2024-01-01,1\ny,z,2024-01-03,2\nx,z,2024-01-03,\n")
+    (tmp_path / "a.csv").write_text("account,age,country,fraud\nx,20,DE,yes\ny,,FR,no\nz,40,DE,no\n")
+    arguments = ["p.csv", "--time", "ts", "--period", "1d", "--edge-features", "amount", "-o", "g"]
+    done = trisect("data", "ingest", *arguments, "--labels", "a.csv")
+    assert done.code == 2
+    assert "3 columns that may be the label (age, country, fraud)" in " ".join(done.err.split())
+    done = trisect("data", "ingest", *arguments, "--vertices", "a.csv", "--label-column", "fraud")
+    assert done.code == 0, done.err
+    shown = " ".join(done.out.split())
+    for words in ("2 (no: 2, yes: 1)", "country=DE", "amount is missing", "statistics of training vertices"):
+        assert words in shown, (words, shown)
+    record = load({"path": tmp_path / "g"})
+    assert record.x is not None
+    assert record.edge_x is not None
+    done = trisect("data", "ingest", *arguments[:-1], "h", "--weight", "amount")
+    assert done.code == 2
+    assert "1 bad row of 3: weight 'amount' is missing in 1 (line 4)" in " ".join(done.err.split())
+    done = trisect("data", "ingest", *arguments[:-1], "h", "--weight", "amount", "--on-missing", "drop")
+    assert done.code == 0, done.err
+    assert "1 of 3 rows" in done.out
+    done = trisect("data", "ingest", *arguments[:-1], "i", "--weight", "amount", "--on-missing", "zero")
+    assert "1 missing numbers" in done.out
+
+
+def test_check_and_train_say_what_the_data_are(trisect: Trisect, tmp_path: Path) -> None:
+    rows = "".join(f"{k % 7},{(k * 3 + 1) % 7},{k if k < 30 else k + 9},{k}\n" for k in range(40))
+    (tmp_path / "p.csv").write_text("a,b,t,w\n" + rows)
+    done = trisect("data", "ingest", "p.csv", "--time", "t", "--period", "1", "--edge-features", "w", "-o", "g")
+    assert done.code == 0, done.err
+    (tmp_path / "c.yaml").write_text(
+        "data: {path: g}\nmodel: {name: cd-gcn, hidden: 4}\ntask: link-prediction\ntrain: {epochs: 1}\n"
+    )
+    for command in (["check", "c.yaml"], ["train", "c.yaml", "--out", "run"]):
+        with pytest.warns(UserWarning, match="9 of 48 steps have no event to predict"):
+            done = trisect(*command)
+        assert done.code == 0, done.err
+        shown = " ".join(done.out.split())
+        for words in (
+            "The data have no features; log(1 + in-degree)",
+            "edge_x holds 1 features an edge, which no layer reads yet",
+        ):
+            assert words in shown, (words, shown)
+    done = trisect("train", "deep", "--set", "train.epochs=1", "--set", "data.vertices=200", "--out", "other")
+    assert "classes: " in done.out
+    assert "no features" not in done.out
 
 
 def test_synthesize(trisect: Trisect, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from trisect.train.run_directory import RunDirectory
+from trisect.train.run.run_directory import RunDirectory
 
 CONFIG = """
 data: {generate: community, vertices: 200, classes: 3, features: 8, per_class: 10}

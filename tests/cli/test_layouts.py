@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from trisect.cli import ranks
 from trisect.cli.main import run_command
-from trisect.runtime import launch
+from trisect.train.processes import launch
 
 CONFIG = """
 data: {generate: community, vertices: 300, classes: 3, features: 8, per_class: 10}
@@ -123,7 +123,7 @@ def test_more_ranks_than_memory_are_refused_before_the_cut(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
-    monkeypatch.setattr(ranks, "cut_from_config", must_not_cut)
+    monkeypatch.setattr(ranks.DataCut, "__call__", must_not_cut)
     refused(folder, capfd, ["--layout", "vertex=7"], "The layout needs 7 ranks, and this machine has 1000 MiB")
     launch.require_room(6)
     capfd.readouterr()
@@ -138,7 +138,7 @@ def test_predictions_on_more_ranks_than_memory_are_refused_before_the_cut(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
-    monkeypatch.setattr(ranks.RunCut, "__call__", must_not_cut)
+    monkeypatch.setattr(ranks.DataCut, "__call__", must_not_cut)
     words = ["predict", str(folder / "alone"), "--out", str(folder / "p.npz"), "--layout"]
     assert run_command([*words, "vertex=7"]) == 2
     assert "The layout needs 7 ranks" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from trisect.train.run_directory import RunDirectory
+from trisect.train.run.run_directory import RunDirectory
 
 
 def test_static_npz_and_parquet_agree(trisect, small, tmp_path):

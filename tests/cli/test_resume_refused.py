@@ -14,8 +14,8 @@ import yaml
 from torch import Tensor
 
 from trisect.cli.main import run_command
-from trisect.train.checkpoint import write_shard
-from trisect.train.run_directory import RunDirectory
+from trisect.train.run.checkpoint import write_shard
+from trisect.train.run.run_directory import RunDirectory
 
 CONFIG: dict[str, Any] = {
     "data": {"generate": "community", "vertices": 120, "classes": 3, "features": 8, "per_class": 8},

@@ -185,7 +185,6 @@ def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path, config: st
         ),
         ("links", "layer=3", "layout.layer is 3, and the model has 2 layers"),
         ("links", "vertex=99", "layout.vertex is 99, more than the timeline's 60 vertices"),
-        ("deep", "time=2", "reads no neighbours, and a timeline is cut only with static models"),
     ],
 )
 @pytest.mark.parametrize("verb", ["train", "check"])

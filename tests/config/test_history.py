@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from trisect.config import apply_overrides, parse_config, parse_layout
 from trisect.errors import ConfigError
+from trisect.layout.history import PRESETS, History
 from trisect.train.from_config import resolve
 
 PLAIN: dict[str, Any] = {
@@ -22,11 +24,11 @@ def config(history: Any, chunks: int = 4) -> Any:
 
 
 def test_a_name_and_parts_are_read() -> None:
-    assert config("gnnpipe").layout.history.plain() == {"preset": "gnnpipe"}
-    assert config({"period": 3}).layout.history.plain() == {"preset": "default", "period": 3}
-    assert parse_layout("layer=2,chunks=8,history=exact").history.preset == "exact"
+    assert config("gnnpipe").layout.history == PRESETS["gnnpipe"] != History()
+    assert config({"period": 3}).layout.history == History(period=3)
+    assert parse_layout("layer=2,chunks=8,history=exact").history == "exact"
     changed = parse_config(apply_overrides({**PLAIN, "layout": {"history": "gnnpipe"}}, ["layout.history.scale=1.0"]))
-    assert changed.layout.history.plain() == {"preset": "gnnpipe", "scale": 1.0}
+    assert changed.layout.history == replace(PRESETS["gnnpipe"], scale=1.0)
 
 
 def test_the_resolved_recipe_has_every_part() -> None:

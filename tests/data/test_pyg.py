@@ -13,7 +13,7 @@ from trisect.errors import DataError
 def test_data_by_its_attributes() -> None:
     data = SimpleNamespace(
         edge_index=torch.tensor([[0, 1], [1, 2]]),
-        edge_attr=torch.tensor([[0.5], [2.0]]),
+        edge_weight=torch.tensor([[0.5], [2.0]]),
         x=torch.ones(4, 3, dtype=torch.float64, requires_grad=True),
         y=torch.tensor([[0], [1], [1], [0]]),
         train_mask=torch.tensor([True, False, False, False]),
@@ -40,11 +40,13 @@ def test_real_objects() -> None:
         t=torch.tensor([0, 25, 10]),
         msg=torch.tensor([[1.0], [2.0], [3.0]]),
     )
-    record = timeline_from_pyg(temporal, period=10)
+    with pytest.warns(UserWarning, match="msg is kept as edge features"):
+        record = timeline_from_pyg(temporal, period=10)
     assert record.offsets.tolist() == [0, 1, 2, 3]
     assert record.src.tolist() == [0, 1, 3]
-    assert record.weight is not None
-    assert record.weight.tolist() == [1.0, 3.0, 2.0]
+    assert record.weight is None
+    assert record.edge_x is not None
+    assert record.edge_x.tolist() == [[1.0], [3.0], [2.0]]
     assert timeline_from_pyg([data, data]).steps == 2
 
 

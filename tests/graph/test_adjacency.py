@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.errors import DataError
-from trisect.graph import adjacency as module
+from trisect.graph import csr
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges
 
@@ -23,6 +23,10 @@ def matrices(draw: st.DrawFn) -> Adjacency:
     dst = torch.randint(0, rows, (count,), generator=generator)
     weight = torch.randn(count, generator=generator) if draw(st.booleans()) else None
     return adjacency_from_edges(src, dst, weight, rows, columns=columns)
+
+
+def arrays_of(matrix: Adjacency) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
+    return matrix.indices, matrix.starts, matrix.ends, matrix.columns, matrix.column_base, matrix.entries
 
 
 def ranges(draw: st.DrawFn, size: int) -> tuple[int, int]:
@@ -60,13 +64,11 @@ def test_native_transpose_and_search_equal_torch(matrix: Adjacency, data: st.Dat
     a, b = ranges(data.draw, matrix.columns)
     block = matrix.columns_between(a, b)
     bound = data.draw(st.integers(-1, 13))
-    fast = module._lower_bound(block.indices, block.starts, block.ends, bound)
-    assert torch.equal(fast, module._lower_bound_torch(block.indices, block.starts, block.ends, bound))
-    left, right = module._transpose(block), module._transpose_torch(block)
-    for name in ("starts", "ends", "indices", "positions", "values"):
-        one, other = getattr(left, name), getattr(right, name)
-        assert (one is None) == (other is None)
-        assert one is None or (one.dtype == other.dtype and torch.equal(one, other))
+    fast = csr.lower_bound(block.indices, block.starts, block.ends, bound)
+    assert torch.equal(fast, csr.lower_bound_torch(block.indices, block.starts, block.ends, bound))
+    for one, other in zip(csr.turn(*arrays_of(block)), csr.turn_torch(*arrays_of(block)), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
 
 
 def test_the_comparison_with_dense_can_fail() -> None:
@@ -81,16 +83,16 @@ def test_large_transpose_equals_torch_with_any_number_of_threads() -> None:
     src = (torch.rand(300_000, generator=generator) ** 3 * 20_000).long()
     dst = torch.randint(0, 30_000, (300_000,), generator=generator)
     matrix = adjacency_from_edges(src, dst, torch.rand(300_000, generator=generator), 30_000, columns=20_000)
-    expected = module._transpose_torch(matrix)
+    pointers, rows, positions = csr.turn_torch(*arrays_of(matrix))
     before = torch.get_num_threads()
     try:
         for count in (1, 3):
             torch.set_num_threads(count)
-            found = module._transpose(matrix)
-            assert torch.equal(found.starts, expected.starts)
-            assert torch.equal(found.indices, expected.indices)
-            assert torch.equal(found.positions, expected.positions)
-            assert torch.equal(found.values, expected.values)
+            turned = matrix.with_values(matrix.values).transpose(positions=True)
+            assert torch.equal(turned.pointers(), pointers)
+            assert torch.equal(turned.indices, rows)
+            assert torch.equal(turned.positions, positions)
+            assert torch.equal(turned.values, matrix.values[positions])
     finally:
         torch.set_num_threads(before)
 

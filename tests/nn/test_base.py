@@ -9,6 +9,7 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer, Temporal
 from trisect.nn.dynamic import DynamicLayer
+from trisect.ops.message import Message
 
 
 class Half(Layer):
@@ -16,7 +17,7 @@ class Half(Layer):
 
 
 class Whole(Half):
-    def combine(self, message: torch.Tensor, x: torch.Tensor, adjacency: Adjacency, context: Context) -> torch.Tensor:
+    def combine(self, message: Message, x: torch.Tensor, adjacency: Adjacency, context: Context) -> torch.Tensor:
         return x
 
 

@@ -24,6 +24,7 @@ from trisect.nn import (
     build,
 )
 from trisect.noise import Noise
+from trisect.ops.message import Message
 
 INNER = {"activation": "relu", "dropout": 0.4, "norm": "layer", "residual": True}
 LAYERS = {
@@ -69,7 +70,7 @@ def in_blocks(layer, x, h0, adjacency, noise, apart=False):
         if not layer.spatial:
             pieces.append(layer(x[start:stop], block, context))
         elif apart:
-            pieces.append(layer.combine(prepared, x[start:stop], block, context))
+            pieces.append(layer.combine(Message(prepared), x[start:stop], block, context))
         else:
             pieces.append(layer(x, block, context))
     return torch.cat(pieces)

@@ -12,7 +12,8 @@ from torch import Tensor
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
-from trisect.ops.collect import Collector, add_rows, collect, collector_of
+from trisect.ops.collect import Collector, add_rows
+from trisect.ops.message import Message
 from trisect.ops.sums import aggregate_into
 
 N, WIDTH = 60, 19
@@ -61,19 +62,13 @@ def test_blocks_together_give_the_gradient_of_the_whole(
     collector = Collector.of(before)
     collector.blank = dirty
     for low, high in itertools.pairwise(BOUNDS):
-        message = collect(draw(N, WIDTH).requires_grad_(), collector)
-        assert collector_of(message) is collector
-        function(message, graph.rows_between(low, high)).backward(above[low:high])
-        assert message.grad is None
+        rows = draw(N, WIDTH).requires_grad_()
+        function(Message(rows, sink=collector), graph.rows_between(low, high)).backward(above[low:high])
+        assert rows.grad is None
     assert whole.grad is not None
     difference = (collector.rows() - whole.grad).abs().max()
     assert float(difference) < 1e-12
     assert float((collector.rows() - 1.001 * whole.grad).abs().max()) > 1e-5
-
-
-def test_another_tensor_has_no_collector() -> None:
-    message = collect(draw(N, WIDTH), Collector.of(draw(N, WIDTH)))
-    assert collector_of(message.view(N, WIDTH)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

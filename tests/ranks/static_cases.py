@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import random
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import connect
+from trisect.comm.rows import Rows
+from trisect.comm.transport import Transport
+from trisect.engine.rank import HistoryUse, RankEngine
+from trisect.exchanges.catalogue import volume
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn import FromPyG, build
 from trisect.nn.base import Context, Model
 from trisect.noise import Noise
+from trisect.ops.message import Message
 from trisect.partition import cut_graph, share_of
 from trisect.partition.partition import Partition
-from trisect.runtime.exchange import Exchange
-from trisect.runtime.executor import Executor, Handler
-from trisect.runtime.ledger import Ledger
-from trisect.runtime.mesh import connect
-from trisect.runtime.static import StaticRank, exchanges_of
-from trisect.runtime.volume import static_volume
-from trisect.schedule.action import Action, Kind
-from trisect.schedule.pipeline import pipeline
+from trisect.plan import segments
+from trisect.plan.build import in_order, schedule_of
+from trisect.plan.plan import make_facts, whole
+from trisect.schedule.action import Action, Verb
+from trisect.schedule.validate import validate
+from trisect.shards.graph_shard import GraphShard
 
 FEATURES, CLASSES = 5, 3
 _CUTS: dict[tuple[str, int, int], Partition] = {}
@@ -152,7 +156,7 @@ def simulate_stale(
                 place = Noise(at.seed, at.epoch, at.layer, at.step, rows)
                 near = {name: value[rows] for name, value in shared.items()}
                 columns = Noise(at.seed, at.epoch, at.layer, at.step, own_first)
-                out = layer.combine(read[own_first], current[rows], block, Context(place, near, columns))
+                out = layer.combine(Message(read[own_first]), current[rows], block, Context(place, near, columns))
                 for k, vertex in enumerate(rows.tolist()):
                     outputs[vertex] = out[k]
             current = torch.stack([o for o in outputs if o is not None])
@@ -165,7 +169,7 @@ class Setting:
     """A graph, a model and this rank's share of both."""
 
     def __init__(self, case: dict[str, Any]) -> None:
-        self.layout = Layout(**case["layout"])
+        self.layout = Layout(**{"spatial": "halo", **case["layout"]})
         self.mesh = connect(self.layout, torch.device("cpu"), 60)
         self.dense = graph_of(case.get("graph", "community"))
         n = self.dense.shape[0]
@@ -183,60 +187,86 @@ class Setting:
         self.own = order[slice(*self.partition.part(self.mesh.way))]
         if case.get("untrained"):
             self.train[order[slice(*self.partition.part(0))]] = False
-        self.overlap, self.delays = case.get("overlap", True), random.Random(self.mesh.rank)
+        self.delays, self.aggregated = random.Random(self.mesh.rank), bool(case.get("aggregated"))
+        segments.OVERLAP_ROWS = 1 if case.get("overlap", True) else 1 << 30
         self.delayed = case.get("delayed", False)
         self.ledger = Ledger()
-        self.exchange = Exchange(self.mesh, self.ledger, self.layout.wire)
+        self.exchange = Transport(self.mesh, self.ledger, self.layout.wire)
 
     def loss(self, output: Tensor, vertices: Tensor) -> Tensor:
         chosen = self.train[vertices]
         picked = nn.functional.cross_entropy(output[chosen], self.y[vertices][chosen], reduction="sum")
         return picked / self.train.sum()
 
-    def rank(self, scale: float = 1.0, apart: bool = False, dtype: torch.dtype = torch.float64) -> StaticRank:
-        return StaticRank(
+    def rank(
+        self, scale: float = 1.0, apart: bool = False, dtype: torch.dtype = torch.float64, *, stale: bool = True
+    ) -> RankEngine:
+        stale = stale and self.layout.chunks > 1
+        starts = [self.partition.part(p)[0] for p in range(self.layout.vertex)]
+        shares = [share_of(self.ordered, self.partition, p) for p in range(self.layout.vertex)]
+        self.facts = make_facts(
             self.layers,
-            self.bounds,
-            self.share,
-            self.x[self.own],
-            self.own,
-            self.exchange,
-            lambda output, rows: self.loss(output, self.own[rows]),
-            scale=scale,
-            apart=apart,
+            None,
+            self.layout,
+            bounds=self.bounds,
+            rows=[share.rows for share in shares],
+            chunk_rows=[share.chunk_rows for share in shares],
+            remote=[sum(share.halo.numel() for share in shares)],
+            aggregated=self.aggregated,
+            symmetric=self.share.symmetric,
+            stale=stale,
             dtype=dtype,
-            halo_vertices=self.partition.order[self.share.halo],
+        )
+        shard = GraphShard(
+            self.share,
+            lambda: self.x[self.own],
+            self.own,
+            self.partition.order[self.share.halo],
+            whole=lambda: self.ordered,
+        )
+        if self.aggregated and self.mesh.stage == 0:
+            columns = torch.cat(
+                [torch.arange(starts[self.mesh.way], starts[self.mesh.way] + self.share.rows), self.share.halo]
+            )
+            shard.keep_aggregated(lambda x: self.x[self.partition.order][columns])
+        stage = self.mesh.stage
+        layers = {k: self.layers[k] for k in range(self.bounds[stage], self.bounds[stage + 1])}
+        return RankEngine(
+            self.facts,
+            self.exchange,
+            shard,
+            layers,
+            lambda output, rows, first: self.loss(output[0], self.own[rows]),
+            history=HistoryUse(scale, apart) if stale else None,
         )
 
-    def epoch(self, rank: StaticRank, noise: Noise | None, order: list[int] | None, keep: float | None = 0.0) -> Tensor:
+    def epoch(self, rank: RankEngine, noise: Noise | None, order: list[int] | None, keep: float | None = 0.0) -> Tensor:
         """One epoch; without an order exact. Gradients are in the model's parameters. Gives the loss of all ranks."""
-        spatial = exchanges_of(self.layers, self.bounds)
-        layout = replace(self.layout, chunks=1) if order is None else self.layout
-        actions = pipeline(layout, spatial, order, overlap=self.overlap).ranks[self.mesh.rank]
-        handlers = {**rank.handlers(), Kind.STEP: lambda action: None}
+        facts = whole(self.facts) if order is None else self.facts
+        schedule = schedule_of(facts)
+        validate(schedule)
+        actions = schedule.ranks[self.mesh.rank]
+        if order is not None:
+            actions = tuple(in_order(actions, order))
+        stale = self.facts.stale
+        state = rank.begin(noise, facts=facts, whole=order is None, keep=keep if stale else None)
         if self.delayed:
-            handlers = {kind: self._late(handler) for kind, handler in handlers.items()}
-        rank.begin(noise, actions, whole=order is None, train=True, keep=keep)
-        Executor(handlers).run(actions)
-        return self.exchange.sum_everywhere(rank.finish())
+            do = state.do
 
-    def _late(self, handler: Handler) -> Handler:
-        def run(action: Action) -> None:
-            time.sleep(self.delays.random() * 0.004)
-            handler(action)
+            def late(action: Action) -> None:
+                time.sleep(self.delays.random() * 0.004)
+                do(action)
 
-        return run
+            state.do = late  # type: ignore[method-assign]
+        state.run(actions)
+        return self.exchange.sum_everywhere(state.finish())
 
     def formula(self) -> dict[str, int]:
         """Bytes of an exact epoch."""
-        remote = [share_of(self.ordered, self.partition, p).halo.numel() for p in range(self.layout.vertex)]
-        weights = [
-            sum(p.numel() * p.element_size() for layer in self.layers[a:b] for p in layer.parameters())
-            for a, b in itertools.pairwise(self.bounds)
-        ]
-        return static_volume(
-            self.layers, self.bounds, self.layout, len(self.x), remote, weights, next(self.model.parameters()).dtype
-        )
+        total = dict.fromkeys(("vertex", "layer", "time", "weights"), 0)
+        for (axis, _), size in volume(whole(self.facts), schedule_of(whole(self.facts))).items():
+            total[axis] += size
+        return total
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """The largest relative error of a gradient of this rank's layers."""
@@ -256,6 +286,17 @@ def taken_gradients(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def spoil_swaps(transport: Transport) -> None:
+    """Make all that crosses between parts a little too large."""
+    begin = transport.begin_swap
+
+    def wrong(outgoing: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+        spoilt = [(rows.gathered() if isinstance(rows, Rows) else rows) * 1.01 for rows in outgoing]
+        return begin(spoilt, *arguments, **named)
+
+    transport.begin_swap = wrong  # type: ignore[method-assign]
+
+
 def gradients(case: dict[str, Any]) -> dict[str, Any]:
     """Every parameter's gradient and the loss, this rank against one process."""
     setting = Setting(case)
@@ -267,13 +308,18 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
     if case.get("break") == "halo":
         setting.share.send[(setting.mesh.way + 1) % setting.layout.vertex][0][:] = 0
     rank = setting.rank()
+    if case.get("break") == "swap":
+        spoil_swaps(setting.exchange)
     total = setting.epoch(rank, noise, None)
+    actions = schedule_of(whole(setting.facts)).ranks[setting.mesh.rank]
     return {
+        "across": [layer.across for layer in setting.facts.layers],
+        "again": sum(action.verb is Verb.AGAIN for action in actions),
         "gradient": setting.worst(wanted),
         "loss": abs(float(total) - float(loss.detach())) / abs(float(loss.detach())),
         "bytes": setting.ledger.by_axis(),
         "formula": setting.formula(),
-        "boundary": rank.stage.share.interior()[0],
+        "boundary": setting.share.interior()[0],
         "halo": setting.share.halo.numel(),
     }
 
@@ -288,7 +334,7 @@ def losses(case: dict[str, Any]) -> dict[str, Any]:
     setting.share = share_of(sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.way)
     matrix = sparse(setting.dense)
     rank = setting.rank(dtype=torch.float32)
-    own = [p for layer in rank.stage.layers for p in layer.parameters()]
+    own = rank.parameters
     steps = [torch.optim.Adam(alone.parameters(), 0.01), torch.optim.Adam(own, 0.01)]
     worst = 0.0
     for epoch in range(20):

@@ -12,21 +12,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh, connect
+from trisect.comm.rows import Rows
+from trisect.comm.transport import Transport
+from trisect.engine.rank import PassState, RankEngine
+from trisect.exchanges.catalogue import volume
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn import build
 from trisect.nn.dynamic import DynamicModel, first_aggregation
 from trisect.noise import Noise
-from trisect.runtime.exchange import Exchange
-from trisect.runtime.executor import Executor, Handler
-from trisect.runtime.ledger import Ledger
-from trisect.runtime.mesh import Mesh, connect
-from trisect.runtime.timeline import TimelineRank
-from trisect.runtime.timeline_part import StepHalo, TimelinePart
-from trisect.runtime.timeline_plan import plan_of
-from trisect.runtime.volume_timeline import timeline_volume
-from trisect.schedule.action import Action, Kind
-from trisect.schedule.timeline import timeline_schedule
+from trisect.partition.halo import Share
+from trisect.plan import segments
+from trisect.plan.build import schedule_of
+from trisect.plan.plan import forward_only, make_facts, runs_until
+from trisect.schedule.action import Action, Pass
+from trisect.schedule.validate import validate
+from trisect.shards.shard import Shard
 
 FEATURES, CLASSES = 3, 3
 _MESHES: dict[tuple[int, int, int], Mesh] = {}
@@ -47,8 +50,13 @@ def sparse(dense: Tensor) -> Adjacency:
     return Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
 
 
-def dense_snapshots(steps: int, n: int, loops: bool) -> list[Tensor]:
-    """Directed graphs of growing size; step 2 has no edges, and the last two vertices never have one."""
+def dense_snapshots(steps: int, n: int, loops: bool, *, symmetric: bool = False, near: int = 0) -> list[Tensor]:
+    """Graphs of growing size; step 2 has no edges, and the last two vertices never have one.
+
+    Args:
+        symmetric: edges go both ways with the same weight; otherwise they are directed.
+        near: so many of the last vertices have edges to those alone whose id is as they, even or odd.
+    """
     generator = torch.Generator().manual_seed(3)
     found = []
     for step in range(steps):
@@ -58,6 +66,10 @@ def dense_snapshots(steps: int, n: int, loops: bool) -> list[Tensor]:
             dense.zero_()
         dense[-2:] = 0
         dense[:, -2:] = 0
+        vertex = torch.arange(n)
+        far = ((vertex[:, None] + vertex[None, :]) % 2 == 1) & (torch.maximum(vertex[:, None], vertex) >= n - near)
+        dense[far] = 0
+        dense = torch.maximum(dense, dense.T) if symmetric else dense
         dense.fill_diagonal_(1.0 if loops else 0.0)
         found.append(dense)
     return found
@@ -76,16 +88,31 @@ def cut_steps(steps: int, blocks: int, times: int, uneven: bool) -> tuple[tuple[
     return tuple(result)
 
 
-@dataclass(frozen=True, eq=False)
-class DensePart(TimelinePart):
+def runs_of(sizes: Sequence[Sequence[int]]) -> tuple[tuple[range, ...], ...]:
+    """Consecutive runs: the number of steps of each run of each block."""
+    result, at = [], 0
+    for block in sizes:
+        row = []
+        for size in block:
+            row.append(range(at, at + size))
+            at += size
+        result.append(tuple(row))
+    return tuple(result)
+
+
+@dataclass(eq=False)
+class DenseShard(Shard):
     """A part of dense snapshots; rows are the vertices with id % ways == way."""
 
+    rows: int
+    vertices: Tensor | None
     way: int
     ways: int
     dense: Sequence[Tensor]
     xs: Tensor
     keep: bool
     known: Tensor | None
+    symmetric: bool = False
 
     def owned(self, way: int) -> Tensor:
         return torch.arange(way, self.dense[0].shape[0], self.ways)
@@ -114,13 +141,35 @@ class DensePart(TimelinePart):
             return None
         return self.known[steps.start : steps.stop, self.owned(self.way)]
 
-    def halo(self, step: int) -> StepHalo | None:
-        if self.ways == 1:
-            return None
-        return StepHalo(
-            tuple(self.wanted(step, w, self.way) for w in range(self.ways)),
-            tuple(self.wanted(step, self.way, w).numel() for w in range(self.ways)),
+    def share(self, step: int) -> Share:
+        wanted = [self.wanted(step, self.way, w) for w in range(self.ways)]
+        starts = [0]
+        for rows in wanted:
+            starts.append(starts[-1] + rows.numel())
+        halo = torch.cat([self.owned(w)[rows] for w, rows in enumerate(wanted)])
+        return Share(
+            self.way,
+            self.snapshots(range(step, step + 1))[0],
+            halo,
+            tuple(((starts[w], starts[w + 1]),) for w in range(self.ways)),
+            tuple((self.wanted(step, w, self.way),) for w in range(self.ways)),
+            (0, self.rows),
+            self.symmetric,
         )
+
+    def column_ids(self, step: int) -> Tensor | None:
+        return torch.cat([self.owned(self.way), self.share(step).halo])
+
+    def interior(self) -> tuple[int, ...]:
+        own = self.owned(self.way)
+        others = torch.arange(self.dense[0].shape[0]) % self.ways != self.way
+        outer = sum(dense[own][:, others].abs().sum(1) + dense[others][:, own].abs().sum(0) for dense in self.dense)
+        rows = torch.nonzero(torch.as_tensor(outer))
+        return (int(rows[-1]) + 1 if rows.numel() else 0,)
+
+    def whole(self, steps: range) -> Sequence[Adjacency]:
+        order = torch.cat([self.owned(w) for w in range(self.ways)])
+        return [sparse(self.dense[step][order][:, order]) for step in steps]
 
 
 class Setting:
@@ -128,28 +177,35 @@ class Setting:
 
     def __init__(self, case: dict[str, Any]) -> None:
         self.case = case
-        self.layout = Layout(**case["layout"])
+        self.layout = Layout(**{"spatial": "halo", **case["layout"]})
         self.mesh = mesh_of(self.layout)
-        self.n, self.steps = case.get("vertices", 23), case.get("steps", 7)
+        self.n, self.steps = case.get("vertices", 23), case.get("steps", sum(map(sum, case.get("runs", [[7]]))))
         options = case.get("options", {})
-        self.dense = dense_snapshots(self.steps + 3, self.n, options.get("spatial") != "sage")
+        segments.OVERLAP_ROWS = 1 if case.get("overlap") else 1 << 30
+        self.dense = dense_snapshots(
+            self.steps + 3,
+            self.n,
+            options.get("spatial") != "sage",
+            symmetric=bool(case.get("symmetric")),
+            near=self.n // 3 if case.get("overlap") else 0,
+        )
         generator = torch.Generator().manual_seed(5)
         shape = (self.n, FEATURES) if case.get("fixed") else (self.steps + 3, self.n, FEATURES)
         self.xs = torch.randn(*shape, generator=generator, dtype=torch.float64)
         self.y = torch.randint(CLASSES, (self.steps + 3, self.n), generator=generator)
         self.train = torch.rand(self.steps + 3, self.n, generator=generator) < 0.5
         self.pairs = torch.randint(self.n, (self.steps + 3, 2, 11), generator=generator)
-        self.model = cast(DynamicModel, build(case["model"], FEATURES, CLASSES, seed=11, **options)).double()
+        self.model = cast(Any, build(case["model"], FEATURES, CLASSES, seed=11, **options)).double()
         self.layers = self.model.stack
+        self.head = getattr(self.model, "head", None)
         stages = self.layout.layer
         self.bounds = [len(self.layers) * s // stages for s in range(stages + 1)]
-        self.runs = cut_steps(self.steps, self.layout.blocks, self.layout.time, case.get("uneven", False))
+        cut = cut_steps(self.steps, self.layout.blocks, self.layout.time, case.get("uneven", False))
+        self.runs = runs_of(case["runs"]) if "runs" in case else cut
         self.whole = [sparse(dense) for dense in self.dense]
         keep = bool(case.get("aggregated"))
         own = torch.arange(self.mesh.way, self.n, self.layout.vertex)
-        self.part = DensePart(
-            steps=self.steps,
-            runs=self.runs,
+        self.part = DenseShard(
             rows=own.numel(),
             vertices=own,
             way=self.mesh.way,
@@ -158,21 +214,28 @@ class Setting:
             xs=self.xs,
             keep=keep,
             known=first_aggregation(self.xs, self.whole) if keep else None,
+            symmetric=bool(case.get("symmetric")),
         )
         self.rows = [self.part.owned(w).numel() for w in range(self.layout.vertex)]
-        self.plan = plan_of(
+        ways = range(self.layout.vertex)
+        remote = [sum(self.part.wanted(s, r, o).numel() for r in ways for o in ways) for s in range(self.steps + 3)]
+        self.facts = make_facts(
             self.layers,
-            self.bounds,
+            self.head,
             self.layout,
-            self.runs,
-            self.rows,
+            bounds=self.bounds,
+            runs=self.runs,
+            rows=self.rows,
+            remote=remote,
+            timeline=True,
             aggregated=keep,
             fixed=bool(case.get("fixed")),
             fetches=bool(case.get("pairs")),
+            symmetric=bool(case.get("symmetric")),
             dtype=torch.float64,
         )
         self.ledger = Ledger()
-        self.exchange = Exchange(self.mesh, self.ledger, self.layout.wire)
+        self.exchange = Transport(self.mesh, self.ledger, self.layout.wire)
 
     def node_loss(self, frames: Sequence[Tensor] | Tensor, first: int, rows: Tensor) -> Tensor:
         total = torch.zeros((), dtype=torch.float64)
@@ -213,9 +276,16 @@ class Setting:
             return self.pair_loss(frames, first, self.mesh.way, self.layout.vertex)
         return self.node_loss(frames, first, self.part.owned(self.mesh.way))
 
+    def frames_of(self, xs: Tensor, steps: int, noise: Noise | None) -> Tensor:
+        """The outputs of one process: a dynamic model over the timeline, or a static one in each snapshot."""
+        if isinstance(self.model, DynamicModel):
+            return cast(Tensor, self.model(xs, self.whole[:steps], None, noise)[0])
+        places = [None if noise is None else noise.at(step=t) for t in range(steps)]
+        return torch.stack([self.model(xs if xs.dim() == 2 else xs[t], self.whole[t], places[t]) for t in range(steps)])
+
     def reference(self, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
         xs = self.xs if self.xs.dim() == 2 else self.xs[: self.steps]
-        frames, _ = self.model(xs, self.whole[: self.steps], None, noise)
+        frames = self.frames_of(xs, self.steps, noise)
         if self.case.get("pairs"):
             loss = self.pair_loss(frames, 0, 0, 1)
         else:
@@ -225,33 +295,31 @@ class Setting:
         self.model.zero_grad()
         return loss.detach(), wanted
 
-    def rank(self) -> TimelineRank:
+    def rank(self) -> RankEngine:
         ways = range(self.layout.vertex)
 
         def readers(step: int, noise: Noise | None) -> list[list[Tensor]]:
             return [[self.wanted_rows(step, r, o, len(ways)) for o in ways] for r in ways]
 
-        return TimelineRank(
-            self.layers,
-            self.model.head,
-            self.bounds,
-            self.part,
-            self.plan,
-            self.exchange,
-            self.loss,
-            dtype=torch.float64,
-            readers=readers,
-        )
+        def loss(frames: Any, rows: slice, first: int) -> Tensor:
+            if self.case.get("pairs"):
+                return self.pair_loss(frames, first, self.mesh.way, self.layout.vertex)
+            return self.node_loss(frames, first, self.part.owned(self.mesh.way)[rows])
 
-    def epoch(self, rank: TimelineRank, noise: Noise | None) -> Tensor:
-        actions = timeline_schedule(self.layout, self.plan).ranks[self.mesh.rank]
-        rank.begin(noise, actions, train=True)
-        handlers = {**rank.handlers(), Kind.STEP: lambda action: None}
+        stage = self.mesh.stage
+        layers = {k: self.layers[k] for k in range(self.bounds[stage], self.bounds[stage + 1])}
+        if self.head is not None and stage == self.layout.layer - 1:
+            layers[len(self.layers)] = self.head
+        return RankEngine(self.facts, self.exchange, self.part, layers, loss, readers=readers)
+
+    def epoch(self, rank: RankEngine, noise: Noise | None) -> Tensor:
+        schedule = schedule_of(self.facts)
+        validate(schedule)
+        state = rank.begin(noise)
         if self.case.get("delayed"):
-            delays = random.Random(self.mesh.rank)
-            handlers = {kind: _late(handler, delays) for kind, handler in handlers.items()}
-        Executor(handlers).run(actions)
-        return self.exchange.sum_everywhere(rank.finish())
+            _delay(state, random.Random(self.mesh.rank))
+        state.run(schedule.ranks[self.mesh.rank])
+        return self.exchange.sum_everywhere(state.finish())
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """The largest relative error of a gradient of this rank's layers."""
@@ -267,27 +335,11 @@ class Setting:
         return worst
 
     def formula(self) -> dict[tuple[str, str], int]:
-        sizes = []
-        for a, b in pairwise(self.bounds):
-            parameters = [p for layer in self.layers[a:b] for p in layer.parameters()]
-            if b == len(self.layers) and self.model.head is not None:
-                parameters += list(self.model.head.parameters())
-            sizes.append(sum(p.numel() * p.element_size() for p in parameters))
         ways = range(self.layout.vertex)
-        remote = [sum(self.part.wanted(s, r, o).numel() for r in ways for o in ways) for s in range(self.steps)]
         fetched = [
             sum(self.wanted_rows(s, r, o, len(ways)).numel() for r in ways for o in ways) for s in range(self.steps)
         ]
-        return timeline_volume(
-            self.layers,
-            self.plan,
-            self.layout,
-            sizes,
-            remote=remote,
-            fetched=fetched,
-            out_channels=self.model.out_channels,
-            dtype=torch.float64,
-        )
+        return {key: size for key, size in volume(self.facts, schedule_of(self.facts), fetched).items() if size}
 
     def sent(self) -> dict[tuple[str, str], int]:
         """What all ranks sent in the epoch."""
@@ -299,26 +351,31 @@ class Setting:
         return total
 
 
-def _late(handler: Handler, delays: random.Random) -> Handler:
-    def run(action: Action) -> None:
+def _delay(state: PassState, delays: random.Random) -> None:
+    do = state.do
+
+    def late(action: Action) -> None:
         time.sleep(delays.random() * 0.002)
-        handler(action)
+        do(action)
 
-    return run
+    state.do = late  # type: ignore[method-assign]
 
 
-def _break(setting: Setting, rank: TimelineRank) -> None:
+def _break(setting: Setting, rank: RankEngine) -> None:
     """Spoil one exchange, so that the comparison must fail."""
     which = setting.case["break"]
-    work = rank.works[-1]
     if which == "carry":
-        pack = work.recurrence.packing.pack
-        work.recurrence.packing.pack = lambda state: pack(state) * 1.01  # type: ignore[method-assign]
+        packing = list(rank.recurrences.values())[-1].packing
+        pack = packing.pack
+        packing.pack = lambda state: pack(state) * 1.01  # type: ignore[method-assign]
     elif which == "swap":
         begin = setting.exchange.begin_swap
 
-        def wrong(outgoing: Sequence[Tensor], *arguments: Any, **named: Any) -> Any:
-            return begin([rows * 1.01 for rows in outgoing], *arguments, **named)
+        def spoilt(rows: Any) -> Tensor:
+            return (rows.gathered() if isinstance(rows, Rows) else rows) * 1.01
+
+        def wrong(outgoing: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+            return begin([spoilt(rows) for rows in outgoing], *arguments, **named)
 
         setting.exchange.begin_swap = wrong  # type: ignore[method-assign]
     elif which == "send":
@@ -347,7 +404,10 @@ def timeline(case: dict[str, Any]) -> dict[str, Any]:
         total = setting.epoch(rank, noise)
         result["loss"] = max(result["loss"], float((total - loss).abs() / loss.abs()))
         result["gradient"] = setting.worst(wanted)
-    result["along"] = [layer.along for layer in setting.plan.layers]
+    result["along"] = [layer.along for layer in setting.facts.layers]
+    result["across"] = [layer.across for layer in setting.facts.layers]
+    result["interior"] = setting.part.rows - setting.part.interior()[0]
+    result["sides"] = sum(action.side is not None for action in schedule_of(setting.facts).ranks[setting.mesh.rank])
     sent, formula = setting.sent(), setting.formula()
     result["bytes"] = {"/".join(key): size for key, size in sorted(sent.items())}
     result["formula"] = {"/".join(key): size for key, size in sorted(formula.items())}
@@ -357,17 +417,22 @@ def timeline(case: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def evaluated(setting: Setting, rank: TimelineRank) -> float:
+def evaluated(setting: Setting, rank: RankEngine) -> float:
     """The largest error of the outputs of own rows, later steps than those of training included."""
     steps = setting.steps + 3
     with torch.no_grad():
-        wanted, _ = setting.model(setting.xs, setting.whole, None, None)
+        wanted = setting.frames_of(setting.xs, steps, None)
     worst, seen = 0.0, torch.zeros(steps, dtype=torch.int64)
     own = setting.part.owned(setting.mesh.way)
-    for first, frames in rank.outputs(range(1, steps)):
+    facts = forward_only(setting.facts, runs_until(setting.runs, setting.steps, steps))
+    state = rank.begin(None, pass_=Pass.EVALUATE, facts=facts)
+    schedule = schedule_of(facts, pass_=Pass.EVALUATE)
+    validate(schedule)
+    for first, frames in state.stream(schedule.ranks[setting.mesh.rank]):
         reference = wanted[first : first + len(frames), own]
         worst = max(worst, float((frames - reference).abs().max()))
         seen[first : first + len(frames)] += 1
+    state.finish()
     seen = setting.exchange.sum_everywhere(seen)
-    complete = seen[0] == 0 and bool((seen[1:] == setting.layout.vertex).all())
+    complete = bool((seen == setting.layout.vertex).all())
     return worst if complete else float("inf")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 
-from trisect.runtime import mailbox
+from trisect.comm import mailbox
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ import pytest
 from trisect.config import parse_config
 from trisect.report import render, write_report
 from trisect.report.page import seconds, size
-from trisect.train.run_directory import RunDirectory, RunRecorder
+from trisect.train.run.run_directory import RunDirectory, RunRecorder
 
 SUMMARY = {
     "version": "0.1.0",
@@ -134,7 +134,7 @@ def test_losses_that_are_not_finite_do_not_break_the_page(tmp_path: Path):
 def test_several_ranks(tmp_path: Path):
     directory = make(tmp_path)
     recorder = RunRecorder(directory, rank=1)
-    recorder.event("1RF0<0", 31.0, 0.5, epoch=3)
+    recorder.event("1WbF0<0", 31.0, 0.5, epoch=3)
     recorder.close()
     sent = {
         "bytes_per_epoch": 2048,

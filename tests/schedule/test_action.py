@@ -5,28 +5,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trisect.errors import LayoutError
-from trisect.schedule.action import POINT_TO_POINT, Action, Half, Kind, Phase, Side
+from trisect.schedule.action import COMPUTE, EXCHANGES, TRANSFER, Action, Pass, Side, Verb
 
 number = st.integers(0, 200)
 
 
 @st.composite
 def actions(draw: st.DrawFn) -> Action:
-    kind = draw(st.sampled_from(Kind))
-    phased = kind in (Kind.SEND, Kind.RECEIVE, Kind.POST, Kind.HALO, Kind.CARRY, Kind.REDISTRIBUTE)
-    layer = draw(st.none() | number)
-    sided = layer is not None and kind in (Kind.FORWARD, Kind.BACKWARD)
+    verb = draw(st.sampled_from(Verb))
+    exchange = draw(st.sampled_from(sorted(EXCHANGES))) if verb in TRANSFER else None
+    peer = draw(number) if exchange is not None and exchange in "bcw" else None
+    first = draw(st.none() | number)
+    computes = first is not None and verb in COMPUTE
     return Action(
-        kind,
+        verb,
         stage=draw(number),
         chunk=draw(number),
-        layer=layer,
+        first=first,
+        last=draw(st.none() | number) if computes else None,
+        side=draw(st.none() | st.sampled_from(Side)) if computes else None,
         block=draw(st.none() | number),
-        phase=draw(st.sampled_from(Phase)) if phased else None,
-        peer=draw(number) if kind in POINT_TO_POINT else None,
-        incoming=draw(st.booleans()) if kind is Kind.CARRY else kind is Kind.RECEIVE,
-        half=draw(st.none() | st.sampled_from(Half)) if layer is not None else None,
-        side=draw(st.none() | st.sampled_from(Side)) if sided else None,
+        exchange=exchange,
+        back=exchange is not None and draw(st.booleans()),
+        peer=peer,
+        incoming=peer is not None and verb is not Verb.POST,
+        pass_=draw(st.sampled_from(Pass)),
     )
 
 
@@ -41,17 +44,54 @@ def test_different_actions_print_differently(one: Action, two: Action) -> None:
 
 
 def test_forms() -> None:
-    assert str(Action(Kind.FORWARD, stage=2)) == "2F0"
-    assert str(Action(Kind.SEND, chunk=3, phase=Phase.FORWARD, peer=1)) == "0SF3>1"
-    assert str(Action(Kind.RECEIVE, stage=1, chunk=3, phase=Phase.FORWARD, peer=0)) == "1RF3<0"
-    assert str(Action(Kind.CARRY, layer=0, block=4, phase=Phase.BACKWARD, peer=2, incoming=True)) == "0CB0.0@4<2"
-    assert str(Action(Kind.FORWARD, layer=2, side=Side.BOUNDARY)) == "0F0.2b"
-    assert str(Action(Kind.POST, layer=2, phase=Phase.BACKWARD)) == "0PB0.2"
+    assert str(Action(Verb.FORWARD, stage=2)) == "2F0"
+    assert str(Action(Verb.POST, chunk=3, exchange="b", peer=1)) == "0PbF3>1"
+    assert str(Action(Verb.EXPECT, stage=1, chunk=3, exchange="b", peer=0, incoming=True)) == "1EbF3<0"
+    assert str(Action(Verb.WAIT, stage=1, chunk=3, exchange="b", peer=0, incoming=True)) == "1WbF3<0"
+    assert str(Action(Verb.WAIT, first=0, block=4, exchange="c", back=True, peer=2, incoming=True)) == "0WcB0.0@4<2"
+    assert str(Action(Verb.FORWARD, first=2, last=4, side=Side.BOUNDARY)) == "0F0.2-4b"
+    assert str(Action(Verb.POST, first=2, exchange="h", back=True)) == "0PhB0.2"
+    assert str(Action(Verb.AGAIN, first=3, last=3, block=4, pass_=Pass.AGAIN)) == "0A0.3-3@4~a"
+    assert str(Action(Verb.FORWARD, pass_=Pass.EVALUATE)) == "0F0~e"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "F0", "2Q0", "2F", "2F0x", "0S0>1", "0SF0", "2FF0", "0F0>1", "0SF0<1", "0F0b", "0HF0.1b"]
+    "text",
+    [
+        *("", "F0", "2Q0", "2F", "2F0x", "2F0~x"),
+        *("0P0>1", "0PbF0", "0PhF0.1>1", "0PxF0.1", "2FF0", "2FhF0"),
+        *("0F0>1", "0F0<1", "0PbF0<1", "0WbF0>1", "0EbF0>1"),
+        *("0F0b", "0PhF0.1b", "0PhF0.1-2"),
+    ],
 )
 def test_bad_text_is_refused(text: str) -> None:
     with pytest.raises(LayoutError):
         Action.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"verb": Verb.POST}, "needs the letter of its exchange"),
+        ({"verb": Verb.FORWARD, "exchange": "h"}, "has no exchange"),
+        ({"verb": Verb.POST, "exchange": "q"}, "'q' is no exchange"),
+        ({"verb": Verb.POST, "exchange": "c"}, "a carry needs a single peer"),
+        ({"verb": Verb.POST, "exchange": "h", "peer": 1}, "a halo has no single peer"),
+        ({"verb": Verb.FORWARD, "back": True}, "no direction"),
+        ({"verb": Verb.WAIT, "exchange": "b", "peer": 1}, "must be incoming"),
+        ({"verb": Verb.FORWARD, "incoming": True}, "cannot be incoming"),
+        ({"verb": Verb.FORWARD, "last": 1}, "last half"),
+        ({"verb": Verb.FORWARD, "side": Side.INTERIOR}, "a side of its rows"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(LayoutError, match=message):
+        Action(**fields)  # type: ignore[arg-type]
+
+
+def test_both_sides_of_a_transfer_carry_the_same_message() -> None:
+    assert Action.parse("0PbF3>1").message == Action.parse("1WbF3<0").message == Action.parse("1EbF3<0").message
+    assert Action.parse("0PbF3>1").message != Action.parse("1WbF2<0").message
+    assert Action.parse("0PcF1.2@3>1").message != Action.parse("0WcB1.2@3<0").message
+    with pytest.raises(RuntimeError, match="names no half"):
+        _ = Action.parse("0PbF3>1").half

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 import torch
 
+from trisect.comm.mesh import Mesh
+from trisect.comm.transport import Transport
 from trisect.errors import LayoutError
 from trisect.partition.partition import order_digest
-from trisect.runtime.exchange import Exchange
-from trisect.runtime.mesh import Mesh
 from trisect.train.agreed import require_one_order
 
 
@@ -23,9 +23,9 @@ def test_an_order_has_a_name_of_its_own() -> None:
 
 def test_ranks_with_another_order_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     order = torch.arange(5)
-    monkeypatch.setattr(Exchange, "__init__", lambda *given: None)
+    monkeypatch.setattr(Transport, "__init__", lambda *given: None)
     others: list[Any] = [order_digest(order)]
-    monkeypatch.setattr(Exchange, "gather", lambda self, value: [value, *others])
+    monkeypatch.setattr(Transport, "gather", lambda self, value: [value, *others])
     mesh = cast("Mesh", None)
     require_one_order(order, mesh)
     others[0] = order_digest(order.flip(0))

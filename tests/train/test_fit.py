@@ -53,7 +53,8 @@ def test_every_model_learns_every_task_on_a_timeline(name: str, task: str, recor
 def test_five_lines() -> None:
     graph = trisect.Graph.generate("community", vertices=300)
     run = trisect.fit("gcnii", graph, "node-classification", epochs=5, layers=4, hidden=16)
-    assert 0 <= run.metrics["test"]["accuracy"] <= 1
+    untrained = trisect.fit("gcnii", graph, "node-classification", epochs=1, lr=1e-9, layers=4, hidden=16)
+    assert run.metrics["train"]["loss"] < untrained.metrics["train"]["loss"]
     assert "best_epoch" in repr(run)
 
 
@@ -129,6 +130,11 @@ def test_steps_of_a_timeline_can_be_chosen(timeline: Timeline) -> None:
         ({"model": "cd-gcn"}, DataError, "needs a timeline"),
         ({"model": "gcm"}, ConfigError, "gcn"),
         ({"hiden": 4}, ConfigError, "hidden"),
+        ({"epoch": 2}, ConfigError, "did you mean 'epochs'"),
+        ({"model": [GCNLayer(3, 3)], "epoch": 2}, ConfigError, "did you mean 'epochs'"),
+        ({"epochs": 0}, ConfigError, "train.epochs is 0, but must be at least 1"),
+        ({"monitor": "val.acuracy"}, ConfigError, "did you mean 'val.accuracy'"),
+        ({"monitor": "accuracy"}, ConfigError, "train.monitor is 'accuracy', but must look like val.accuracy"),
         ({"task": "node-clasification"}, ConfigError, "node-classification"),
         ({"graph": 3}, DataError, "give a Graph"),
         ({"model": torch.nn.Linear(2, 2)}, ConfigError, "Linear"),

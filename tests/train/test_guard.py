@@ -15,17 +15,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from trisect.comm.mesh import connect
+from trisect.config import TrainOptions
 from trisect.data.generate import generate
 from trisect.errors import RunError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
-from trisect.runtime.history import History
-from trisect.runtime.mesh import connect
+from trisect.layout.history import History
+from trisect.shards.shares import read_cut
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Result, Trainer
-from trisect.train.options import TrainOptions
 from trisect.train.ranks import cut_data, rank_setup
-from trisect.train.shares import read_cut
 
 # what never leaves zero: the stale loss falls, and exact inference sees another model
 GRAPH = {"vertices": 300, "classes": 5, "features": 16, "common": 8.0, "signal": 3.0}
@@ -35,15 +35,13 @@ BAD = History(start="zero", period=1000, blend=0.0, scale=2.0, guard=4)
 def trainer(history: History | None, folder: Path, chunks: int = 10, epochs: int = 24, lr: float = 0.1) -> Trainer:
     graph = Graph.from_record(generate("citation", **GRAPH))
     options = TrainOptions(epochs=epochs, lr=lr, eval_every=5)
-    layout = Layout(chunks=chunks)
+    layout = Layout(chunks=chunks, history="exact" if history is None else history)
     maker = model_maker("gcnii", {"layers": 8, "hidden": 16, "dropout": 0.05}, 0)
     folder.mkdir(exist_ok=True)
     if not (folder / "cut.json").exists():
         cut_data(graph, maker, "node-classification", layout, options, folder)
     mesh = connect(layout, torch.device("cpu"))
-    return Trainer(
-        rank_setup(read_cut(folder), maker, "node-classification", mesh, options, history), options, Memory()
-    )
+    return Trainer(rank_setup(read_cut(folder), maker, "node-classification", mesh, options), options, Memory())
 
 
 class Memory(NoRecorder):

@@ -47,6 +47,20 @@ def test_equals_torch_with_decay_by_group(name: str) -> None:
     assert not torch.allclose(mine["model.layers.1.bias"], theirs["model.layers.1.bias"], atol=1e-6)
 
 
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.5, False), (0.5, True), (0.0, True)])
+def test_momentum_of_sgd(momentum: float, nesterov: bool) -> None:
+    mine, usual, theirs = parameters(), parameters(), parameters()
+    descend(Optimiser("sgd", mine, [], lr=0.1, momentum=momentum, nesterov=nesterov), 5)
+    descend(Optimiser("sgd", usual, [], lr=0.1), 5)
+    reference = torch.optim.SGD(theirs.values(), lr=0.1, momentum=momentum, nesterov=nesterov and momentum > 0)
+    for _ in range(5):
+        reference.zero_grad()
+        sum((p - 1).square().sum() for p in theirs.values()).backward()  # type: ignore[union-attr]
+        reference.step()
+    assert all(torch.allclose(mine[name], theirs[name]) for name in mine)
+    assert not any(torch.allclose(mine[name], usual[name]) for name in mine)
+
+
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_state_goes_on_to_the_bit(name: str, dtype: torch.dtype) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from trisect import fit
+from trisect.config import TrainOptions
 from trisect.data.generate import generate
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.train.fit import model_maker
-from trisect.train.options import TrainOptions
 from trisect.train.setup import Setup
 
 GROUPS = {"conv": 0.3, "dense": 0.0}

@@ -12,7 +12,6 @@ from trisect.errors import LayoutError
 from trisect.graph.timeline import Timeline
 from trisect.train import setup as preparation
 from trisect.train.fit import Run
-from trisect.train.timeline_program import TimelineCutProgram
 
 LINKS = {"name": "link-prediction", "eval_negatives": 5, "hidden": 8}
 CLASSES = {"name": "node-classification", "split": [8, 2, 2]}
@@ -39,13 +38,15 @@ def fit(timeline: Timeline, model: str, task: Any, layout: str, **more: Any) -> 
         ("evolvegcn-o", CLASSES, {}),
         ("evolvegcn-h", LINKS, {}),
         ("gcn", CLASSES, {"dropout": 0.2}),
+        ("gcnii", CLASSES, {"dropout": 0.2}),
+        ("resgcn+", LINKS, {"dropout": 0.2}),
     ],
 )
 def test_blocks_have_the_result_of_one_piece(
     timeline: Timeline, model: str, task: Any, more: dict[str, Any], blocks: int
 ) -> None:
     alone, found = (fit(timeline, model, task, layout, **more) for layout in ("", f"blocks={blocks}"))
-    assert isinstance(found.setup.program, TimelineCutProgram)
+    assert (alone.setup.program.facts.blocks, found.setup.program.facts.blocks) == (1, blocks)
     assert found.loss == pytest.approx(alone.loss, rel=1e-10)
     expected, own = alone.model.state_dict(), found.model.state_dict()
     assert expected.keys() == own.keys()
@@ -65,11 +66,11 @@ def test_another_seed_shows(timeline: Timeline) -> None:
 
 
 def test_blocks_follow_the_free_memory(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not isinstance(fit(timeline, "cd-gcn", CLASSES, "blocks=auto").setup.program, TimelineCutProgram)
+    assert fit(timeline, "cd-gcn", CLASSES, "blocks=auto").setup.program.facts.blocks == 1
     monkeypatch.setattr(preparation, "free_bytes", lambda device: 200_000)
     run = fit(timeline, "cd-gcn", CLASSES, "blocks=auto")
-    assert isinstance(run.setup.program, TimelineCutProgram)
-    assert 1 < run.setup.program.mesh.layout.blocks <= 8
+    assert 1 < run.setup.program.facts.blocks <= 8
+    assert run.setup.program.mesh.layout.blocks == run.setup.layout.blocks == run.setup.program.facts.blocks
     assert run.loss == pytest.approx(fit(timeline, "cd-gcn", CLASSES, "").loss, rel=1e-10)
 
 
@@ -79,16 +80,21 @@ def test_a_timeline_without_features_has_degrees_in_blocks_too(timeline: Timelin
     assert found.loss == pytest.approx(alone.loss, rel=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("model", "layout", "said"),
-    [
-        ("cd-gcn", "blocks=9", "layout.blocks is 9, but the timeline has 8 training steps"),
-        ("gcnii", "blocks=2", "reads no neighbours, and a timeline is cut only with static models"),
-    ],
-)
-def test_what_does_not_fit_is_refused(timeline: Timeline, model: str, layout: str, said: str) -> None:
-    with pytest.raises(LayoutError, match=said):
-        fit(timeline, model, CLASSES, layout)
+def test_more_blocks_than_steps_are_refused(timeline: Timeline) -> None:
+    with pytest.raises(LayoutError, match=r"layout\.blocks is 9, but the timeline has 8 training steps"):
+        fit(timeline, "cd-gcn", CLASSES, "blocks=9")
+
+
+@pytest.mark.parametrize("layout", ["blocks=2", "time=2", "vertex=2", "layer=2,blocks=2", "vertex=2,recompute=true"])
+def test_a_static_model_with_layers_that_read_no_neighbours_is_cut_too(timeline: Timeline, layout: str) -> None:
+    """GCNII begins and ends with layers of that kind, and its first rows are read by all others."""
+    alone, found = (fit(timeline, "gcnii", CLASSES, form, dropout=0.2) for form in ("", layout))
+    assert found.loss == pytest.approx(alone.loss, rel=1e-10)
+    for split, measures in alone.metrics.items():
+        for name, value in measures.items():
+            if isinstance(value, float):
+                assert found.metrics[split][name] == pytest.approx(value, rel=1e-8), (split, name)
+    assert found.loss != pytest.approx(fit(timeline, "gcnii", CLASSES, "", dropout=0.2, seed=1).loss, rel=1e-6)
 
 
 def test_blocks_need_a_timeline() -> None:

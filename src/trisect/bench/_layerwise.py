@@ -8,26 +8,35 @@ requires it), without the cost of its many small pieces: experiments on accuracy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from trisect.comm.mesh import Mesh
+from trisect.engine.rank import Observer
 from trisect.graph.adjacency import Adjacency
+from trisect.layout import Layout
+from trisect.layout.history import MERGED, History
 from trisect.nn.base import Context, Layer, Model
 from trisect.noise import Noise
-from trisect.runtime.history import MERGED, History
-from trisect.schedule.action import Action
-from trisect.train.programs import Program
-from trisect.train.tasks.base import BoundTask
+from trisect.ops.message import Message
+from trisect.plan.plan import make_facts
+from trisect.shards.graph_shard import GraphShard, whole_share
+from trisect.tasks.base import BoundTask
+from trisect.train.program import Program
 
 
 class LayerwiseProgram(Program):
-    """A static model on one graph in partition order.
+    """A static model on one graph in partition order: the program of one process with epochs of its own.
+
+    Exact outputs and losses are those of the program that it is; an epoch and its history are computed here.
 
     Args:
-        chunk_of: int64 [vertices], the chunk of each row.
+        vertices: the user's vertex of each row.
+        x: [rows, features].
+        chunk_of: int64 [rows], the chunk of each row.
         chunks: how many there are.
         history: None: exact.
     """
@@ -35,7 +44,6 @@ class LayerwiseProgram(Program):
     def __init__(
         self,
         model: Model,
-        decoder: nn.Module | None,
         task: BoundTask,
         seed: int,
         vertices: Tensor,
@@ -45,46 +53,75 @@ class LayerwiseProgram(Program):
         chunks: int,
         history: History | None,
     ) -> None:
-        super().__init__(model, decoder, task, seed, vertices)
+        layout = Layout()
+        facts = make_facts(
+            model.stack, None, layout, bounds=(0, len(model.stack)), rows=(adjacency.rows,), dtype=x.dtype
+        )
+        super().__init__(
+            model,
+            None,
+            task,
+            seed,
+            mesh=Mesh(layout, 0, x.device),
+            facts=facts,
+            shard=GraphShard(whole_share(adjacency), lambda: x, vertices),
+            starts=(0, adjacency.rows),
+            order=vertices,
+        )
         self._layers: list[Layer] = list(model.stack)
         self._x, self._adjacency, self._chunks = x, adjacency, chunks
         self.history = self._recipe = history
         self._all_chunks, self._first = chunks, 1
         row, column = adjacency.coordinates()
         self._reader, self._read = chunk_of[row], chunk_of[column]
-        self.buffers: dict[int, Tensor] = {}
+        self._historical: float | None = None
+        self._loss_value = float("nan")
         self._fresh: dict[int, Tensor] = {}
+        self._buffers: dict[int, Tensor] = {}
         self._filled = False
         self._block: Adjacency | None = None
         self._epoch = 0
 
     def begin(self, epoch: int) -> None:
         """Draw the order of chunks, and with it which entries are fresh."""
-        super().begin(epoch)
+        self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         self._epoch = epoch
         history = self.history
         self._block = None
         if history is not None and not history.is_exact(epoch, self._first):
             if history.refreshes(epoch):
-                self.refresh()
-            self._block = self.block(history.order(self._chunks, self.noise.seed, epoch))
+                self._refresh()
+            self._block = self._block_in(history.order(self._chunks, self.noise.seed, epoch))
 
-    def block(self, order: list[int]) -> Adjacency:
+    def _block_in(self, order: list[int]) -> Adjacency:
         """The matrix [rows, 3 · rows] of an order: own chunk, fresh in other chunks, history."""
-        place = torch.empty(self._chunks, dtype=torch.int32)
-        place[order] = torch.arange(self._chunks, dtype=torch.int32)
+        turn = torch.empty(self._chunks, dtype=torch.int32)
+        turn[order] = torch.arange(self._chunks, dtype=torch.int32)
         rows = self._adjacency.rows
-        section = (self._reader != self._read).int() * (1 + (place[self._read] > place[self._reader]).int())
+        section = (self._reader != self._read).int() * (1 + (turn[self._read] > turn[self._reader]).int())
+        self._historical = float((section == 2).double().mean())
         indices = self._adjacency.indices + section * rows
         whole = self._adjacency
         return Adjacency(whole.starts, whole.ends, indices, whole.values, 3 * rows)
 
-    def run(self, noise: Noise | None, block: Adjacency | None, *, layers: int | None = None) -> Tensor:
+    def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
+        """Do the epoch that was begun: all chunks layer by layer, gradients, history, the optimiser's step."""
+        loss = self.task.loss(None, self._forward(self.noise, self._block)[None], 0, self.noise)
+        self._loss_value = float(loss.detach())
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._keep()
+        on_step()
+
+    def total_loss(self) -> float:
+        """Give the loss of the epoch, once backward is done."""
+        return self._loss_value
+
+    def _forward(self, noise: Noise | None, block: Adjacency | None) -> Tensor:
         """The outputs [rows, channels]; with a block, rows of chunks not done yet come from history."""
         shared: dict[str, Tensor] = {}
         self._fresh = {}
         x = self._x
-        for number, layer in enumerate(self._layers[:layers]):
+        for number, layer in enumerate(self._layers):
             context = Context(None if noise is None else noise.at(layer=number), shared)
             if not layer.spatial:
                 x = layer(x, self._adjacency, context)
@@ -92,51 +129,37 @@ class LayerwiseProgram(Program):
                 message = layer.prepare(x, context)
                 self._fresh[number] = message.detach()
                 if block is None:
-                    x = layer.combine(message, x, self._adjacency, context)
+                    x = layer.combine(Message(message), x, self._adjacency, context)
                 else:
-                    x = layer.combine(self.read(number, message), x, block, context)
+                    x = layer.combine(Message(self._columns(number, message)), x, block, context)
             if layer.writes is not None:
                 shared[layer.writes] = x
         return x
 
-    def read(self, number: int, message: Tensor) -> Tensor:
+    def _columns(self, number: int, message: Tensor) -> Tensor:
         """The columns that a layer reads: [3 · rows, channels]."""
-        if number not in self.buffers:
-            self.buffers[number] = torch.zeros_like(message)
+        if number not in self._buffers:
+            self._buffers[number] = torch.zeros_like(message)
         scale = 1.0 if self.history is None else self.history.scale
-        return torch.cat([message, scaled_gradient(message, scale), self.buffers[number]])
+        return torch.cat([message, scaled_gradient(message, scale), self._buffers[number]])
 
-    def forward(self, action: Action) -> None:
-        """All chunks, layer by layer."""
-        output = self.run(self.noise, self._block)
-        self.loss = self.task.loss(self.decoder, output[None], 0, self.noise)
-
-    def backward(self, action: Action) -> None:
-        """Gradients; then what is history from now on."""
-        super().backward(action)
+    def _keep(self) -> None:
+        """Make what the epoch computed history, where the recipe says so."""
         history = self.history
         if history is not None and history.keeps(self._epoch, self._first):
             weight = history.blend if self._filled and self._block is not None else 0.0
             if weight > 0.0:
-                self._fresh = {k: torch.lerp(self.buffers[k], v, 1.0 - weight) for k, v in self._fresh.items()}
-            self.buffers, self._filled = self._fresh, True
+                self._fresh = {k: torch.lerp(self._buffers[k], v, 1.0 - weight) for k, v in self._fresh.items()}
+            self._buffers, self._filled = self._fresh, True
 
     @torch.no_grad()
-    def exact_loss(self, epoch: int) -> float | None:
-        """The training loss of exact computation with what the epoch draws."""
-        if self.history is None:
-            return None
-        noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
-        return float(self.task.loss(self.decoder, self.run(noise, None)[None], 0, noise))
-
-    @torch.no_grad()
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Fill the history from an exact pass without dropout."""
-        self.run(None, None)
-        self.buffers, self._filled = self._fresh, True
+        self._forward(None, None)
+        self._buffers, self._filled = self._fresh, True
 
     def tighten(self, level: int, epoch: int) -> str:
-        """Another recipe, fewer chunks, or neither."""
+        """Be as strict as `History.tightened` says: another recipe, fewer chunks, or neither."""
         if self._recipe is None:
             return super().tighten(level, epoch)
         self.history, chunks, words = self._recipe.tightened(level, self._all_chunks)
@@ -145,19 +168,27 @@ class LayerwiseProgram(Program):
         self._chunks, self._first = chunks, epoch
         return words
 
+    def staleness(self) -> dict[str, Any] | None:
+        """Say which reads were historical in the last stale epoch; how far history was from what replaced it is not
+        measured here.
+        """
+        if self._recipe is None:
+            return None
+        return {
+            "history": self._recipe.parts(),
+            "chunks": self._all_chunks,
+            "historical_reads": self._historical or 0.0,
+            "drift": None,
+        }
+
     def state(self) -> dict[str, Tensor]:
-        """History."""
-        return {str(number): rows for number, rows in self.buffers.items()}
+        """Give the history."""
+        return {str(number): rows for number, rows in self._buffers.items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put history back."""
-        self.buffers = {int(number): rows.clone() for number, rows in tensors.items()}
-        self._filled = bool(self.buffers)
-
-    @torch.no_grad()
-    def outputs(self, steps: range, *, hidden: bool = False) -> Iterator[tuple[int, Tensor]]:
-        """Exact outputs."""
-        yield 0, self.run(None, None, layers=-1 if hidden else None)[None]
+        self._buffers = {int(number): rows.clone() for number, rows in tensors.items()}
+        self._filled = bool(self._buffers)
 
 
 class _ScaledGradient(torch.autograd.Function):

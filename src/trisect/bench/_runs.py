@@ -15,7 +15,7 @@ import yaml
 
 from trisect.errors import RunError
 from trisect.ops.memory import LIMIT_VARIABLE
-from trisect.train.run_directory import RunDirectory
+from trisect.train.run.run_directory import RunDirectory
 
 Job = tuple[Mapping[str, Any], str]
 

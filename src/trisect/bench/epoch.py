@@ -23,9 +23,9 @@ _PEERS = "trisect.bench._static_peers"
 def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float]:
     """One epoch of Trisect's trainer, without evaluation and files."""
     from trisect.bench._static_graph import problem
+    from trisect.config import TrainOptions
     from trisect.nn.registry import build
     from trisect.train.loop import NoRecorder, Trainer
-    from trisect.train.options import TrainOptions
     from trisect.train.setup import Setup
 
     data = problem(model, **sizes)

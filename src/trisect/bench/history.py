@@ -14,7 +14,8 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,24 +24,24 @@ import torch
 from torch import nn
 
 from trisect.bench._layerwise import LayerwiseProgram
+from trisect.comm.mesh import connect
+from trisect.config import TrainOptions
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
 from trisect.errors import ConfigError, DataError, RunError, unknown
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
+from trisect.layout.history import History
 from trisect.nn.base import Model
 from trisect.partition import cut_graph
 from trisect.partition.order import choose_order
-from trisect.runtime.history import History, recipe
-from trisect.runtime.mesh import connect
-from trisect.train.checkpoint import write_atomically
+from trisect.shards.shares import read_cut
+from trisect.tasks import Place, make_task
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Trainer
-from trisect.train.options import TrainOptions
 from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.run.checkpoint import write_atomically
 from trisect.train.setup import Setup
-from trisect.train.shares import read_cut
-from trisect.train.tasks import Place, make_task
 
 # the smaller graphs first; width and epochs keep the whole grid at about an hour of one core
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -83,7 +84,7 @@ def run(
         cache: a directory with a file a finished run.
         minutes: begin no further run after so many.
     """
-    named = {name: name for name in recipes} if not isinstance(recipes, Mapping) else dict(recipes)
+    named: dict[str, Any] = {name: name for name in recipes} if not isinstance(recipes, Mapping) else dict(recipes)
     for name in graphs:
         if name not in GRAPHS:
             raise ConfigError(unknown("graph of bench history:", name, GRAPHS))
@@ -94,7 +95,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     result: dict[str, Any] = {"layers": layers, "recipes": {}, "runs": [], "skipped": {}, "left": 0}
-    found = {name: recipe(given) for name, given in named.items()}
+    found = {name: Layout(chunks=2, history=given).recipe for name, given in named.items()}
     result["recipes"] = {name: None if one is None else one.parts() for name, one in found.items()}
     for graph in graphs:
         settings = {**GRAPHS[graph], **({} if epochs is None else {"epochs": epochs})}
@@ -170,18 +171,23 @@ def train_case(case: Mapping[str, Any], data_dir: str | None = None) -> dict[str
         eval_every=max(1, case["epochs"] // EVALUATIONS),
         precision=case.get("precision", "float32"),
     )
-    history = None if case["history"] is None else recipe(case["history"])
+    history = None if case["history"] is None else History(**case["history"])
     if history is not None and history.guard == 0:
         history = replace(history, guard=10, margin=WATCH_ONLY)
     graph = Graph.from_record(record)
     model = {"layers": case["layers"], "hidden": case["hidden"], "dropout": case["dropout"]}
     maker = model_maker(case["model"], model, case["seed"])
-    setup = _pipeline(graph, maker, case, options, history) if case["engine"] == "chunks" else None
-    setup = layerwise_setup(graph, maker, case["chunks"], options, history) if setup is None else setup
+    if case["engine"] != "chunks":
+        return _trained(layerwise_setup(graph, maker, case["chunks"], options, history), options)
+    with _pipeline(graph, maker, case, options, history) as setup:
+        return _trained(setup, options)
+
+
+def _trained(setup: Setup, options: TrainOptions) -> dict[str, Any]:
     trainer = Trainer(setup, options, NoRecorder())
     start = time.perf_counter()
     try:
-        found = trainer.run()
+        result = trainer.run()
     except RunError as error:
         return {"diverged": str(error), "test": math.nan, "loss": list(trainer.loss), "checks": []}
     measure = setup.task.monitor.partition(".")[2]
@@ -189,10 +195,10 @@ def train_case(case: Mapping[str, Any], data_dir: str | None = None) -> dict[str
     return {
         "diverged": None,
         "measure": measure,
-        "test": found.metrics["test"][measure],
-        "val": found.metrics["val"][measure],
-        "best_epoch": found.best_epoch,
-        "loss": found.loss,
+        "test": result.metrics["test"][measure],
+        "val": result.metrics["val"][measure],
+        "best_epoch": result.best_epoch,
+        "loss": result.loss,
         "checks": checks,
         "stepped_in": [] if trainer.guard is None else trainer.guard.actions,
         "seconds": round(time.perf_counter() - start, 2),
@@ -226,20 +232,25 @@ def layerwise_setup(graph: Graph, maker: Any, chunks: int, options: TrainOptions
     if not isinstance(model, Model):
         raise ConfigError("bench history needs a static model.")
     model.to(options.dtype)
-    adjacency = graph.normalised(model.normalisation, self_loops=model.self_loops)
+    values = torch.float64 if options.dtype == torch.float64 else torch.float32
+    adjacency = graph.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
     chunk_of = torch.repeat_interleave(torch.arange(chunks), torch.tensor(partition.starts).diff())
     program = LayerwiseProgram(
-        model, None, bound, options.seed, vertices, x, adjacency, chunk_of, chunks, history if chunks > 1 else None
+        model, bound, options.seed, vertices, x, adjacency, chunk_of, chunks, history if chunks > 1 else None
     )
     return Setup(program, bound, nn.ModuleDict({"model": model}), vertices, 1, False)
 
 
-def _pipeline(graph: Graph, maker: Any, case: Mapping[str, Any], options: TrainOptions, history: Any) -> Setup:
-    layout = Layout(chunks=case["chunks"])
+@contextmanager
+def _pipeline(
+    graph: Graph, maker: Any, case: Mapping[str, Any], options: TrainOptions, history: Any
+) -> Iterator[Setup]:
+    """The pipeline on one rank, whose shards are read where they are needed first and last as long as the run."""
+    layout = Layout(chunks=case["chunks"], history="exact" if history is None else history)
     with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
         cut_data(graph, maker, "node-classification", layout, options, Path(folder))
         mesh = connect(layout, torch.device("cpu"))
-        return rank_setup(read_cut(Path(folder)), maker, "node-classification", mesh, options, history)
+        yield rank_setup(read_cut(Path(folder)), maker, "node-classification", mesh, options)
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ from trisect.bench._hosts import Host, NoHostsError, several_hosts
 from trisect.config import load_config
 from trisect.errors import DataError, LayoutError, RunError
 from trisect.schedule.action import COMPUTE, Action
-from trisect.train.distributed import cut_from_config
+from trisect.train.from_config import DataCut, resolve
+from trisect.train.job import SHARDS, Job
 
 WIRES = ("float32", "bfloat16", "int8")
 _PORT = 29571
@@ -81,16 +82,16 @@ def run(
 
 def static_layouts(hosts: int, chunks: int, hybrid_chunks: int) -> dict[str, str]:
     """Graph parallelism, pipeline and hybrid on so many ranks."""
-    found = {"graph": f"vertex={hosts}", "pipeline": f"layer={hosts},chunks={chunks}"}
+    layouts = {"graph": f"vertex={hosts},spatial=halo", "pipeline": f"layer={hosts},chunks={chunks}"}
     if hosts % 2 == 0 and hosts > 2:
-        found["hybrid"] = f"layer={hosts // 2},vertex=2,chunks={hybrid_chunks}"
-    return found
+        layouts["hybrid"] = f"layer={hosts // 2},vertex=2,chunks={hybrid_chunks}"
+    return layouts
 
 
 def timeline_layouts(hosts: int) -> dict[str, str]:
     """The cut by vertex, and the two exchanges of the cut by time that fit an LSTM."""
     return {
-        "vertex": f"vertex={hosts}",
+        "vertex": f"vertex={hosts},spatial=halo",
         "redistribute": f"time={hosts},temporal=redistribute",
         "carry": f"time={hosts},temporal=carry",
     }
@@ -135,7 +136,7 @@ def _measure(
         pass  # before anything is cut, whether it can be done at all
     path, shares = folder / "config.yaml", folder / f"shares-{layout}"
     path.write_text(yaml.safe_dump(config))
-    shares.mkdir()
+    (shares / SHARDS).mkdir(parents=True)
     try:
         _cut(path, text, shares, data_dir)
     except LayoutError as error:
@@ -150,27 +151,26 @@ def _measure(
         with several_hosts(result["hosts"], mbit) as network:
             for wire in wires:
                 out = folder / f"{layout}-{wire}-{mbit}"
-                words = [sys.executable, "-m", "trisect", "train", str(path), "--out", str(out)]
-                words += ["--layout", f"{text},wire={wire}", *([] if data_dir is None else ["--data-dir", data_dir])]
-                train_on(network, words, {"TRISECT_SHARES": str(shares)}, limit)
+                settings = resolve(load_config(path, layout=f"{text},wire={wire}"), data_dir)
+                Job.of_config("train", settings, out).write(shares)
+                train_on(network, [sys.executable, "-m", "trisect.train.worker", str(shares)], limit)
                 found = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
                 result["runs"].append(found)
                 print(_line(found, found["seconds"]), file=sys.stderr, flush=True)  # a run takes long
 
 
 def _cut(path: Path, text: str, shares: Path, data_dir: str | None) -> None:
-    config = load_config(path, layout=text)
-    cut_from_config(config, config.layout.to_layout(), shares, data_dir)
+    config = resolve(load_config(path, layout=text), data_dir)
+    DataCut(config, config.layout)(shares / SHARDS)
 
 
-def train_on(network: Sequence[Host], words: Sequence[str], environment: Mapping[str, str], limit: float) -> None:
+def train_on(network: Sequence[Host], words: Sequence[str], limit: float) -> None:
     """Run a command once a host, with the variables that torchrun would set, and wait for all."""
     ranks: list[subprocess.Popen[str]] = []
     try:
         for rank, host in enumerate(network):
             variables = {
                 **os.environ,
-                **environment,
                 "OMP_NUM_THREADS": "1",
                 "RANK": str(rank),
                 "WORLD_SIZE": str(len(network)),
@@ -239,7 +239,7 @@ def _spent(path: Path, epoch: int) -> tuple[float, float]:
                 action = Action.parse(event["name"])
             except LayoutError:
                 continue
-            if action.kind in COMPUTE:
+            if action.verb in COMPUTE:
                 computed += float(event["seconds"])
             else:
                 waited += float(event["seconds"])

@@ -1,4 +1,4 @@
-"""Bytes an epoch under graph parallelism, the pipeline and the hybrid, and how fast two ranks are.
+"""Bytes an epoch of a cut by vertex (halo, redistribute), the pipeline and the hybrid, and how fast two ranks are.
 
 Bytes come from the formulas that the ledger of a run equals (tests require it); nothing is trained for them. Speed is
 measured with `trisect train`: one rank of one thread against two.
@@ -17,16 +17,19 @@ from trisect.bench._runs import Job, finished
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
 from trisect.errors import DataError, LayoutError
+from trisect.exchanges.catalogue import volume
+from trisect.exchanges.facts import equal_shares, facts_of
+from trisect.exchanges.redistribute_rows import RedistributeRows
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.registry import build
 from trisect.partition import cut_graph, quality
-from trisect.runtime.volume import static_volume
-from trisect.schedule.action import Action, Kind
-from trisect.train.cut_program import stage_bounds
-from trisect.train.ranks import layer_costs
-from trisect.train.run_directory import RunDirectory
+from trisect.plan.build import schedule_of
+from trisect.plan.plan import make_facts
+from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.schedule.action import EXCHANGES, Action, Verb
+from trisect.train.run.run_directory import RunDirectory
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "community": {"generate": "community", "vertices": 20_000},
@@ -35,6 +38,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "amazon0601": {"name": "amazon0601"},
 }
 MODELS = ("gcn", "sage", "gcnii", "resgcn+")
+KINDS = ("halo", "redistribute", "pipeline", "hybrid")
 
 
 def run(
@@ -42,7 +46,7 @@ def run(
     models: Sequence[str] = MODELS,
     layers: int = 32,
     hidden: int = 100,
-    ranks: int = 8,
+    ranks: Sequence[int] = (8, 64),
     ways: int = 2,
     data_dir: str | None = None,
     speed: bool = False,
@@ -53,15 +57,13 @@ def run(
     """Bytes an epoch for each graph, model and layout; with `speed`, seconds an epoch on one and on two ranks.
 
     Args:
+        ranks: for each of these worlds, all layouts that are possible.
         ways: of the hybrid, whose stages are ranks / ways.
         classes, within, rounds: of `speed` (see `measure_speed`).
     """
-    layouts = {
-        "graph": Layout(vertex=ranks),
-        "pipeline": Layout(layer=ranks),
-        "hybrid": Layout(layer=ranks // ways, vertex=ways),
-    }
-    result: dict[str, Any] = {"layers": layers, "hidden": hidden, "ranks": ranks, "graphs": {}, "skipped": {}}
+    worlds = {count: layouts_of(count, ways, layers) for count in ranks}
+    parts = sorted({layout.vertex for cuts in worlds.values() for layout in cuts.values() if layout.spatial == "halo"})
+    result: dict[str, Any] = {"layers": layers, "hidden": hidden, "ways": ways, "graphs": {}, "skipped": {}}
     for name in graphs:
         try:
             record = load(GRAPHS[name], data_dir=None if data_dir is None else Path(data_dir))
@@ -71,16 +73,16 @@ def run(
         if not isinstance(record, StaticRecord):
             raise DataError(f"{name} is a timeline; bench layouts measures static graphs.")
         graph = Graph.from_record(record)
-        remote = {parts: _remote(graph, parts) for parts in sorted({layout.vertex for layout in layouts.values()})}
+        remote = {count: _remote(graph, count) for count in parts}
         rows: dict[str, Any] = {}
         for model in models:
             built = build(model, hidden, 8, layers=layers, hidden=hidden)
             if isinstance(built, Model):
-                rows[model] = {key: _volume(built, graph, cut, remote[cut.vertex]) for key, cut in layouts.items()}
+                rows[model] = {str(count): _volumes(built, graph, cuts, remote) for count, cuts in worlds.items()}
         result["graphs"][name] = {
             "vertices": graph.vertices,
             "edges": graph.edges,
-            "remote_share": {str(parts): sum(found) / graph.vertices for parts, found in remote.items()},
+            "remote_share": {str(count): rows_read / graph.vertices for count, rows_read in remote.items()},
             "bytes": rows,
         }
     if speed:
@@ -88,24 +90,50 @@ def run(
     return result
 
 
-def _remote(graph: Graph, parts: int) -> list[int]:
-    """Rows that each part reads from others."""
+def layouts_of(ranks: int, ways: int, layers: int) -> dict[str, Layout]:
+    """Give the layouts of so many ranks that a model of so many layers can be cut by."""
+    layouts = {
+        "halo": Layout(vertex=ranks, spatial="halo"),
+        "redistribute": Layout(vertex=ranks, spatial="redistribute"),
+    }
+    if ranks <= layers:
+        layouts["pipeline"] = Layout(layer=ranks, spatial="halo")
+    if ranks % ways == 0 and 1 < ranks // ways <= layers:
+        layouts["hybrid"] = Layout(layer=ranks // ways, vertex=ways, spatial="halo")
+    return layouts
+
+
+def _remote(graph: Graph, parts: int) -> int:
+    """Rows that all parts together read from others."""
     if parts == 1:
-        return [0]
+        return 0
     partition = cut_graph(graph.adjacency, parts)
     owner = torch.empty(graph.vertices, dtype=torch.int64)
     for part in range(parts):
         owner[partition.order[slice(*partition.part(part))]] = part
-    return [quality(graph.adjacency, owner, parts).volume]
+    return int(quality(graph.adjacency, owner, parts).volume)
 
 
-def _volume(model: Model, graph: Graph, layout: Layout, remote: Sequence[int]) -> int:
-    bounds = stage_bounds(layer_costs(model.stack), layout.layer)
-    weights = [
-        sum(p.numel() * p.element_size() for layer in model.stack[a:b] for p in layer.parameters())
-        for a, b in pairwise(bounds)
-    ]
-    return sum(static_volume(model.stack, bounds, layout, graph.vertices, remote, weights).values())
+def _volumes(model: Model, graph: Graph, layouts: Mapping[str, Layout], remote: Mapping[int, int]) -> dict[str, int]:
+    """Bytes of every layout that the model can use; as in a run, the first layer's sum over neighbours is kept."""
+    outline = [facts_of(layer) for layer in model.stack]
+    summed = all(RedistributeRows.refusal(layer) is None for layer in outline if layer.spatial)
+    volumes: dict[str, int] = {}
+    for name, layout in layouts.items():
+        if layout.spatial == "redistribute" and not summed:
+            continue
+        facts = make_facts(
+            model.stack,
+            None,
+            layout,
+            bounds=stage_bounds(layer_costs(outline), layout.layer),
+            # halos depend on the parts by their remote rows alone, so that equal parts stand for all
+            rows=[high - low for low, high in pairwise(equal_shares(graph.vertices, layout.vertex))],
+            remote=(remote.get(layout.vertex, 0),),
+            aggregated=outline[0].preaggregates,
+        )
+        volumes[name] = sum(volume(facts, schedule_of(facts)).values())
+    return volumes
 
 
 def measure_speed(
@@ -120,8 +148,8 @@ def measure_speed(
     rounds: int = 2,
 ) -> dict[str, Any]:
     """One rank and two, one thread each: seconds of the best epoch, the most memory of a rank, and the seconds of the
-    last epoch that ranks waited for rows of others (`receive`, `halo`), on average. Last, the limit of the machine: two
-    processes that train a graph of half the size each, at the same time.
+    last epoch that ranks waited for other parts (`vertex`) and stages (`layer`), on average. Last, the limit of the
+    machine: two processes that train a graph of half the size each, at the same time.
 
     Args:
         classes, within: communities, and the share of edges inside one. The other edges go anywhere, so that with 0.7
@@ -142,15 +170,16 @@ def measure_speed(
         "train": {"epochs": epochs, "eval_every": 1000, "checkpoint_every": 1000, "threads": 1},
     }
     half = {**config, "data": {**config["data"], "vertices": vertices // 2}}
-    cuts = ("", "vertex=2", "layer=2,chunks=16", "layer=2,chunks=32")
+    by_vertex = ("vertex=2,spatial=halo", "vertex=2,spatial=redistribute")
+    cuts = ("", *by_vertex, "layer=2,chunks=16", "layer=2,chunks=32")
     runs: dict[str, list[Job]] = {layout or "one rank": [(config, layout)] for layout in cuts}
     runs["two halves apart"] = [(half, "")] * 2  # what cores that share caches and memory allow
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, jobs in runs.items():
             with finished(*jobs) as done:
-                found[name].append(max(map(_measured, done), key=_seconds))
-    return {name: min(each, key=_seconds) for name, each in found.items()}
+                measured[name].append(max(map(_measured, done), key=_seconds))
+    return {name: min(each, key=_seconds) for name, each in measured.items()}
 
 
 def _seconds(measured: Mapping[str, Any]) -> float:
@@ -159,46 +188,49 @@ def _seconds(measured: Mapping[str, Any]) -> float:
 
 def _measured(run: RunDirectory) -> dict[str, Any]:
     summary = run.summary() or {}
-    waits = {Kind.RECEIVE: 0.0, Kind.HALO: 0.0}
+    waited = {"vertex": 0.0, "layer": 0.0}
     ranks = run.ranks()
     for rank in ranks:
-        events = [event for event in run.events(rank) if event.get("epoch") == summary["epochs"]]
-        for event in events:
-            kind = _kind_of(event["name"])
-            if kind in waits:
-                waits[kind] += event["seconds"] / len(ranks)
+        for event in run.events(rank):
+            if event.get("epoch") == summary["epochs"] and not event.get("evaluation"):
+                axis = waited_along(event["name"])
+                if axis in waited:
+                    waited[axis] += event["seconds"] / len(ranks)
     return {
         "seconds": summary["seconds_per_epoch"]["best"],
         "peak_rss_bytes": max(summary["memory"]["peak_rss_bytes"]),
-        "waited": {kind.name.lower(): seconds for kind, seconds in waits.items()},
+        "waited": waited,
     }
 
 
-def _kind_of(name: str) -> Kind | None:
+def waited_along(name: str) -> str | None:
+    """Give the axis along which an event waited for other ranks; None where it did something else."""
     try:
-        return Action.parse(name).kind
+        action = Action.parse(name)
     except LayoutError:
         return None
+    if action.verb is not Verb.WAIT or action.exchange is None:
+        return None
+    return EXCHANGES[action.exchange][1]
 
 
 def show(result: dict[str, Any]) -> None:
     """Print as tables."""
-    print(f"GiB an epoch, {result['layers']} layers of {result['hidden']}, {result['ranks']} ranks")
-    print(f"{'graph':<12} {'model':<8} {'graph':>8} {'pipeline':>9} {'hybrid':>8} {'graph/pipeline':>15}")
-    for name, found in result["graphs"].items():
-        for model, sizes in found["bytes"].items():
-            gib = {key: size / 2**30 for key, size in sizes.items()}
-            ratio = sizes["graph"] / sizes["pipeline"]
-            print(
-                f"{name:<12} {model:<8} {gib['graph']:8.3f} {gib['pipeline']:9.3f} {gib['hybrid']:8.3f} {ratio:15.2f}"
-            )
+    print(f"GiB an epoch, {result['layers']} layers of {result['hidden']}, hybrids of {result['ways']} parts")
+    print(f"{'graph':<12} {'model':<8} {'ranks':>5}" + "".join(f" {kind:>12}" for kind in KINDS) + "  halo/pipeline")
+    for name, graph in result["graphs"].items():
+        for model, worlds in graph["bytes"].items():
+            for ranks, sizes in worlds.items():
+                cells = (f"{sizes[kind] / 2**30:12.3f}" if kind in sizes else f"{'-':>12}" for kind in KINDS)
+                ratio = f"{sizes['halo'] / sizes['pipeline']:15.2f}" if "pipeline" in sizes else f"{'-':>15}"
+                print(f"{name:<12} {model:<8} {ranks:>5} " + " ".join(cells) + ratio)
     for name, reason in result["skipped"].items():
         print(f"{name}: left out. {reason}")
     if "speed" in result:
         one = result["speed"]["one rank"]["seconds"]
-        for layout, found in result["speed"].items():
+        for layout, measured in result["speed"].items():
             print(
-                f"{layout:<18} {found['seconds']:7.2f} s an epoch, {one / found['seconds']:.2f} times one rank of one "
-                f"thread; {found['peak_rss_bytes'] / 2**30:.2f} GiB a rank; waited "
-                f"{found['waited']['halo']:.2f} s for halos, {found['waited']['receive']:.2f} s for chunks"
+                f"{layout:<29} {measured['seconds']:7.2f} s an epoch, {one / measured['seconds']:.2f} times one rank of"
+                f" one thread; {measured['peak_rss_bytes'] / 2**30:.2f} GiB a rank; waited"
+                f" {measured['waited']['vertex']:.2f} s for parts, {measured['waited']['layer']:.2f} s for stages"
             )

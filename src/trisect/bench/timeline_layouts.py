@@ -15,15 +15,16 @@ from trisect.bench._runs import finished
 from trisect.data.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
+from trisect.exchanges.catalogue import volume
 from trisect.graph.timeline import Timeline
-from trisect.layout import Layout, Temporal
+from trisect.layout import Layout, Partitioner, Temporal
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.registry import build
-from trisect.partition.timeline import Method, cut_timeline, deal, halo_rows, step_work
-from trisect.runtime.timeline_plan import plan_of
-from trisect.runtime.volume_timeline import timeline_volume
+from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
+from trisect.plan.build import schedule_of
+from trisect.plan.plan import make_facts
 from trisect.schedule.action import COMPUTE, Action
-from trisect.train.run_directory import RunDirectory
+from trisect.train.run.run_directory import RunDirectory
 
 TIMELINES: dict[str, dict[str, Any]] = {
     "evolving": {"generate": "evolving", "vertices": 20_000, "degree": 8.0, "features": 0},
@@ -44,7 +45,7 @@ def run(
     edge_life: int = 10,
     layers: int = 2,
     hidden: int = 6,
-    methods: Sequence[Method] = ("metis",),
+    methods: Sequence[Partitioner] = ("metis",),
     speed: bool = False,
     speed_models: Sequence[str] = SPEED_MODELS,
     rounds: int = 3,
@@ -65,7 +66,9 @@ def run(
                 if not isinstance(built, DynamicModel):
                     raise DataError(f"{model} is no dynamic model; bench timeline-layouts measures those.")
                 sizes = {
-                    f"vertex ({method})": _bytes(built, timeline, Layout(vertex=count, blocks=blocks), found)
+                    f"vertex ({method})": _bytes(
+                        built, timeline, Layout(vertex=count, blocks=blocks, spatial="halo"), found
+                    )
                     for method, found in remote.items()
                 }
                 for exchange in EXCHANGES:
@@ -86,7 +89,7 @@ def _timeline(options: Mapping[str, Any], steps: int, edge_life: int) -> Timelin
     return Timeline.from_record(record, smoothing={"kind": "edge-life", "length": edge_life})
 
 
-def _remote(timeline: Timeline, parts: int, method: Method) -> list[int]:
+def _remote(timeline: Timeline, parts: int, method: Partitioner) -> list[int]:
     """Rows that all parts together read from others, at each step."""
     partition = cut_timeline(timeline, parts, method=method)
     owner = torch.empty(timeline.vertices, dtype=torch.int64)
@@ -97,11 +100,19 @@ def _remote(timeline: Timeline, parts: int, method: Method) -> list[int]:
 
 def _bytes(model: DynamicModel, timeline: Timeline, layout: Layout, remote: Sequence[int]) -> int:
     """Without the reduction of the weights, which is the same for all cuts; the first layer's Â·x is kept."""
-    count = len(model.stack)
-    rows = [timeline.vertices // layout.vertex] * layout.vertex
-    runs = deal(step_work(timeline), layout.blocks, layout.time)
-    plan = plan_of(model.stack, (0, count), layout, runs, rows, aggregated=True)
-    return sum(timeline_volume(model.stack, plan, layout, [0], remote=remote).values())
+    facts = make_facts(
+        model.stack,
+        model.head,
+        layout,
+        bounds=(0, len(model.stack)),
+        runs=deal(step_work(timeline), layout.block_count, layout.time),
+        rows=[timeline.vertices // layout.vertex] * layout.vertex,
+        remote=remote,
+        timeline=True,
+        aggregated=True,
+    )
+    moved = volume(facts, schedule_of(facts))
+    return sum(size for (axis, _), size in moved.items() if axis != "weights")
 
 
 def measure_speed(
@@ -163,7 +174,7 @@ def _waited_share(run: RunDirectory) -> float:
         for event in run.events(rank):
             if event.get("epoch") == last and not event.get("evaluation"):
                 total += event["seconds"]
-                waited += 0.0 if Action.parse(event["name"]).kind in COMPUTE else event["seconds"]
+                waited += 0.0 if Action.parse(event["name"]).verb in COMPUTE else event["seconds"]
     return waited / total
 
 

@@ -19,7 +19,7 @@ from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.difference import Encoding, apply, difference, entering, full_bytes
 from trisect.graph.timeline import Timeline
-from trisect.runtime.stream import SnapshotStream
+from trisect.shards.stream import SnapshotStream
 
 TIMELINES: dict[str, dict[str, Any]] = {
     "bitcoin-otc": {"name": "bitcoin-otc"},

@@ -22,14 +22,14 @@ def check(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
 ) -> None:
     """Read the data, build the model, and say what is wrong; writes nothing, trains nothing."""
+    from trisect.comm.world import world_from_environment
     from trisect.config import load_config
-    from trisect.runtime.launch import require_room
-    from trisect.runtime.world import world_from_environment
+    from trisect.ops.memory import free_bytes
     from trisect.train import from_config
+    from trisect.train.device import check_device
     from trisect.train.estimate import estimate_memory
-    from trisect.train.kept import free_bytes
-    from trisect.train.run_directory import RunDirectory
-    from trisect.train.setup import check_device
+    from trisect.train.processes.launch import require_room
+    from trisect.train.run.run_directory import RunDirectory
 
     problems: list[TrisectError] = []
 
@@ -46,11 +46,10 @@ def check(
     _, source = find_config(config)
     settings = from_config.resolve(load_config(source, set_ or [], layout), data_dir)
     sentence("settings: sound")
-    chosen = attempt(lambda: from_config.check_layout(settings))
-    if chosen is not None:
-        sentence(f"layout: {chosen.world} rank{'s' if chosen.world > 1 else ''}")
-        if world_from_environment() is None:
-            attempt(lambda: require_room(chosen.world))
+    world = settings.layout.world
+    sentence(f"layout: {world} rank{'s' if world > 1 else ''}")
+    if world_from_environment() is None:
+        attempt(lambda: require_room(world))
     device = attempt(lambda: check_device(settings.train.device))
     if device is not None:
         sentence(f"device: {device}")
@@ -63,7 +62,7 @@ def check(
         setup = attempt(lambda: from_config.build_setup(settings, record))
         if setup is not None:
             sentence(from_config.describe_setup(setup))
-            need, free = estimate_memory(setup, record.vertices), free_bytes(device)
+            need, free = estimate_memory(setup, record.vertices, settings.layout), free_bytes(device)
             sentence(f"memory: about {need / 2**20:,.0f} MiB needed, {free / 2**20:,.0f} MiB free")
             if need > free:
                 problems.append(

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from trisect.data import describe
+from trisect.data.encoding import Encoding
 from trisect.data.generate import GENERATORS, generate
 from trisect.data.ingest import ingest as ingest_table
 from trisect.data.load import load
@@ -94,12 +95,14 @@ def show(record: Record, title: str) -> None:
             between = f"{int(counts.min()):,} .. {int(counts.max()):,}, mean {counts.mean():,.1f}"
             table.add_row("events per step", f"{between}\n{describe.sparkline(counts)}")
         if record.edge_y is not None:
-            table.add_row("edge classes", _sizes(record.edge_y, record.meta.get("edge_classes")))
+            table.add_row("edge classes", describe.class_counts(record.edge_y, record.meta.get("edge_classes")))
     if record.x is not None:
-        table.add_row("features", " x ".join(f"{n:,}" for n in record.x.shape))
+        table.add_row("features", " x ".join(f"{n:,}" for n in record.x.shape) + _columns(record, "vertices"))
+    if record.edge_x is not None:
+        table.add_row("edge features", f"{record.edge_x.shape[1]:,}{_columns(record, 'edges')}")
     if record.y is not None:
         if record.y.dtype.kind in "iu":
-            table.add_row("classes", _sizes(record.y, record.meta.get("classes")))
+            table.add_row("classes", describe.class_counts(record.y, record.meta.get("classes")))
         else:
             table.add_row("targets", " x ".join(f"{n:,}" for n in record.y.shape))
     if record.splits:
@@ -112,15 +115,14 @@ def show(record: Record, title: str) -> None:
     Console().print(table)
 
 
-def _sizes(y: Any, names: list[str] | None) -> str:
-    sizes = describe.class_sizes(y)
-    known = [key for key in sizes if key != "none"]
-    labelled = {key: names[int(key)] if names and int(key) < len(names) else key for key in known}
-    most = sorted(known, key=lambda key: -sizes[key])[:8]
-    listed = ", ".join(f"{labelled[key]}: {sizes[key]:,}" for key in most)
-    rest = f", and {len(known) - len(most)} more" if len(known) > len(most) else ""
-    none = f"; none: {sizes['none']:,}" if "none" in sizes else ""
-    return f"{len(known)} ({listed}{rest}{none})"
+def _columns(record: Record, part: str) -> str:
+    """Which columns the features come from, where they come from a table."""
+    stored = record.meta.get("encoding", {}).get(part)
+    if stored is None:
+        return ""
+    features = Encoding.of(stored).features
+    rest = f", and {len(features) - 12} more" if len(features) > 12 else ""
+    return f" ({', '.join(features[:12])}{rest})"
 
 
 @app.command()
@@ -133,11 +135,30 @@ def ingest(
     period: Annotated[str | None, typer.Option(help="Length of a step: 1d, 12h, 30min, 1w, or a number.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of weights.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Vertex labels: a table of id and label, or .npy.")] = None,
+    vertices: Annotated[Path | None, typer.Option(help="A table of vertices: an id, and columns for features.")] = None,
+    identity: Annotated[str | None, typer.Option("--id", help="Its column of ids; by default the first.")] = None,
+    label_column: Annotated[
+        str | None, typer.Option("--label-column", help="The column of labels in --vertices or --labels.")
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(help="Columns of --vertices, such as age,country:category; by default all others."),
+    ] = None,
+    vertex_time: Annotated[
+        str | None, typer.Option("--vertex-time", help="Column of times in --vertices, where its values change.")
+    ] = None,
     edge_label: Annotated[str | None, typer.Option("--edge-label", help="Column of edge classes.")] = None,
+    edge_features: Annotated[
+        str | None, typer.Option("--edge-features", help="Columns of the table that become features of edges.")
+    ] = None,
+    categories: Annotated[int, typer.Option(help="Categories of a column with a feature of their own.")] = 32,
+    on_missing: Annotated[
+        str, typer.Option("--on-missing", help="Bad rows: refuse, drop, or zero (for missing weights).")
+    ] = "refuse",
     undirected: Annotated[bool, typer.Option("--undirected", help="Each row stands for both directions.")] = False,
     time_unit: Annotated[str, typer.Option("--time-unit", help="Unit of times that are numbers: s, ms, us, ns.")] = "s",
 ) -> None:
-    """A table of edges, with or without times, into a graph directory."""
+    """A table of edges, with or without times, into a graph directory; beside it perhaps a table of vertices."""
     with progress_bar(f"reading {table.name}") as progress:
         target = ingest_table(
             table,
@@ -148,12 +169,23 @@ def ingest(
             weight,
             labels,
             out=out,
+            vertices=vertices,
+            id=identity,
+            label_column=label_column,
+            features=features,
+            vertex_time=vertex_time,
             edge_label=edge_label,
+            edge_features=edge_features,
+            categories=categories,
+            on_missing=on_missing,
             undirected=undirected,
             time_unit=time_unit,
             progress=progress,
         )
-    show(read_directory(target), str(out))
+    record = read_directory(target)
+    show(record, str(out))
+    for note in record.meta.get("notes", []):
+        typer.echo(note)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from typing import Annotated
 
 import typer
@@ -56,6 +57,7 @@ def main(
 def run(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     wait_briefly()
+    warnings.formatwarning = _one_line
     if "RANK" not in os.environ:
         end_on_request()
         sys.exit(run_command(arguments))
@@ -103,6 +105,15 @@ def run_command(arguments: list[str] | None = None) -> int:
     if result == 130:
         return _end("Stopped.", stop_code())
     return result if isinstance(result, int) else 0
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as the user reads it: our own as a sentence, others with the file that they come from."""
+    return (
+        f"trisect: {message}\n" if category is UserWarning else f"{filename}:{lineno}: {category.__name__}: {message}\n"
+    )
 
 
 def _end(sentence: str, code: int) -> int:

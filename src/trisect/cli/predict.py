@@ -22,21 +22,21 @@ def predict(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
 ) -> None:
     """Write embeddings and predictions, with the parameters of the best epoch."""
+    from trisect.comm.world import world_from_environment
     from trisect.config import parse_layout
-    from trisect.runtime.world import world_from_environment
-    from trisect.train.export import check_target, export
-    from trisect.train.from_config import restore
-    from trisect.train.predict_ranks import predicting
-    from trisect.train.run_directory import RunDirectory
+    from trisect.train.from_config import resolve, restore
+    from trisect.train.outputs.export import check_target, export
+    from trisect.train.outputs.predict_ranks import predicting
+    from trisect.train.run.run_directory import RunDirectory
 
     target = run / "predictions.parquet" if out is None else out
     directory = RunDirectory.reopen(run)
     check_target(target)
-    chosen = predicting((directory.config.layout if layout is None else parse_layout(layout)).to_layout())
+    chosen = predicting(directory.config.layout if layout is None else parse_layout(layout))
     if chosen.world > 1 or world_from_environment() is not None:
         from trisect.cli.ranks import predict_on_ranks
 
-        rows = predict_on_ranks(directory, chosen, target, data_dir)
+        rows = predict_on_ranks(directory, resolve(directory.config, data_dir), chosen, target)
     else:
         prepared = restore(directory, data_dir, sentence)
         rows = export(prepared.setup, prepared.record, target)

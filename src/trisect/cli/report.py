@@ -17,7 +17,7 @@ def report(
     """Write a run, finished or not, as one HTML page."""
     from trisect.errors import TrisectError
     from trisect.report import write_report
-    from trisect.train.run_directory import RunDirectory
+    from trisect.train.run.run_directory import RunDirectory
 
     directory = RunDirectory.reopen(run)
     if out is not None and not out.parent.is_dir():

@@ -37,45 +37,32 @@ def train(
 
     # torch comes with these, so they wait until the arguments are known to be sound
     from trisect.cli.progress import Progress
-    from trisect.cli.ranks import train_on_ranks
+    from trisect.cli.ranks import show_run, train_on_ranks
+    from trisect.comm.world import world_from_environment
     from trisect.config import apply_overrides, load_config, parse_config
-    from trisect.report import write_report
-    from trisect.runtime import watched_memory
-    from trisect.runtime.world import world_from_environment
-    from trisect.train.from_config import prepare, run
-    from trisect.train.run_directory import RunDirectory, read_config
+    from trisect.train.from_config import prepare, resolve, run
+    from trisect.train.processes.memory import watched_memory
+    from trisect.train.run.run_directory import RunDirectory, read_config
     from trisect.train.supported import is_cut
 
-    if resume:
-        if config is None:
-            settings = parse_config(apply_overrides(read_config(target).resolved(), set_ or [], layout))
-        else:
-            settings = load_config(source, set_ or [], layout)
+    if resume and config is None:
+        settings = parse_config(apply_overrides(read_config(target).resolved(), set_ or [], layout))
     else:
-        RunDirectory.refuse_used(target)
+        if not resume:
+            RunDirectory.refuse_used(target)
         settings = load_config(source, set_ or [], layout)
-    cut = settings.layout.to_layout()
-    if is_cut(cut) or world_from_environment() is not None:
-        arguments = ["train", *([] if config is None else [config]), "--out", str(target)]
-        arguments += [word for setting in set_ or [] for word in ("--set", setting)]
-        arguments += ["--layout", layout] if layout is not None else []
-        arguments += ["--resume"] if resume else []
-        arguments += ["--data-dir", str(data_dir)] if data_dir is not None else []
-        train_on_ranks(settings, cut, target, arguments, resume=resume, data_dir=data_dir)
+    settings = resolve(settings, data_dir)
+    if is_cut(settings.layout) or world_from_environment() is not None:
+        train_on_ranks(settings, target, resume=resume)
         return
     with watched_memory():
-        prepared = prepare(settings, data_dir)
+        prepared = prepare(settings)
         sentence(prepared.describe())
         begin = RunDirectory.reopen if resume else RunDirectory.create
         directory = begin(target, prepared.config)
-        with directory, Progress(prepared.config.train.epochs) as progress:
+        with directory, Progress(settings.train.epochs) as progress:
             try:
-                summary = run(prepared, directory, resume=resume, say=progress.say, on_epoch=progress.epoch)
+                summary = run(prepared, directory, resume=resume, listener=progress)
             except KeyboardInterrupt:
                 raise stopped(target) from None
-    progress.metrics(summary)
-    try:
-        sentence(f"Report: {write_report(directory)}")
-    except OSError as error:  # the run itself is safe
-        sentence(f"The report could not be written: {error.strerror}.")
-    sentence(f"Run directory: {target}")
+    show_run(progress, summary, directory)

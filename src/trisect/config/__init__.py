@@ -1,25 +1,19 @@
 """The configuration of a run: what may be set, how it is read from YAML, and what is said about a mistake."""
 
-from trisect.config.load import apply_overrides, load_config, parse_config, parse_layout, read_yaml
-from trisect.config.nearest import unknown_setting
-from trisect.config.schema import (
-    Config,
-    DataConfig,
-    LayoutConfig,
-    ModelConfig,
-    SmoothingConfig,
-    TaskConfig,
-    TrainConfig,
-)
+from trisect.config.load import apply_overrides, load_config, parse_config
+from trisect.config.schema import Config, DataConfig, ModelConfig, SmoothingConfig, TaskConfig
+from trisect.config.train import TrainOptions
+from trisect.layout import parse_layout
+from trisect.settings.nearest import unknown_setting
+from trisect.settings.reading import read_yaml
 
 __all__ = [
     "Config",
     "DataConfig",
-    "LayoutConfig",
     "ModelConfig",
     "SmoothingConfig",
     "TaskConfig",
-    "TrainConfig",
+    "TrainOptions",
     "apply_overrides",
     "load_config",
     "parse_config",

@@ -1,5 +1,6 @@
 """Files, tables, named sets, generators and PyG objects → plain arrays (`records`). Knows no ranks and no models."""
 
+from trisect.data.encoding import Encoding, encode
 from trisect.data.generate import GENERATORS, generate
 from trisect.data.ingest import ingest, read_table
 from trisect.data.load import check, load, options
@@ -11,12 +12,14 @@ from trisect.data.store import read_directory, write_directory
 __all__ = [
     "GENERATORS",
     "NAMED",
+    "Encoding",
     "Record",
     "StaticRecord",
     "TextNames",
     "TimelineRecord",
     "check",
     "data_directory",
+    "encode",
     "generate",
     "ingest",
     "load",

@@ -1,4 +1,8 @@
-"""Columns of a table gathered batch by batch: ids to numbers, times, weights. No loop over rows."""
+"""Columns of a table gathered batch by batch: ids to numbers, times, weights. No loop over rows.
+
+A column first reads a batch (`read`), which gives the values and the flaws that it finds in them; what the flaws of all
+columns leave is then kept (`keep`).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from trisect.data.casts import CastError, as_text, moments, numbers
+from trisect.data.flaws import Flaw
 from trisect.data.records import Array, Names, TextNames
 from trisect.errors import DataError
 
 _COMPACT_EVERY = 32
-_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
-_MOMENT = r"^\s*\d{4}-\d{2}-\d{2}"
 
 
 class Ids:
@@ -21,41 +25,49 @@ class Ids:
     result does not depend on the order of the rows, nor on the reader.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self) -> None:
         self._dictionary: Any = None
         self._pending: list[tuple[list[Array], int, Any]] = []
-        self._rows: dict[str, int] = {}
         self._codes: dict[str, list[Array]] = {}
 
-    def add(self, column: str, values: Any) -> None:
-        """Take the next batch of a column: a pyarrow array of text or whole numbers, or a numpy array of the latter."""
+    def read(self, title: str, values: Any) -> tuple[Any, list[Flaw]]:
+        """A batch of a column as a dictionary array; an id that is absent or blank is a flaw."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        start = self._rows.get(column, 0)
-        self._rows[column] = start + len(values)
         if isinstance(values, np.ndarray):
             values = pa.array(values)
-        if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        if values.null_count:
-            row = start + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"{self._what} {column!r} is missing in row {row + 1}; every row needs one.")
-        if not pa.types.is_integer(values.type):
-            values = values.cast(pa.string())
-        encoded = values.dictionary_encode()
+        kind = values.type
+        if pa.types.is_floating(kind):  # whole numbers of which some are missing, as pandas has them
+            values = _whole(values)
+        absent = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         if pa.types.is_integer(values.type):
+            encoded = values.dictionary_encode()
             names = encoded.dictionary.cast(pa.string())
         else:
+            try:
+                encoded = as_text(values).dictionary_encode()
+            except CastError as error:
+                raise DataError(f"{title} {error}; give text or whole numbers.") from error
             names = pc.utf8_trim_whitespace(encoded.dictionary)
             empty = pc.index(names, "").as_py()
             if empty >= 0:
-                row = start + int(np.argmax(encoded.indices.to_numpy() == empty))
-                raise DataError(f"{self._what} {column!r} is missing in row {row + 1}; every row needs one.")
-        place = self._codes.setdefault(column, [])
-        place.append(np.zeros(0, np.int32))
-        self._pending.append((place, len(place) - 1, pa.DictionaryArray.from_arrays(encoded.indices, names)))
+                indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+                hollow = indices == empty
+                absent = hollow if absent is None else absent | hollow
+        result = pa.DictionaryArray.from_arrays(encoded.indices, names)
+        return result, [] if absent is None else [Flaw(f"{title} is missing", absent)]
+
+    def keep(self, column: str, values: Any, rows: Array | None = None) -> None:
+        """Add the rows of a batch that `read` gave to a column."""
+        import pyarrow as pa
+
+        if rows is not None:
+            # encoded anew: an id of dropped rows alone must not become a vertex
+            values = values.filter(pa.array(rows)).dictionary_decode().dictionary_encode()
+        part = self._codes.setdefault(column, [])
+        part.append(np.zeros(0, np.int32))
+        self._pending.append((part, len(part) - 1, values))
         if len(self._pending) >= _COMPACT_EVERY:
             self._compact()
 
@@ -72,8 +84,8 @@ class Ids:
         unified = pa.chunked_array(chunks).unify_dictionaries()
         parts = unified.chunks[len(chunks) - len(self._pending) :]
         self._dictionary = parts[-1].dictionary
-        for (place, position, _), part in zip(self._pending, parts, strict=True):
-            place[position] = part.indices.to_numpy()
+        for (part, position, _), codes in zip(self._pending, parts, strict=True):
+            part[position] = codes.indices.to_numpy()
         self._pending = []
 
     def finish(self) -> tuple[dict[str, Array], Names, int]:
@@ -83,10 +95,10 @@ class Ids:
 
         self._compact()
         dictionary = pa.array([], pa.string()) if self._dictionary is None else self._dictionary
-        numbers = whole_numbers(dictionary)
-        if numbers is not None:
-            order = np.argsort(numbers, kind="stable")
-            names: Names = numbers[order]
+        whole = whole_numbers(dictionary)
+        if whole is not None:
+            order = np.argsort(whole, kind="stable")
+            names: Names = whole[order]
         else:
             order = pc.array_sort_indices(dictionary).to_numpy().astype(np.int64)
             names = text_names(dictionary.take(pa.array(order)))
@@ -94,9 +106,25 @@ class Ids:
         rank[order] = np.arange(len(order), dtype=np.int32)
         columns = {}
         for column, codes in self._codes.items():
-            columns[column] = np.concatenate([rank[part] for part in codes]) if codes else np.zeros(0, np.int32)
+            columns[column] = np.empty(sum(map(len, codes)), np.int32)
+            start = 0
+            for part in codes:
+                np.take(rank, part, out=columns[column][start : start + len(part)])
+                start += len(part)
             codes.clear()
         return columns, names, len(order)
+
+
+def _whole(values: Any) -> Any:
+    """Floats as whole numbers where all are, as text otherwise; NaN is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return values.cast(pa.string())
 
 
 def whole_numbers(text: Any) -> Array | None:
@@ -105,12 +133,12 @@ def whole_numbers(text: Any) -> Array | None:
     import pyarrow.compute as pc
 
     try:
-        numbers = text.cast(pa.int64())
+        values = text.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
-    if not pc.all(pc.equal(numbers.cast(pa.string()), text)).as_py() and len(text):
+    if not pc.all(pc.equal(values.cast(pa.string()), text)).as_py() and len(text):
         return None
-    result: Array = numbers.to_numpy()
+    result: Array = values.to_numpy()
     return result
 
 
@@ -131,146 +159,107 @@ class Times:
     """A column of times: whole numbers, decimals, or ISO moments (which become microseconds)."""
 
     def __init__(self, column: str) -> None:
-        self._column = column
+        self._title = f"time {column!r}"
         self._kind: str | None = None  # "int", "float", "iso"
         self._parts: list[Array] = []
-        self._rows = 0
 
     @property
     def moments(self) -> bool:
         """Whether the times were ISO moments, and so are microseconds."""
         return self._kind == "iso"
 
-    def add(self, values: Any) -> None:
-        """Take the next batch."""
+    def read(self, values: Any) -> tuple[Array, list[Flaw]]:
+        """A batch: int64 or float64, with flaws where a time is missing, unreadable, or not of the column's kind."""
         if isinstance(values, np.ndarray):
-            part, kind = values, "int" if values.dtype.kind == "i" else "float"
+            part, kind, absent, bad = values, "int" if values.dtype.kind == "i" else "float", None, None
         else:
-            part, kind = self._read(values)
-        if self._kind in (None, kind) or {self._kind, kind} == {"int", "float"}:
-            self._kind = "float" if "float" in (self._kind, kind) else kind
-        else:
-            raise DataError(
-                f"time {self._column!r} changes between numbers and moments at row {self._rows + 1}; use one of them."
-            )
-        if part.dtype.kind == "f" and not np.isfinite(part).all():
-            row = self._rows + int(np.argmin(np.isfinite(part)))
-            raise DataError(f"time {self._column!r} is {part[row - self._rows]} in row {row + 1}; it must be finite.")
-        self._parts.append(part)
-        self._rows += len(part)
+            try:
+                part, kind, absent, bad = moments(values, self._kind)
+            except CastError as error:
+                raise DataError(f"{self._title} {error}; give numbers or dates such as 2024-05-01T12:00:00.") from error
+        flaws = []
+        if absent is not None:
+            flaws.append(Flaw(f"{self._title} is missing", absent))
+        if bad is not None:
+            flaws.append(Flaw(f"{self._title} is no number and no date such as 2024-05-01T12:00:00", bad))
+        if part.dtype.kind == "f":
+            finite = np.isfinite(part)
+            if not finite.all():
+                flaws.append(Flaw(f"{self._title} is not finite", ~finite))
+        if self._kind is not None and (kind == "iso") != (self._kind == "iso"):
+            flaws.append(Flaw(f"{self._title} changes between numbers and dates", np.ones(len(part), bool)))
+        elif self._kind is None or (self._kind == "int" and kind == "float"):
+            self._kind = kind
+        return part, flaws
 
-    def _read(self, values: Any) -> tuple[Array, str]:
-        import pyarrow as pa
-
-        kind = values.type
-        if values.null_count:
-            row = self._rows + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"time {self._column!r} is missing in row {row + 1}; every row needs one.")
-        if pa.types.is_integer(kind):
-            return values.cast(pa.int64()).to_numpy(), "int"
-        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            return values.cast(pa.float64()).to_numpy(), "float"
-        if pa.types.is_temporal(kind):
-            zone = getattr(kind, "tz", None)
-            return values.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64()).to_numpy(), "iso"
-        found = _read_text(values.cast(pa.string()))
-        if found is None:
-            self._refuse(values.cast(pa.string()))
-        return found  # type: ignore[return-value]
-
-    def _refuse(self, values: Any) -> None:
-        """Name the first row that differs from what most of the batch is."""
-        import pyarrow.compute as pc
-
-        moments = pc.match_substring_regex(values, _MOMENT).to_numpy(zero_copy_only=False)
-        numbers = pc.match_substring_regex(values, _NUMBER).to_numpy(zero_copy_only=False)
-        good = moments if (self._kind or ("iso" if moments.sum() > numbers.sum() else "int")) == "iso" else numbers
-        row = int(np.argmin(good))
-        raise DataError(
-            f"time {self._column!r} is {values[row].as_py()!r} in row {self._rows + row + 1}; "
-            "it must be a number or a moment such as 2024-05-01T12:00:00."
-        )
+    def keep(self, values: Array, rows: Array | None = None) -> None:
+        """Add the rows of a batch that `read` gave."""
+        self._parts.append(values if rows is None else values[rows])
 
     def finish(self) -> Array:
         """All times: int64, or float64 where one of them was a decimal."""
-        kind = np.float64 if self._kind == "float" else np.int64
-        times = np.concatenate([part.astype(kind, copy=False) for part in self._parts])
-        self._parts.clear()
-        return times
-
-
-def _read_text(values: Any) -> tuple[Array, str] | None:
-    """Times from text, whole numbers first, then decimals, then moments without and with a zone."""
-    import pyarrow as pa
-
-    zoned = pa.timestamp("us", tz="UTC")
-    for kind, name in ((pa.int64(), "int"), (pa.float64(), "float"), (pa.timestamp("us"), "iso"), (zoned, "iso")):
-        try:
-            read = values.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            continue
-        return (read.cast(pa.int64()) if name == "iso" else read).to_numpy(), name
-    return None
+        return joined(self._parts, np.float64 if self._kind == "float" else np.int64)
 
 
 class Weights:
     """A column of finite numbers, kept as float32."""
 
     def __init__(self, column: str) -> None:
-        self._column = column
+        self._title = f"weight {column!r}"
         self._parts: list[Array] = []
-        self._rows = 0
 
-    def add(self, values: Any) -> None:
-        """Take the next batch."""
-        numbers = values if isinstance(values, np.ndarray) else self._read(values)
-        finite = np.isfinite(numbers)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise DataError(
-                f"weight {self._column!r} is {numbers[row]} in row {self._rows + row + 1}; it must be a finite number."
-            )
-        self._parts.append(numbers.astype(np.float32))
-        self._rows += len(numbers)
+    def read(self, values: Any) -> tuple[Array, list[Flaw]]:
+        """A batch as float32; a missing weight is 0 and a flaw."""
+        part, absent, bad = numbers(values)
+        flaws = []
+        if absent is not None:
+            flaws.append(Flaw(f"{self._title} is missing", absent, missing=True))
+            part = np.where(absent, 0.0, part)
+        if bad is not None:
+            flaws.append(Flaw(f"{self._title} is no finite number", bad))
+        return part.astype(np.float32), flaws
 
-    def _read(self, values: Any) -> Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        try:
-            numbers: Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)  # a missing value becomes NaN
-        except pa.ArrowInvalid as error:
-            good = pc.match_substring_regex(values, r"(?i)" + _NUMBER + r"|^\s*[-+]?(nan|inf|infinity)\s*$")
-            row = int(np.argmin(good.to_numpy(zero_copy_only=False)))
-            raise DataError(
-                f"weight {self._column!r} is {values[row].as_py()!r} in row {self._rows + row + 1}; "
-                "it must be a finite number."
-            ) from error
-        return numbers
+    def keep(self, values: Array, rows: Array | None = None) -> None:
+        """Add the rows of a batch that `read` gave."""
+        self._parts.append(values if rows is None else values[rows])
 
     def finish(self) -> Array:
         """float32 [rows]."""
-        weights = np.concatenate(self._parts)
-        self._parts.clear()
-        return weights
+        return joined(self._parts, np.float32)
+
+
+def joined(parts: list[Array], kind: Any) -> Array:
+    """The parts one after the other; each is let go of once it is copied, so that memory is not taken twice."""
+    result = np.empty(sum(map(len, parts)), kind)
+    start = 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        result[start : start + len(part)] = part
+        start += len(part)
+    return result
 
 
 class WholeIds:
     """The same as `Ids` for tables of whole numbers, without pyarrow."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self) -> None:
         self._parts: dict[str, list[Array]] = {}
 
-    def add(self, column: str, values: Array) -> None:
-        """Take the next batch of a column."""
+    def read(self, title: str, values: Array) -> tuple[Array, list[Flaw]]:
+        """A batch of whole numbers."""
         if values.dtype.kind != "i":
-            raise DataError(f"{self._what} {column!r} holds decimals; ids must be whole numbers or text.")
-        self._parts.setdefault(column, []).append(values)
+            raise DataError(f"{title} holds decimals; ids must be whole numbers or text.")
+        return values, []
+
+    def keep(self, column: str, values: Array, rows: Array | None = None) -> None:
+        """Add the rows of a batch that `read` gave to a column."""
+        self._parts.setdefault(column, []).append(values if rows is None else values[rows])
 
     def finish(self) -> tuple[dict[str, Array], Names, int]:
         """Each column's numbers, the names in ascending order, and how many there are."""
-        names = np.unique(np.concatenate([np.unique(part) for parts in self._parts.values() for part in parts]))
+        parts = [np.unique(part) for parts in self._parts.values() for part in parts]
+        names = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
         columns = {
             column: np.concatenate([np.searchsorted(names, part).astype(np.int32) for part in parts])
             for column, parts in self._parts.items()

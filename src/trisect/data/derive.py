@@ -11,31 +11,40 @@ from trisect.errors import DataError
 
 
 def symmetric(record: StaticRecord) -> StaticRecord:
-    """The undirected graph with each pair once; the weights of a pair's two directions add up."""
+    """The undirected graph with each pair once; the weights of a pair's two directions add up, edge features are the
+    mean.
+    """
     if record.undirected:
         return record
     low, high = np.minimum(record.src, record.dst), np.maximum(record.src, record.dst)
     key = low.astype(np.int64) * record.vertices + high
-    weight = record.weight
-    if weight is None:
+    weight, edge_x = record.weight, record.edge_x
+    if weight is None and edge_x is None:
         pairs = np.unique(key)
     else:
-        pairs, position = np.unique(key, return_inverse=True)
-        weight = np.bincount(position, weights=weight, minlength=len(pairs)).astype(np.float32)
+        pairs, position, counts = np.unique(key, return_inverse=True, return_counts=True)
+
+        def total(values: Array) -> Array:
+            return np.bincount(position, weights=values, minlength=len(pairs))
+
+        weight = None if weight is None else total(weight).astype(np.float32)
+        if edge_x is not None:
+            edge_x = np.stack([total(column) / counts for column in edge_x.T], axis=1).astype(np.float32)
     src, dst = (pairs // record.vertices).astype(low.dtype), (pairs % record.vertices).astype(low.dtype)
-    return replace(record, src=src, dst=dst, weight=weight, undirected=True)
+    return replace(record, src=src, dst=dst, weight=weight, edge_x=edge_x, undirected=True)
 
 
 def random_task(record: StaticRecord, features: int | None, classes: int | None, seed: int) -> StaticRecord:
     """Seeded random features, and classes that a random teacher gives to a vertex and the mean of its neighbours."""
     rng = np.random.default_rng([seed, 0xFEA7])
-    x = record.x
+    x, meta = record.x, record.meta
     if features is not None:
         if features < 1:
             raise DataError(f"data.features is {features}; it must be at least 1.")
         x = rng.standard_normal((record.vertices, features), dtype=np.float32)
+        meta = {**meta, "made_features": f"{features} random numbers a vertex (data.features)"}
     if classes is None:
-        return replace(record, x=x)
+        return replace(record, x=x, meta=meta)
     if classes < 2:
         raise DataError(f"data.classes is {classes}; it must be at least 2.")
     if x is None:
@@ -47,7 +56,7 @@ def random_task(record: StaticRecord, features: int | None, classes: int | None,
         own = score[k]
         around = sum(np.bincount(dst, weights=own[src], minlength=record.vertices) for src, dst in ends) / degree
         score[k] = own / max(float(own.std()), 1e-6) + around / max(float(around.std()), 1e-6)
-    return replace(record, x=x, y=np.argmax(score, axis=0).astype(np.int64), splits={})
+    return replace(record, x=x, y=np.argmax(score, axis=0).astype(np.int64), splits={}, meta=meta)
 
 
 def activity_features(record: TimelineRecord) -> Array:

@@ -1,7 +1,8 @@
-"""What a record holds, in numbers: for `trisect data info`."""
+"""What a record holds, in numbers and in words: for `trisect data`, `check` and `train`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ def degrees(record: Record) -> Degrees:
 
 def arrays_of(record: Record) -> dict[str, Array]:
     """Every array of the record by name."""
-    names = ("src", "dst", "offsets", "weight", "x", "y", "edge_y", "time")
+    names = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "time")
     found = {name: array for name in names if (array := getattr(record, name, None)) is not None}
     found.update({f"split {name}": mask for name, mask in record.splits.items()})
     if isinstance(record.names, TextNames):
@@ -69,3 +70,45 @@ def class_sizes(y: Array) -> dict[str, int]:
     """How many entries each class has; -1 is `none`."""
     classes, counts = np.unique(y, return_counts=True)
     return {"none" if int(k) == -1 else str(int(k)): int(n) for k, n in zip(classes, counts, strict=True)}
+
+
+def class_counts(y: Array, names: Sequence[str] | None = None, most: int = 8) -> str:
+    """Classes with their counts: `2 (fraud: 12, sound: 300; none: 5)`, the most frequent first.
+
+    Args:
+        names: of the classes, where they have any.
+        most: how many classes are listed.
+    """
+    sizes = class_sizes(y)
+    classes = [key for key in sizes if key != "none"]
+    labelled = {key: names[int(key)] if names and int(key) < len(names) else key for key in classes}
+    frequent = sorted(classes, key=lambda key: -sizes[key])[:most]
+    listed = ", ".join(f"{labelled[key]}: {sizes[key]:,}" for key in frequent)
+    rest = f", and {len(classes) - len(frequent)} more" if len(classes) > len(frequent) else ""
+    none = f"; none: {sizes['none']:,}" if "none" in sizes else ""
+    return f"{len(classes)} ({listed}{rest}{none})"
+
+
+def notes(record: Record) -> list[str]:
+    """What a run should say of its data at the start: classes and their counts, features that are made up, and edge
+    features that nothing reads.
+    """
+    lines = []
+    if record.y is not None and record.y.dtype.kind in "iu":
+        lines.append(f"classes: {class_counts(record.y, record.meta.get('classes'))}")
+    edge_y = getattr(record, "edge_y", None)
+    if edge_y is not None:
+        lines.append(f"edge classes: {class_counts(edge_y, record.meta.get('edge_classes'))}")
+    if record.x is None:
+        lines.append(
+            "The data have no features; log(1 + in-degree) and log(1 + out-degree) stand in for them (a table of"
+            " vertices brings its own: trisect data ingest --vertices)."
+        )
+    elif record.meta.get("made_features"):
+        lines.append(f"The features are made up: {record.meta['made_features']}.")
+    if record.edge_x is not None:
+        lines.append(
+            f"edge_x holds {record.edge_x.shape[1]} features an edge, which no layer reads yet; ingest a column as"
+            " --weight where it should count."
+        )
+    return lines

@@ -49,7 +49,8 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
         raise DataError(f"data.features is {features!r}; give {_FORMS}.")
     if isinstance(features, int):
         rng = np.random.default_rng([seed, 0xFEA7])
-        return replace(record, x=rng.standard_normal((record.vertices, features), dtype=np.float32))
+        meta = {**record.meta, "made_features": f"{features} random numbers a vertex (data.features)"}
+        return replace(record, x=rng.standard_normal((record.vertices, features), dtype=np.float32), meta=meta)
     parts = []
     if "degree" in features:
         parts.append(_one_hot_degree(record, features["degree"]))

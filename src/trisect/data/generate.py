@@ -16,7 +16,7 @@ from trisect.errors import ConfigError, unknown
 
 @dataclass(frozen=True)
 class Argument:
-    """One keyword of a generator."""
+    """One keyword argument of a generator, with its type and default."""
 
     type: type
     default: Any

@@ -74,7 +74,7 @@ def laundering(
         src[middle:stop], dst[middle:stop] = planted.src[there], planted.dst[there]
         amount[middle:stop], edge_y[middle:stop] = planted.amount[there], 1
     y = (planted.pattern > 0).astype(np.int64)
-    found = np.bincount(planted.pattern, minlength=len(PATTERNS) + 1)
+    accounts = np.bincount(planted.pattern, minlength=len(PATTERNS) + 1)
     return TimelineRecord(
         vertices=vertices,
         src=src,
@@ -87,7 +87,7 @@ def laundering(
         meta={
             "task": "node-classification",
             "classes": ["normal", "laundering"],
-            "accounts_by_pattern": {name: int(n) for name, n in zip(PATTERNS, found[1:], strict=True)},
+            "accounts_by_pattern": {name: int(n) for name, n in zip(PATTERNS, accounts[1:], strict=True)},
         },
     )
 

@@ -32,13 +32,13 @@ _TABLE = tuple(item.name for item in fields(Table))
 
 def form_of(data: Mapping[str, Any]) -> str:
     """Which of the three forms a data section has."""
-    given = [form for form in FORMS if data.get(form) is not None]
-    if len(given) != 1:
-        what = f"{' and '.join(given)} together" if given else "none of them"
+    forms = [form for form in FORMS if data.get(form) is not None]
+    if len(forms) != 1:
+        what = f"{' and '.join(forms)} together" if forms else "none of them"
         raise ConfigError(f"data has {what}; give one of name, path and generate.")
-    if not isinstance(data[given[0]], (str, Path)):
-        raise ConfigError(f"data.{given[0]} is {data[given[0]]!r}; it must be a text.")
-    return given[0]
+    if not isinstance(data[forms[0]], (str, Path)):
+        raise ConfigError(f"data.{forms[0]} is {data[forms[0]]!r}; it must be a text.")
+    return forms[0]
 
 
 def options(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -60,21 +60,21 @@ def options(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def check(data: Mapping[str, Any]) -> None:
     """Refuse unknown keys (with the nearest known one), wrong types and a path that does not exist; reads no data."""
-    known = options(data)
+    allowed = options(data)
     for key in data:
-        if key not in known:
-            raise ConfigError(unknown("key of data:", str(key), known))
+        if key not in allowed:
+            raise ConfigError(unknown("key of data:", str(key), allowed))
     form = form_of(data)
     if not isinstance(data.get("weighted", True), bool):
         raise ConfigError(f"data.weighted is {data['weighted']!r}; it must be true or false.")
-    given = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
+    settings = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
     if form == "generate":
-        GENERATORS[str(data[form])].check({key: value for key, value in given.items() if key != "symmetrise"})
+        GENERATORS[str(data[form])].check({key: value for key, value in settings.items() if key != "symmetrise"})
     else:
         if form == "path" and not Path(data[form]).expanduser().exists():
             raise DataError(f"data.path {data[form]} does not exist.")
-        if set(given) <= set(OPTION_NAMES):
-            read_options(given)
+        if set(settings) <= set(OPTION_NAMES):
+            read_options(settings)
 
 
 def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
@@ -91,39 +91,40 @@ def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
 
 def _load(data: Mapping[str, Any], data_dir: Path | str | None) -> Record:
     form = form_of(data)
-    given = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
+    settings = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
     if form == "name":
-        return load_named(str(data[form]), data_dir, **given)
+        return load_named(str(data[form]), data_dir, **settings)
     if form == "generate":
-        both_ways = bool(given.pop("symmetrise", False))
-        record = generate(str(data[form]), **given)
+        both_ways = bool(settings.pop("symmetrise", False))
+        record = generate(str(data[form]), **settings)
         return _both_ways(record) if both_ways else record
-    return _load_path(Path(data[form]).expanduser(), given)
+    return _load_path(Path(data[form]).expanduser(), settings)
 
 
-def _load_path(path: Path, given: dict[str, Any]) -> Record:
+def _load_path(path: Path, settings: dict[str, Any]) -> Record:
     if path.suffix.lower() == ".npz":
-        return read_npz(path, read_options(given))
+        return read_npz(path, read_options(settings))
     if path.is_dir():
         if not (path / MANIFEST).is_file():
             raise DataError(f"data.path {path} is no graph directory (it has no {MANIFEST}); make one with ingest.")
-        return _adapt(read_directory(path), given)
-    seed = int(given.pop("seed", 0))
-    return read_table(path, Table(**{key: _column(key, value) for key, value in given.items()}), seed=seed)
+        return _adapt(read_directory(path), settings)
+    seed = int(settings.pop("seed", 0))
+    return read_table(path, Table(**{key: _column(key, value) for key, value in settings.items()}), seed=seed)
 
 
 def _column(key: str, value: Any) -> Any:
     """Columns may be given by number in YAML: `src: 0`."""
-    return str(value) if key in ("src", "dst", "time", "weight", "edge_label") and value is not None else value
+    names = ("src", "dst", "time", "weight", "edge_label", "id", "label_column", "vertex_time")
+    return str(value) if key in names and value is not None else value
 
 
 def _both_ways(record: Record) -> Record:
     return symmetric(record) if isinstance(record, StaticRecord) else replace(record, undirected=True)
 
 
-def _adapt(record: Record, given: Mapping[str, Any]) -> Record:
+def _adapt(record: Record, settings: Mapping[str, Any]) -> Record:
     """A graph directory with another period, both directions, or made-up features."""
-    chosen = read_options(given)
+    chosen = read_options(settings)
     if chosen.period is not None:
         record = _another_period(record, chosen.period)
     if chosen.symmetrise:

@@ -89,12 +89,12 @@ def data_directory(data_dir: Path | str | None = None) -> Path | None:
     return None if chosen is None or str(chosen) == "" else Path(chosen).expanduser()
 
 
-def read_options(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
+def read_options(chosen: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Options:
     """Checked options of a named set or an npz archive."""
-    for name in given:
+    for name in chosen:
         if name not in OPTION_NAMES:
             raise ConfigError(unknown("key of data:", name, OPTION_NAMES))
-    merged = {**(defaults or {}), **given}
+    merged = {**(defaults or {}), **chosen}
     _check_types(merged)
     return Options(**merged)
 
@@ -135,9 +135,9 @@ def find_named(name: str, data_dir: Path | str | None = None) -> Path:
 def load_named(name: str, data_dir: Path | str | None = None, **options: Any) -> Record:
     """The named data set, with its usual options unless others are given (see `npz.Options`)."""
     path = find_named(name, data_dir)
-    known = NAMED.get(name)
-    record = read_npz(path, read_options(options, known.defaults if known else None))
+    dataset = NAMED.get(name)
+    record = read_npz(path, read_options(options, dataset.defaults if dataset else None))
     record.meta["name"] = name
-    if known is not None:
-        record.meta.update(task=known.task, metric=known.metric)
+    if dataset is not None:
+        record.meta.update(task=dataset.task, metric=dataset.metric)
     return record

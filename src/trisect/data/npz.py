@@ -87,14 +87,14 @@ def recognise(arrays: Mapping[str, Array]) -> str | None:
 
 def from_arrays(arrays: Mapping[str, Array], options: Options, source: str = "arrays") -> Record:
     """The record of arrays in one of the formats above."""
-    found = recognise(arrays)
-    if found is None:
+    form = recognise(arrays)
+    if form is None:
         raise DataError(
             f"{source} holds {', '.join(sorted(arrays)) or 'nothing'}, which is no known graph; give src, dst and "
             "time, or edge_index, or edges, or indptr and indices."
         )
-    meta: dict[str, Any] = {"source": source, "format": found}
-    if found in "ES":
+    meta: dict[str, Any] = {"source": source, "format": form}
+    if form in "ES":
         return _timeline(arrays, options, meta)
     return _static(arrays, options, meta)
 
@@ -295,8 +295,8 @@ def _edge_classes(arrays: Mapping[str, Array], meta: dict[str, Any]) -> Array | 
     if "outcome" in arrays:
         meta["edge_classes"] = ["lost", "drawn", "won"]
         return arrays["outcome"].astype(np.int64) + 1
-    found = _first(arrays, "etype", "edge_y", "edge_label")
-    return None if found is None else found.astype(np.int64)
+    types = _first(arrays, "etype", "edge_y", "edge_label")
+    return None if types is None else types.astype(np.int64)
 
 
 def _splits(arrays: Mapping[str, Array], vertices: int, chosen: int | str | None) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Any, Literal
 
 import numpy as np
@@ -74,6 +74,21 @@ def steps_of(time: Array, period: Period, unit: str = "s") -> Array:
     return steps
 
 
+def steps_since(time: Array, events: Array, period: Period, unit: str = "s") -> Array:
+    """The step that the times of other rows fall into, counted as for the events; before the first event negative.
+
+    Args:
+        events: the times of the events, in any order.
+    """
+    if period == "distinct":
+        return np.searchsorted(np.unique(events), time, side="right") - 1
+    length = parse_period(period, unit)
+    start = events.min()
+    if time.dtype.kind in "iu" and events.dtype.kind in "iu" and isinstance(length, int):
+        return (time.astype(np.int64) - int(start)) // length
+    return np.floor((time - np.float64(start)) / length).astype(np.int64)
+
+
 def offsets_of(steps: Array, count: int | None = None) -> Array:
     """int64 [count + 1]: where each step begins among events sorted by step."""
     counts = np.bincount(steps, minlength=count or 0)
@@ -84,7 +99,7 @@ def offsets_of(steps: Array, count: int | None = None) -> Array:
 
 def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[Any, str, Period]:
     """Times as numbers, the unit that a textual period is converted to, and the period."""
-    times = np.asarray(time.detach().cpu() if hasattr(time, "detach") else time)
+    times = _times(time)
     if times.ndim != 1:
         raise DataError(f"time has the shape {list(times.shape)}; give one time an event.")
     seconds: Period
@@ -105,8 +120,47 @@ def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[
             seconds = round(parse_period(seconds) * 1_000_000_000)
         return times.astype("datetime64[ns]").astype(np.int64), "ns", seconds
     if times.dtype.kind not in "iuf":
-        raise DataError(f"time holds {times.dtype} values; give numbers or datetime64.")
+        raise DataError(f"time holds {times.dtype} values; give numbers, datetimes, or text such as 2024-05-01T12:00Z.")
     if times.dtype.kind == "f" and not np.isfinite(times).all():
-        place = int((~np.isfinite(times)).argmax())
-        raise DataError(f"time[{place}] is {times[place]}; every time must be finite.")
+        position = int((~np.isfinite(times)).argmax())
+        raise DataError(f"time[{position}] is {times[position]}; every time must be finite.")
     return times, "s", seconds
+
+
+def _times(time: Any) -> Array:
+    """Times as an array of numbers or datetime64; those with a zone in UTC, those without as they are."""
+    if hasattr(time, "detach"):
+        time = time.detach().cpu()
+    if str(getattr(time, "dtype", "")).startswith("datetime64["):
+        return np.asarray(time, dtype="datetime64[ns]")  # of pandas with a zone, too: it becomes UTC
+    times = np.asarray(time)
+    if times.dtype.kind in "US":
+        texts = [text.decode() if isinstance(text, bytes) else text for text in times.tolist()]
+        return np.array([_instant(text) for text in texts], "datetime64[us]")
+    if times.dtype.kind == "O" and len(times):
+        return np.array([_instant(value) for value in times.tolist()], "datetime64[us]")
+    return times
+
+
+def _parsed(text: str) -> datetime:
+    stripped = text.strip()
+    stripped = stripped[:-1] + "+00:00" if stripped[-1:] in ("Z", "z") else stripped  # Python 3.10 does not know Z
+    try:
+        return datetime.fromisoformat(stripped)
+    except ValueError as error:
+        raise DataError(f"time holds {text!r}; give numbers, or text such as 2024-05-01T12:00:00+02:00.") from error
+
+
+def _instant(value: Any) -> np.datetime64:
+    """A datetime in UTC; text in an array of objects is read as such, and None is NaT."""
+    if value is None:
+        return np.datetime64("NaT", "us")
+    if isinstance(value, str):
+        value = _parsed(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(timezone.utc).replace(tzinfo=None)
+        return np.datetime64(value, "us")
+    if isinstance(value, date):
+        return np.datetime64(value, "us")
+    raise DataError(f"time holds {value!r}; give numbers, datetimes, or text such as 2024-05-01T12:00:00+02:00.")

@@ -36,7 +36,7 @@ class TextNames:
         if isinstance(index, (int, np.integer)):
             position = int(index) + (len(self) if index < 0 else 0)
             if not 0 <= position < len(self):
-                raise IndexError(f"name {int(index)} of {len(self)}")
+                raise IndexError(f"There is no name {int(index)}; there are {len(self)}, counted from 0.")
             return bytes(self.data[self.offsets[position] : self.offsets[position + 1]]).decode()
         positions = np.arange(len(self))[index]
         starts, stops = self.offsets[positions], self.offsets[positions + 1]
@@ -64,7 +64,9 @@ class StaticRecord:
         y: int64 [vertices] classes (-1: none), float32 [vertices, outputs] for regression, or None.
         splits: names `train`, `val`, `test` → bool [vertices] or [vertices, splits].
         names: the user's vertex ids (strings or integers), or None where they are 0..n-1.
-        meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names), ….
+        edge_x: float32 [edges, features], the attributes of edges, or None.
+        meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names),
+            `encoding` (how columns became features, see `trisect.data.encoding`), ….
     """
 
     vertices: int
@@ -77,6 +79,7 @@ class StaticRecord:
     splits: dict[str, Array] = field(default_factory=dict)
     names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    edge_x: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,7 @@ class TimelineRecord:
         x: float32 [vertices, features] fixed, or [steps, vertices, features], or None (degrees are used).
         y: int64 [vertices] or [steps, vertices] classes; float32 [steps, vertices] for regression; or None.
         edge_y: integers (int8 where the events are many) [events], the classes of edges, or None.
+        edge_x: float32 [events, features], the attributes of events, or None.
         splits: as in StaticRecord where the task splits vertices.
         time: the events' times in the unit of the source [events], where they are kept (other periods need them).
     """
@@ -106,10 +110,11 @@ class TimelineRecord:
     names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     time: Array | None = None
+    edge_x: Array | None = None
 
     @property
     def steps(self) -> int:
-        """How many snapshots there are."""
+        """Count the snapshots."""
         return len(self.offsets) - 1
 
 

@@ -21,8 +21,8 @@ def random_splits(
     vertices = len(y)
     order = rng.permutation(vertices)
     order = order[np.argsort(y[order], kind="stable")]  # classes one after the other, each in random order
-    known = y[order] >= 0
-    order = order[known]
+    labelled = y[order] >= 0
+    order = order[labelled]
     _, starts, counts = np.unique(y[order], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(starts, counts)
     size = np.repeat(counts, counts)

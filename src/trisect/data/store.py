@@ -19,7 +19,8 @@ from trisect.errors import DataError
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "trisect-graph", 1
-_PLAIN = ("src", "dst", "offsets", "weight", "x", "y", "edge_y", "time")
+_PLAIN = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "time")
+ENCODING = "encoding.json"
 
 
 def check_free(out: Path) -> None:
@@ -51,12 +52,11 @@ def write_directory(record: Record, out: Path | str) -> Path:
             "steps": record.steps if isinstance(record, TimelineRecord) else 1,
             "undirected": record.undirected,
             "arrays": described,
-            "meta": record.meta,
+            "meta": {key: value for key, value in record.meta.items() if key != "encoding"},
         }
-        with open(work / MANIFEST, "w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1, default=_plain)
-            file.flush()
-            os.fsync(file.fileno())
+        if record.meta.get("encoding"):
+            _write_json(work / ENCODING, record.meta["encoding"])
+        _write_json(work / MANIFEST, manifest)
         os.chmod(work, 0o777 & ~_umask())
         if target.exists():
             target.rmdir()
@@ -85,8 +85,11 @@ def read_directory(path: Path | str, verify: bool = False) -> Record:
         "splits": {name[6:]: mask for name, mask in arrays.items() if name.startswith("split.")},
         "names": _names_of(arrays),
         "meta": {**manifest.get("meta", {}), "source": str(directory)},
-        **{name: arrays.get(name) for name in ("src", "dst", "weight", "x", "y")},
+        **{name: arrays.get(name) for name in ("src", "dst", "weight", "x", "y", "edge_x")},
     }
+    encoding = read_encoding(directory)
+    if encoding:
+        common["meta"]["encoding"] = encoding
     if manifest["kind"] == "static":
         return StaticRecord(**common)
     if "offsets" not in arrays:
@@ -113,6 +116,27 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         if not isinstance(manifest.get(name), kind):
             raise DataError(f"{path}: {name} is {manifest.get(name)!r}; it must be of type {kind.__name__}.")
     return dict(manifest)
+
+
+def read_encoding(directory: Path | str) -> dict[str, Any]:
+    """How columns became features: `vertices` and `edges` → the columns of `encoding.json`; {} where there is none."""
+    path = Path(directory) / ENCODING
+    try:
+        encoding = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}); ingest the data again.") from error
+    if not isinstance(encoding, dict):
+        raise DataError(f"{path} does not describe an encoding; ingest the data again.")
+    return encoding
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, default=_plain)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _save(path: Path, array: Array) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from trisect.errors import DataError, nearest
 Progress = Callable[[float], None]
 
 _BLOCK = 8 << 20
-_ROWS = 1 << 18
+ROWS = 1 << 18
 _COMMENT = re.compile(rb"(?m)^[ \t]*[#%][^\n]*(?:\n|\Z)")
 _SPACES = re.compile(rb"[ \t\r]+")
 _EDGES_OF_LINE = re.compile(rb"(?m)^ | $|^\n")
@@ -87,16 +87,16 @@ def sniff(path: Path, wanted: list[str | None]) -> Shape:
     return Shape(delimiter, None if headless else fields, len(fields), comments)
 
 
-def pick(names: list[str], wanted: str | None, role: str, position: int, path: Path) -> str:
+def pick(names: list[str], wanted: str | None, role: str, position: int, title: str) -> str:
     """The column asked for, or the one at `position` where none was named."""
     if wanted is None:
         if position >= len(names):
-            raise DataError(f"the table {path} has {len(names)} column(s); {role} needs column {position + 1}.")
+            raise DataError(f"{title} has {len(names)} column(s); {role} needs column {position + 1}.")
         return names[position]
     if wanted not in names:
         near = nearest(wanted, names)
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names)}."
-        raise DataError(f"{role} is {wanted!r} but the table {path} has no such column; {hint}")
+        raise DataError(f"{role} is {wanted!r} but {title} has no such column; {hint}")
     return wanted
 
 
@@ -141,18 +141,24 @@ class CleanText:
             self._progress(min(1.0, position / self._size))
 
     def readable(self) -> bool:
-        """As a file object answers."""
+        """Answer as a file object does."""
         return True
 
     def close(self) -> None:
-        """Close the file beneath."""
+        """Close the file beneath this one."""
         self._raw.close()
         self._file.close()
         self.closed = True
 
 
-def text_batches(path: Path, shape: Shape, columns: list[str], progress: Progress | None) -> Iterator[list[Any]]:
-    """Batches of the columns as pyarrow arrays of strings, in the file's order."""
+def text_batches(
+    path: Path, shape: Shape, columns: list[str], progress: Progress | None, on_malformed: Callable[[Any], str]
+) -> Iterator[list[Any]]:
+    """Batches of the columns as pyarrow arrays of strings, in the file's order.
+
+    Args:
+        on_malformed: called with each row of another number of columns; `"skip"` passes over it.
+    """
     import pyarrow as pa
     import pyarrow.csv as reader
 
@@ -164,7 +170,7 @@ def text_batches(path: Path, shape: Shape, columns: list[str], progress: Progres
             read_options=reader.ReadOptions(
                 column_names=shape.names, skip_rows=0 if shape.header is None else 1, block_size=_BLOCK
             ),
-            parse_options=reader.ParseOptions(delimiter=shape.delimiter),
+            parse_options=reader.ParseOptions(delimiter=shape.delimiter, invalid_row_handler=on_malformed),
             convert_options=reader.ConvertOptions(
                 include_columns=unique, column_types=dict.fromkeys(unique, pa.string()), strings_can_be_null=False
             ),
@@ -191,7 +197,7 @@ def parquet_batches(path: Path, columns: list[str], progress: Progress | None) -
     """Batches of the columns as pyarrow arrays of the file's own types."""
     file = _open_parquet(path)
     unique, done, rows = list(dict.fromkeys(columns)), 0, max(1, file.metadata.num_rows)
-    for batch in file.iter_batches(batch_size=_ROWS, columns=unique):
+    for batch in file.iter_batches(batch_size=ROWS, columns=unique):
         done += batch.num_rows
         if progress is not None:
             progress(done / rows)
@@ -212,7 +218,7 @@ def _open_parquet(path: Path) -> Any:
 
 
 def have_pyarrow() -> bool:
-    """Whether pyarrow can be imported."""
+    """Tell whether pyarrow can be imported."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:

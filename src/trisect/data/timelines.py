@@ -1,4 +1,4 @@
-"""Generators of timelines: `evolving`, `uniform`."""
+"""The generators of timelines are `evolving` and `uniform`."""
 
 from __future__ import annotations
 

@@ -5,22 +5,65 @@ Row i lists what vertex i reads: an edge j → i of weight w is the entry (row i
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from trisect.errors import DataError, TrisectError
-from trisect.native.library import INT, INT64, POINTER, Kernel, available, threads
+from trisect.errors import DataError
+from trisect.graph import csr
 
-_TRANSPOSE = Kernel(
-    "trisect_transpose",
-    *(POINTER, POINTER, POINTER, INT64, INT64, INT64, INT64, POINTER, POINTER, POINTER, POINTER, POINTER, INT),
-    returns=INT,
-)
-_LOWER_BOUND = Kernel("trisect_lower_bound", POINTER, POINTER, POINTER, INT64, INT64, POINTER, INT)
+
+@dataclass(frozen=True, eq=False)
+class _Origin:
+    """The matrix that a block is a view of, and which of its rows or columns."""
+
+    axis: Literal["rows", "columns"]
+    whole: Adjacency
+    start: int
+    stop: int
+
+
+@dataclass(eq=False)
+class _Derived:
+    """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
+
+    Attributes:
+        origin: where the matrix is a view of another.
+        transpose: the transposed matrix.
+        original: the matrix that has this one as its transpose. The reference is weak, since a cycle would keep large
+            arrays until the garbage collector's next full pass.
+        make_transpose: a shorter way to the transpose than sorting; dropped when it was used, since it holds arrays.
+        entries: how many entries there are.
+        edge_index: int64 [2, entries].
+        read: the columns that have entries (None: all), and their rows of the transpose.
+        positions: the positions of a transpose as int64.
+        values, inverse_counts, csr: by type.
+    """
+
+    origin: _Origin | None = None
+    transpose: Adjacency | None = None
+    original: weakref.ref[Adjacency] | None = None
+    make_transpose: Callable[[], Adjacency] | None = None
+    entries: int | None = None
+    edge_index: Tensor | None = None
+    read: tuple[Tensor | None, Adjacency] | None = None
+    positions: Tensor | None = None
+    values: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    def arrays(self) -> list[Tensor]:
+        """List the tensors that are kept, those of the transpose excepted."""
+        arrays = [array for array in (self.edge_index, self.positions) if array is not None]
+        arrays += [*self.values.values(), *self.inverse_counts.values()]
+        for matrix in self.csr.values():
+            arrays += [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
+        return arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +92,8 @@ class Adjacency:
     column_base: int = 0
     self_start: int = 0
     positions: Tensor | None = None
-    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+    # not among the arguments, so that `replace` begins with nothing derived
+    _derived: _Derived = field(default_factory=_Derived, init=False, repr=False)
 
     @classmethod
     def from_csr(
@@ -61,17 +105,17 @@ class Adjacency:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Count the rows."""
         return self.starts.numel()
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
+        """Give the numbers of rows and columns."""
         return self.rows, self.columns
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays live."""
+        """Give the device on which the arrays live."""
         return self.indices.device
 
     @property
@@ -81,12 +125,10 @@ class Adjacency:
 
     @property
     def entries(self) -> int:
-        """How many entries the block has."""
-        found = self._cache.get("entries")
-        if not isinstance(found, int):
-            found = int((self.ends - self.starts).sum())
-            self._cache["entries"] = found
-        return found
+        """Count the entries of the block."""
+        if self._derived.entries is None:
+            self._derived.entries = int((self.ends - self.starts).sum())
+        return self._derived.entries
 
     @property
     def memory_bytes(self) -> int:
@@ -96,26 +138,24 @@ class Adjacency:
         return sum(seen.values())
 
     def _count_bytes(self, seen: dict[int, int]) -> None:
-        cached = (item for item in self._cache.values() if isinstance(item, Tensor))
-        for array in (self.starts, self.ends, self.indices, self.values, self.positions, *cached):
+        derived = self._derived
+        for array in (self.starts, self.ends, self.indices, self.values, self.positions, *derived.arrays()):
             if array is not None:
                 storage = array.untyped_storage()
                 seen[storage.data_ptr()] = storage.nbytes()
-        found = self._cache.get("transpose")
-        if isinstance(found, Adjacency):
-            found._count_bytes(seen)
+        if derived.transpose is not None:
+            derived.transpose._count_bytes(seen)
 
     def rows_between(self, start: int, stop: int) -> Adjacency:
-        """Rows start..stop-1, as a view."""
+        """Give the rows start..stop-1 as a view."""
         _check_range("rows", start, stop, self.rows)
         block = replace(
             self,
             starts=self.starts[start:stop],
             ends=self.ends[start:stop],
             self_start=self.self_start + start,
-            _cache={},
         )
-        block._cache["origin"] = ("rows", self, start, stop)
+        block._derived.origin = _Origin("rows", self, start, stop)
         return block
 
     def columns_between(self, start: int, stop: int) -> Adjacency:
@@ -123,14 +163,13 @@ class Adjacency:
         _check_range("columns", start, stop, self.columns)
         block = replace(
             self,
-            starts=_lower_bound(self.indices, self.starts, self.ends, start + self.column_base),
-            ends=_lower_bound(self.indices, self.starts, self.ends, stop + self.column_base),
+            starts=csr.lower_bound(self.indices, self.starts, self.ends, start + self.column_base),
+            ends=csr.lower_bound(self.indices, self.starts, self.ends, stop + self.column_base),
             columns=stop - start,
             column_base=self.column_base + start,
             self_start=self.self_start - start,
-            _cache={},
         )
-        block._cache["origin"] = ("columns", self, start, stop)
+        block._derived.origin = _Origin("columns", self, start, stop)
         return block
 
     def transpose(self, *, positions: bool = False) -> Adjacency:
@@ -140,38 +179,62 @@ class Adjacency:
         shares its arrays with its transpose; such a one, and one whose maker knows a shorter way to its transpose (see
         `with_transpose`), have positions only where they are asked for.
         """
-        found = self._cache.get("transpose")
-        if isinstance(found, weakref.ref):
-            found = found()
-        if isinstance(found, Adjacency) and (found.positions is not None or not positions):
-            return found
-        origin, known = self._cache.get("origin"), self._cache.get("turn")
-        if isinstance(origin, tuple):
-            kind, whole, start, stop = origin
-            turned: Adjacency = whole.transpose(positions=positions)
-            result = turned.columns_between(start, stop) if kind == "rows" else turned.rows_between(start, stop)
-        elif callable(known) and not positions:
-            result = known()
+        derived, transpose = self._derived, self._existing_transpose()
+        if transpose is not None and (transpose.positions is not None or not positions):
+            return transpose
+        origin = derived.origin
+        if origin is not None:
+            whole = origin.whole.transpose(positions=positions)
+            between = whole.columns_between if origin.axis == "rows" else whole.rows_between
+            result = between(origin.start, origin.stop)
+        elif derived.make_transpose is not None and not positions:
+            result = derived.make_transpose()
         else:
-            result = _transpose(self)
+            result = self._turned()
             if not positions and _equal(result, self):
-                result = replace(self, self_start=-self.self_start, positions=None, _cache={})
-        self._cache["transpose"] = result
-        self._cache.pop("turn", None)  # it holds arrays, and is not needed again
-        # Weak, since a cycle would keep large arrays until the garbage collector's next full pass.
-        result._cache["transpose"] = weakref.ref(self)
+                result = replace(self, self_start=-self.self_start, positions=None)
+        self._join(result)
+        derived.make_transpose = None
         return result
+
+    def _existing_transpose(self) -> Adjacency | None:
+        """Give the transpose if it is there already."""
+        derived = self._derived
+        if derived.transpose is None and derived.original is not None:
+            return derived.original()
+        return derived.transpose
+
+    def _join(self, transpose: Adjacency) -> None:
+        """Let the two matrices know each other as transposes."""
+        self._derived.transpose = transpose
+        transpose._derived.transpose, transpose._derived.original = None, weakref.ref(self)
+
+    def _turned(self) -> Adjacency:
+        """Sort the entries by column into a new matrix."""
+        arrays = (self.indices, self.starts, self.ends)
+        pointers, rows, positions = csr.turn(*arrays, self.columns, self.column_base, self.entries)
+        values = None if self.values is None else self.values[positions]
+        return Adjacency(
+            pointers[:-1], pointers[1:], rows, values, self.rows, self_start=-self.self_start, positions=positions
+        )
+
+    def has_transpose(self) -> bool:
+        """Tell whether the transpose is there already."""
+        return self._existing_transpose() is not None
 
     def with_transpose(self, make: Callable[[], Adjacency]) -> Adjacency:
         """This matrix, with a way to its transpose that is shorter than sorting; called at the first need."""
-        self._cache["turn"] = make
+        self._derived.make_transpose = make
         return self
 
     def as_symmetric(self) -> Adjacency:
         """This matrix, known to be symmetric with its values: the transpose has the same arrays."""
-        turned = replace(self, self_start=-self.self_start, _cache={})
-        turned._cache["transpose"] = weakref.ref(self)
-        self._cache["transpose"] = turned
+        self._join(replace(self, self_start=-self.self_start))
+        return self
+
+    def with_entries(self, entries: int) -> Adjacency:
+        """This matrix, whose number of entries is known and need not be counted."""
+        self._derived.entries = entries
         return self
 
     def is_symmetric(self) -> bool:
@@ -179,16 +242,80 @@ class Adjacency:
 
         Not told of a view: False.
         """
-        if "origin" in self._cache:
+        if self._derived.origin is not None:
             return False
         turned = self.transpose()
         return self.shape == turned.shape and self.indices.data_ptr() == turned.indices.data_ptr()
 
+    def is_known_symmetric(self) -> bool:
+        """Tell whether a transpose is there already and has the same arrays; nothing is built for the answer."""
+        turned = self._existing_transpose()
+        return turned is not None and turned.indices is self.indices and turned.values is self.values
+
+    def read_columns(self) -> tuple[Tensor | None, Adjacency]:
+        """Find the columns that the block reads (None: all), and their rows of its transpose; once."""
+        derived = self._derived
+        if derived.read is not None:
+            return derived.read
+        had_transpose = derived.transpose is not None or derived.original is not None
+        turned = self.transpose()
+        rows = torch.nonzero(turned.ends > turned.starts)[:, 0]
+        derived.read = (None, turned)
+        if rows.numel() < turned.rows:
+            derived.read = (rows, replace(turned, starts=turned.starts[rows], ends=turned.ends[rows]))
+            if not had_transpose and 2 * rows.numel() <= turned.rows:
+                # two integers for every column of the whole matrix are much for a small block
+                derived.transpose = None
+        return derived.read
+
+    def values_as(self, dtype: torch.dtype) -> Tensor | None:
+        """Give the values in the type that a kernel reads; converted once for a matrix and all its views."""
+        values = self.values
+        if values is None or (values.dtype == dtype and values.is_contiguous()):
+            return values
+        home = self
+        while home._derived.origin is not None:
+            home = home._derived.origin.whole
+        kept = home._derived.values
+        if dtype not in kept:
+            kept[dtype] = values.to(dtype).contiguous()
+        return kept[dtype]
+
+    def inverse_counts(self, dtype: torch.dtype) -> Tensor:
+        """Give 1 / the number of entries for each row (1 for empty rows), [rows]; made once."""
+        kept = self._derived.inverse_counts
+        if dtype not in kept:
+            kept[dtype] = (self.ends - self.starts).clamp(min=1).to(dtype).reciprocal()
+        return kept[dtype]
+
+    def long_positions(self) -> Tensor:
+        """Give the `positions` of a transposed matrix as int64; made once."""
+        if self._derived.positions is None:
+            if self.positions is None:
+                raise DataError(f"{self} has no positions; take them of transpose(positions=True).")
+            self._derived.positions = self.positions.to(torch.int64).contiguous()
+        return self._derived.positions
+
+    def csr_tensor(self, dtype: torch.dtype) -> Tensor:
+        """Give the block as a sparse tensor of torch with values of that type; made once for each type."""
+        kept = self._derived.csr
+        if dtype not in kept:
+            plain = self.compact()
+            values = plain.values
+            if values is None:
+                values = torch.ones(plain.indices.numel(), device=plain.device)
+            index = torch.int32 if plain.indices.numel() < 2**31 else torch.int64
+            pointers = torch.cat([plain.starts[:1], plain.ends]).to(index)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # "sparse CSR is in beta"
+                kept[dtype] = torch.sparse_csr_tensor(
+                    pointers, plain.indices.to(index), values.to(dtype).detach(), plain.shape
+                )
+        return kept[dtype]
+
     def entry_positions(self) -> Tensor:
         """int64 [entries]: where the block's entries, row by row, stand in `indices`."""
-        lengths = self.ends - self.starts
-        offsets = torch.cumsum(lengths, 0) - lengths
-        return torch.repeat_interleave(self.starts - offsets, lengths) + torch.arange(self.entries, device=self.device)
+        return csr.entry_positions(self.starts, self.ends, self.entries)
 
     def is_plain(self) -> bool:
         """Whether the entries lie one after the other from position 0 and columns are `indices` themselves."""
@@ -221,13 +348,10 @@ class Adjacency:
     def edge_index(self) -> Tensor:
         """int64 [2, entries], as PyG's layers read it: row 0 the column (source) and row 1 the row (target) of each
         entry, both numbered from 0 within the block. Made once."""
-        found = self._cache.get("edge_index")
-        if isinstance(found, Tensor):
-            return found
-        row, column = self.coordinates()
-        result = torch.stack([column, row])
-        self._cache["edge_index"] = result
-        return result
+        if self._derived.edge_index is None:
+            row, column = self.coordinates()
+            self._derived.edge_index = torch.stack([column, row])
+        return self._derived.edge_index
 
     def coordinates(self) -> tuple[Tensor, Tensor]:
         """The row and the column of each entry, row by row: int64 [entries] both, numbered from 0 within the block."""
@@ -272,11 +396,11 @@ class Adjacency:
 
     def with_values(self, values: Tensor | None) -> Adjacency:
         """The same entries with other values (laid out like `indices`). A transpose that exists is not built again."""
-        result = replace(self, values=values, _cache={})
-        turned = self._cache.get("transpose")
-        if isinstance(turned, Adjacency) and turned.positions is not None:
+        result = replace(self, values=values)
+        turned = self._derived.transpose
+        if turned is not None and turned.positions is not None:
             moved = None if values is None else values[turned.positions.long()]
-            result._cache["transpose"] = replace(turned, values=moved, _cache={"transpose": weakref.ref(result)})
+            result._join(replace(turned, values=moved))
         return result
 
     def dense(self) -> Tensor:
@@ -296,30 +420,6 @@ def _check_range(what: str, start: int, stop: int, size: int) -> None:
         raise DataError(f"The range of {what} {start}..{stop} does not lie within 0..{size}.")
 
 
-def _lower_bound(indices: Tensor, starts: Tensor, ends: Tensor, bound: int) -> Tensor:
-    """For each row the first position whose index is not below `bound`."""
-    if available() and indices.device.type == "cpu":
-        starts, ends = starts.contiguous(), ends.contiguous()
-        out = torch.empty_like(starts)
-        _LOWER_BOUND(
-            *(indices.data_ptr(), starts.data_ptr(), ends.data_ptr(), starts.numel(), bound, out.data_ptr(), threads())
-        )
-        return out
-    return _lower_bound_torch(indices, starts, ends, bound)
-
-
-def _lower_bound_torch(indices: Tensor, starts: Tensor, ends: Tensor, bound: int) -> Tensor:
-    """Binary search in all rows at once."""
-    low, high = starts.clone(), ends.clone()
-    while bool((low < high).any()):
-        middle = (low + high) >> 1
-        active = low < high
-        below = active & (indices[middle.clamp(max=max(indices.numel() - 1, 0))] < bound)
-        low = torch.where(below, middle + 1, low)
-        high = torch.where(active & ~below, middle, high)
-    return low
-
-
 def _equal(turned: Adjacency, matrix: Adjacency) -> bool:
     """Whether a new transpose has the very arrays of the matrix."""
     if matrix.rows != matrix.columns or not matrix.is_plain() or not torch.equal(turned.starts, matrix.starts):
@@ -327,52 +427,3 @@ def _equal(turned: Adjacency, matrix: Adjacency) -> bool:
     if not torch.equal(turned.indices, matrix.indices):
         return False
     return matrix.values is None or (turned.values is not None and torch.equal(turned.values, matrix.values))
-
-
-def _transpose(matrix: Adjacency) -> Adjacency:
-    """Counting sort by column; within a column the rows stay ascending."""
-    small = matrix.indices.numel() < 2**31 and matrix.rows > 0 and matrix.columns > 0
-    if available() and matrix.device.type == "cpu" and small:
-        return _transpose_native(matrix)
-    return _transpose_torch(matrix)
-
-
-def _transpose_native(matrix: Adjacency) -> Adjacency:
-    entries = matrix.entries
-    starts, ends, indices = matrix.starts.contiguous(), matrix.ends.contiguous(), matrix.indices.contiguous()
-    keys, load = torch.empty(entries, dtype=torch.int64), torch.empty(entries, dtype=torch.int32)
-    pointers = torch.empty(matrix.columns + 1, dtype=torch.int64)
-    rows, positions = torch.empty(entries, dtype=torch.int32), torch.empty(entries, dtype=torch.int32)
-    failed = _TRANSPOSE(
-        *(starts.data_ptr(), ends.data_ptr(), indices.data_ptr()),
-        *(matrix.column_base, matrix.rows, matrix.columns, entries, keys.data_ptr(), load.data_ptr()),
-        *(pointers.data_ptr(), rows.data_ptr(), positions.data_ptr(), threads()),
-    )
-    if failed:
-        raise TrisectError(f"There is not enough memory to transpose a matrix of {entries} entries.")
-    del keys, load
-    values = None if matrix.values is None else matrix.values[positions]
-    return Adjacency(
-        pointers[:-1], pointers[1:], rows, values, matrix.rows, self_start=-matrix.self_start, positions=positions
-    )
-
-
-def _transpose_torch(matrix: Adjacency) -> Adjacency:
-    device = matrix.device
-    lengths = matrix.ends - matrix.starts
-    row_of = torch.repeat_interleave(torch.arange(matrix.rows, device=device), lengths)
-    entry = matrix.entry_positions()
-    column = matrix.indices[entry].to(torch.int64) - matrix.column_base
-    order = torch.argsort(column, stable=True)
-    entry = entry[order]
-    pointers = torch.zeros(matrix.columns + 1, dtype=torch.int64, device=device)
-    pointers[1:] = torch.cumsum(torch.bincount(column, minlength=matrix.columns), 0)
-    return Adjacency(
-        starts=pointers[:-1],
-        ends=pointers[1:],
-        indices=row_of[order].to(torch.int32),
-        values=None if matrix.values is None else matrix.values[entry],
-        columns=matrix.rows,
-        self_start=-matrix.self_start,
-        positions=entry.to(torch.int32) if matrix.indices.numel() < 2**31 else entry,
-    )

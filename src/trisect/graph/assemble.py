@@ -49,7 +49,7 @@ class Edges:
 
     @property
     def stop(self) -> int:
-        """One past the last edge."""
+        """Give the position one past the last edge."""
         return self.src.numel() if self.last < 0 else self.last
 
 

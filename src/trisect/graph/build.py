@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,20 @@ from trisect.graph.check import check_finite, check_index, index_array, vertex_c
 from trisect.native.library import FLOAT, INT, INT64, POINTER, Kernel, available, threads
 
 Normalisation = Literal["symmetric", "row", "none"]
+
+
+class MatrixForm(Protocol):
+    """How a model wants its matrices: what they are divided by, and whether vertices read themselves."""
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """What rows or entries are divided by."""
+
+    @property
+    def self_loops(self) -> bool:
+        """Whether every vertex reads itself."""
+
+
 NORMALISATIONS: tuple[str, ...] = ("symmetric", "row", "none")
 
 _LOOP_LENGTHS = Kernel("trisect_loop_lengths", POINTER, POINTER, POINTER, INT64, INT64, POINTER, INT)
@@ -163,8 +177,8 @@ def symmetrise(adjacency: Adjacency, reduce: Literal["sum", "max"] = "sum") -> A
     keys = fro * matrix.columns + to  # ascending, since rows and columns are
     values = torch.full((keys.numel(),), -torch.inf, dtype=matrix.dtype, device=matrix.device)
     for row, column in ((target, source), (source, target)):
-        place = torch.searchsorted(keys, row * matrix.columns + column)
-        values.scatter_reduce_(0, place, matrix.values, "amax")
+        position = torch.searchsorted(keys, row * matrix.columns + column)
+        values.scatter_reduce_(0, position, matrix.values, "amax")
     return result.with_values(values)
 
 

@@ -23,39 +23,39 @@ def as_tensor(name: str, array: Any) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()
     try:
-        found = np.asarray(array)
+        numbers = np.asarray(array)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is not an array of numbers ({error}).") from error
-    if found.dtype.kind == "u" and found.dtype.itemsize > 1:
-        if found.size and int(found.max()) >= 2**63:
-            raise DataError(f"{name} holds {found.max()}, which no vertex can have; ids must be below 2^31.")
-        found = found.astype(np.int64)
-    if found.dtype.kind not in "biuf":
-        raise DataError(f"{name} holds {found.dtype} values; give numbers.")
-    if not found.dtype.isnative:
-        found = found.astype(found.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in found.strides):
-        found = found.copy()
+    if numbers.dtype.kind == "u" and numbers.dtype.itemsize > 1:
+        if numbers.size and int(numbers.max()) >= 2**63:
+            raise DataError(f"{name} holds {numbers.max()}, which no vertex can have; ids must be below 2^31.")
+        numbers = numbers.astype(np.int64)
+    if numbers.dtype.kind not in "biuf":
+        raise DataError(f"{name} holds {numbers.dtype} values; give numbers.")
+    if not numbers.dtype.isnative:
+        numbers = numbers.astype(numbers.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in numbers.strides):
+        numbers = numbers.copy()
     with warnings.catch_warnings():
         # torch warns on read-only memory (a memory map), which nothing here writes to
         warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(found)
+        return torch.from_numpy(numbers)
 
 
 def index_array(name: str, array: Any) -> Tensor:
     """One dimension of int32 or int64, checked to be integers."""
-    found = as_tensor(name, array)
-    if found.dim() != 1:
-        raise DataError(f"{name} has the shape {list(found.shape)}; give one dimension.")
-    if found.numel() == 0 and not isinstance(array, (Tensor, np.ndarray)):
-        return found.to(torch.int64)
-    if found.dtype == torch.bool or found.dtype.is_floating_point or found.dtype.is_complex:
-        raise DataError(f"{name} holds {str(found.dtype).removeprefix('torch.')} values; vertex ids must be integers.")
-    return found.contiguous() if found.dtype in (torch.int32, torch.int64) else found.to(torch.int32)
+    index = as_tensor(name, array)
+    if index.dim() != 1:
+        raise DataError(f"{name} has the shape {list(index.shape)}; give one dimension.")
+    if index.numel() == 0 and not isinstance(array, (Tensor, np.ndarray)):
+        return index.to(torch.int64)
+    if index.dtype == torch.bool or index.dtype.is_floating_point or index.dtype.is_complex:
+        raise DataError(f"{name} holds {str(index.dtype).removeprefix('torch.')} values; vertex ids must be integers.")
+    return index.contiguous() if index.dtype in (torch.int32, torch.int64) else index.to(torch.int32)
 
 
 def check_index(name: str, array: Tensor, bound: int) -> None:
-    """Every index lies in 0..bound-1."""
+    """Refuse an index outside 0..bound-1."""
     if available() and array.device.type == "cpu":
         position = _FIRST_OUTSIDE(array.data_ptr(), int(array.dtype == torch.int64), array.numel(), bound)
     else:
@@ -73,30 +73,30 @@ def check_index(name: str, array: Tensor, bound: int) -> None:
 
 
 def check_finite(name: str, array: Tensor) -> None:
-    """No NaN and no infinity."""
+    """Refuse NaN and infinity."""
     finite = torch.isfinite(array)
     if bool(finite.all()):
         return
-    place = (~finite).nonzero()[0].tolist()
-    raise DataError(f"{name}{place} is {float(array[tuple(place)])}; every number must be finite.")
+    position = (~finite).nonzero()[0].tolist()
+    raise DataError(f"{name}{position} is {float(array[tuple(position)])}; every number must be finite.")
 
 
 def weight_array(name: str, array: Any, length: int, dtype: torch.dtype) -> Tensor:
     """One finite weight an edge, as `dtype`."""
-    found = as_tensor(name, array)
-    if found.dim() == 2 and found.shape[1] == 1:
-        found = found[:, 0]
-    if found.dim() != 1 or found.numel() != length:
-        raise DataError(f"{name} has the shape {list(found.shape)} for {length} edges; give one weight an edge.")
-    if found.is_complex():
+    weight = as_tensor(name, array)
+    if weight.dim() == 2 and weight.shape[1] == 1:
+        weight = weight[:, 0]
+    if weight.dim() != 1 or weight.numel() != length:
+        raise DataError(f"{name} has the shape {list(weight.shape)} for {length} edges; give one weight an edge.")
+    if weight.is_complex():
         raise DataError(f"{name} holds complex values; weights must be real.")
-    found = found.to(dtype).contiguous()
-    check_finite(name, found)
-    return found
+    weight = weight.to(dtype).contiguous()
+    check_finite(name, weight)
+    return weight
 
 
 def vertex_count(vertices: int | None, *ends: Tensor) -> int:
-    """The given number of vertices, or the largest id plus one."""
+    """Give the number of vertices that was asked for, or the largest id plus one."""
     if vertices is None:
         largest = max((int(end.max()) for end in ends if end.numel()), default=-1)
         vertices = largest + 1
@@ -115,16 +115,16 @@ def vertex_count(vertices: int | None, *ends: Tensor) -> int:
 
 
 def order_array(order: Any, vertices: int) -> Tensor:
-    """int64 [vertices]: a permutation."""
-    found = index_array("order", order).long()
-    if found.numel() != vertices:
-        raise DataError(f"order has {found.numel()} entries for {vertices} vertices; give each vertex once.")
-    check_index("order", found, vertices)
-    counts = torch.bincount(found, minlength=vertices)
+    """Give the order as int64 [vertices], and refuse one that is no permutation."""
+    permutation = index_array("order", order).long()
+    if permutation.numel() != vertices:
+        raise DataError(f"order has {permutation.numel()} entries for {vertices} vertices; give each vertex once.")
+    check_index("order", permutation, vertices)
+    counts = torch.bincount(permutation, minlength=vertices)
     if bool((counts != 1).any()):
         vertex = int((counts > 1).nonzero()[0])
         raise DataError(f"order names vertex {vertex} {int(counts[vertex])} times; give each vertex once.")
-    return found
+    return permutation
 
 
 def positions_of(order: Tensor) -> Tensor:
@@ -136,27 +136,27 @@ def positions_of(order: Tensor) -> Tensor:
 
 def feature_array(name: str, array: Any, shape: tuple[int, ...]) -> Tensor:
     """float32 of `shape` + [features], finite; a copy where the memory is read-only."""
-    found = _numbers(name, array)
-    if found.shape[:-1] != shape:
+    features = _numbers(name, array)
+    if features.shape[:-1] != shape:
         wanted = ", ".join(str(size) for size in shape)
-        raise DataError(f"{name} has the shape {list(found.shape)}; it must be [{wanted}, features].")
-    found = found.to(torch.float32)
-    check_finite(name, found)
-    return found.contiguous()
+        raise DataError(f"{name} has the shape {list(features.shape)}; it must be [{wanted}, features].")
+    features = features.to(torch.float32)
+    check_finite(name, features)
+    return features.contiguous()
 
 
 def label_array(name: str, array: Any, *, widen: bool = True) -> Tensor:
     """int64 classes (-1: none; without `widen` in their own type) or float32 targets (NaN: none)."""
-    found = _numbers(name, array)
-    if found.is_floating_point():
-        found = found.to(torch.float32)
-        if bool(torch.isinf(found).any()):
+    labels = _numbers(name, array)
+    if labels.is_floating_point():
+        labels = labels.to(torch.float32)
+        if bool(torch.isinf(labels).any()):
             raise DataError(f"{name} holds an infinite target; use NaN where there is none.")
-        return found
-    found = found.long() if widen or found.dtype == torch.bool else found
-    if found.numel() and int(found.min()) < -1:
-        raise DataError(f"{name} holds the class {int(found.min())}; classes count from 0, and -1 means none.")
-    return found
+        return labels
+    labels = labels.long() if widen or labels.dtype == torch.bool else labels
+    if labels.numel() and int(labels.min()) < -1:
+        raise DataError(f"{name} holds the class {int(labels.min())}; classes count from 0, and -1 means none.")
+    return labels
 
 
 def split_masks(splits: Mapping[str, Any], vertices: int, split: int, labelled: Tensor | None) -> dict[str, Tensor]:
@@ -185,9 +185,9 @@ def split_masks(splits: Mapping[str, Any], vertices: int, split: int, labelled: 
 
 
 def _numbers(name: str, array: Any) -> Tensor:
-    found = as_tensor(name, array)
-    if found.is_complex():
+    numbers = as_tensor(name, array)
+    if numbers.is_complex():
         raise DataError(f"{name} holds complex values; give real numbers.")
     if isinstance(array, np.ndarray) and not array.flags.writeable:
-        found = found.clone()
-    return found
+        numbers = numbers.clone()
+    return numbers

@@ -47,17 +47,17 @@ class Message:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Count the bytes of all tensors."""
         return sum(array.numel() * array.element_size() for array in self.tensors.values())
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Message:
-        """The same on another device."""
+        """Give the same message on another device."""
         moved = {name: array.to(device, non_blocking=non_blocking) for name, array in self.tensors.items()}
         return replace(self, tensors=moved)
 
 
 def full_bytes(matrix: Adjacency) -> int:
-    """Of the matrix in the encoding `full`."""
+    """Count the bytes of the matrix in the encoding `full`."""
     return matrix.entries * (2 * torch.int64.itemsize + matrix.dtype.itemsize)
 
 
@@ -79,15 +79,15 @@ def difference(old: Adjacency | None, new: Adjacency, encoding: Encoding = "comp
         row, column = new.coordinates()
         return _message(encoding, new, True, index=torch.stack([row, column]), values=_values(new))
     here, there = _keys(old), _keys(new)
-    found, place = _matched(here, there)
+    matched, position = _matched(here, there)
     lost = torch.ones(here.numel(), dtype=torch.bool, device=here.device)
-    lost[place] = False
+    lost[position] = False
     return _message(
         encoding,
         new,
         False,
         removed=_pairs(here[lost], old.columns),
-        added=_pairs(there[~found], new.columns),
+        added=_pairs(there[~matched], new.columns),
         values=_values(new),
     )
 
@@ -114,9 +114,9 @@ def apply(message: Message, old: Adjacency | None = None) -> Adjacency:
         added = tensors["row"].long() * columns + tensors["column"].long()
         stays[tensors["removed"].long()] = False
     kept = here[stays]
-    place = torch.searchsorted(kept, added) + torch.arange(added.numel(), device=added.device)
+    position = torch.searchsorted(kept, added) + torch.arange(added.numel(), device=added.device)
     is_new = torch.zeros(kept.numel() + added.numel(), dtype=torch.bool, device=here.device)
-    is_new[place] = True
+    is_new[position] = True
     keys = torch.empty_like(is_new, dtype=torch.int64)
     keys[is_new], keys[~is_new] = added, kept
     if message.encoding == "difference":
@@ -144,13 +144,13 @@ def _compact_whole(new: Adjacency) -> Message:
 
 def _compact(old: Adjacency, new: Adjacency) -> Message:
     here, there = _keys(old), _keys(new)
-    found, place = _matched(here, there)
+    matched, position = _matched(here, there)
     lost = torch.ones(here.numel(), dtype=torch.bool, device=here.device)
-    lost[place] = False
+    lost[position] = False
     expected = torch.ones(new.entries, dtype=new.dtype, device=new.device)
     if old.values is not None:
-        expected[found] = old.values[place].to(new.dtype)
-    row, column = _pairs(there[~found], new.columns)
+        expected[matched] = old.values[position].to(new.dtype)
+    row, column = _pairs(there[~matched], new.columns)
     return _message(
         "compact",
         new,
@@ -198,11 +198,11 @@ def _pairs(keys: Tensor, columns: int) -> Tensor:
 
 def _matched(keys: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
     """Which of `asked` are among the ascending keys, and where those stand."""
-    place = torch.searchsorted(keys, asked)
+    position = torch.searchsorted(keys, asked)
     if not keys.numel():
-        return torch.zeros_like(asked, dtype=torch.bool), place[:0]
-    found = keys[place.clamp(max=keys.numel() - 1)] == asked
-    return found, place[found]
+        return torch.zeros_like(asked, dtype=torch.bool), position[:0]
+    matched = keys[position.clamp(max=keys.numel() - 1)] == asked
+    return matched, position[matched]
 
 
 def _matrix(message: Message, keys: Tensor, values: Tensor) -> Adjacency:

@@ -18,7 +18,7 @@ Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
 
 
 def plain_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Without a pool."""
+    """Allocate a tensor without a pool."""
     return torch.empty(tuple(shape), dtype=dtype)
 
 
@@ -46,17 +46,17 @@ class RawEvents:
 
     @classmethod
     def of(cls, timeline: Timeline) -> RawEvents:
-        """All raw steps of a timeline, those before a part that `between` cut out included."""
+        """Take all raw steps of a timeline, those before a part that `between` cut out included."""
         n = timeline.vertices
         return cls(timeline.src, timeline.dst, timeline.offsets, n, n, timeline.undirected)
 
     @property
     def bits(self) -> int:
-        """Of a key row << bits | column."""
+        """Give the number of bits that a key, row << bits | column, keeps for the column."""
         return max(0, max(self.columns, self.rows if self.both else 0) - 1).bit_length()
 
     def turned(self) -> RawEvents:
-        """Of the transposed matrix."""
+        """Give the events of the transposed matrix."""
         return replace(
             self, src=self.dst, dst=self.src, rows=self.columns, columns=self.rows, self_start=-self.self_start
         )
@@ -66,14 +66,14 @@ class RawEvents:
         first, last = int(self.offsets[step]), int(self.offsets[step + 1])
         if native and self.bring is None and available() and self.src.device.type == "cpu":
             source, target = self.src.contiguous(), self.dst.contiguous()
-            found = allocate(((2 if self.both else 1) * (last - first),), torch.int64)
+            keys = allocate(((2 if self.both else 1) * (last - first),), torch.int64)
             count = _KEYS(
                 *(source.data_ptr(), target.data_ptr(), int(source.dtype == torch.int64), first, last, int(self.both)),
-                *(self.rows, self.bits, found.data_ptr(), threads()),
+                *(self.rows, self.bits, keys.data_ptr(), threads()),
             )
             if count < 0:
                 raise TrisectError(f"There is not enough memory to sort {last - first} events.")
-            return found[:count]
+            return keys[:count]
         source, target = self.src[first:last], self.dst[first:last]
         if self.bring is not None:
             source, target = self.bring(source), self.bring(target)

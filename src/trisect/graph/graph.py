@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from trisect.data.generate import generate
+from trisect.data.ingest import Table, read_table
+from trisect.data.objects import static_from_dgl, static_from_networkx, static_from_scipy
 from trisect.data.pyg import static_from_pyg
 from trisect.data.records import Names, StaticRecord
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, adjacency_from_edges, normalise
-from trisect.graph.check import feature_array, label_array, order_array, positions_of, split_masks
+from trisect.graph.check import feature_array, index_array, label_array, order_array, positions_of, split_masks
+from trisect.graph.edge_features import Merge, edge_feature_array, merge_parallel, permuted_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,7 @@ class Graph:
         splits: `train`, `val`, `test` → bool [vertices].
         names: the user's vertex ids, in the user's order, or None where they are 0..n-1.
         order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
+        edge_x: float32 [entries of adjacency, features], in the order of its entries, or None. No layer reads it yet.
     """
 
     adjacency: Adjacency
@@ -38,6 +42,7 @@ class Graph:
     splits: dict[str, Tensor] = field(default_factory=dict)
     names: Names | None = None
     order: Tensor | None = None
+    edge_x: Tensor | None = None
 
     @classmethod
     def from_edges(
@@ -53,6 +58,8 @@ class Graph:
         splits: Mapping[str, Any] | None = None,
         split: int = 0,
         names: Names | None = None,
+        edge_x: Any = None,
+        merge: Merge = "mean",
     ) -> Graph:
         """From edges src → dst and arrays of numpy or torch, all checked.
 
@@ -61,6 +68,9 @@ class Graph:
             undirected: each edge stands for both directions.
             splits: `train`, `val`, `test` → bool [vertices] or [vertices, splits].
             split: which of several splits.
+            edge_x: [edges, features], the features of edges.
+            merge: what the features of parallel edges become: their `sum`, their `mean`, those of the `last`, or how
+                many edges there are (`count`). Weights of parallel edges are added up.
         """
         for array in (x, y):
             if vertices is None and array is not None:
@@ -74,11 +84,16 @@ class Graph:
         masks = split_masks(splits or {}, count, split, _labelled(labels))
         if names is not None and len(names) != count:
             raise DataError(f"names has {len(names)} entries for {count} vertices; give one name a vertex.")
-        return cls(adjacency, features, labels, masks, names)
+        attributes = None
+        if edge_x is not None:
+            source, target = index_array("src", src), index_array("dst", dst)
+            attributes = edge_feature_array(edge_x, source.numel())
+            attributes = merge_parallel(attributes, source, target, count, both=undirected, merge=merge)
+        return cls(adjacency, features, labels, masks, names, edge_x=attributes)
 
     @classmethod
-    def from_record(cls, record: StaticRecord, split: int = 0) -> Graph:
-        """From what a reader or a generator hands on; `split` picks one of several splits."""
+    def from_record(cls, record: StaticRecord, split: int = 0, merge: Merge = "mean") -> Graph:
+        """From what a reader or a generator hands on; `split` picks one of several; `merge` is that of `from_edges`."""
         return cls.from_edges(
             record.src,
             record.dst,
@@ -90,12 +105,47 @@ class Graph:
             splits=record.splits,
             split=split,
             names=record.names,
+            edge_x=record.edge_x,
+            merge=merge,
         )
 
     @classmethod
-    def from_pyg(cls, data: Any, split: int = 0) -> Graph:
-        """From a PyG `Data` (x, edge_index, edge_weight, y, train_mask, …)."""
-        return cls.from_record(static_from_pyg(data), split)
+    def from_table(
+        cls, frame: Any, src: str | None = None, dst: str | None = None, *, merge: Merge = "mean", **columns: Any
+    ) -> Graph:
+        """From a table of edges: of pandas, polars or Arrow, a mapping of names to arrays, or a file.
+
+        Args:
+            src, dst: the columns of the ids; by default the first and the second.
+            merge: as in `from_edges`.
+            **columns: `weight`, `edge_features`, `vertices` (a table of vertices), `id`, `label_column`, `features`,
+                `on_missing`, `undirected` and the other fields of `trisect.data.ingest.Table`.
+        """
+        record = read_table(frame, Table(src=src, dst=dst, **columns))
+        if not isinstance(record, StaticRecord):
+            raise DataError(f"time is {columns.get('time')!r}, and a graph has no times; use Timeline.from_table.")
+        return cls.from_record(record, merge=merge)
+
+    @classmethod
+    def from_pyg(cls, data: Any, split: int = 0, merge: Merge = "mean") -> Graph:
+        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, train_mask, …)."""
+        return cls.from_record(static_from_pyg(data), split, merge)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, **more: Any) -> Graph:
+        """From a sparse matrix of SciPy, whose entry (i, j) is the edge i → j; `more` as in `from_edges`."""
+        record = static_from_scipy(matrix)
+        return cls.from_edges(record.src, record.dst, record.weight, **{"vertices": record.vertices, **more})
+
+    @classmethod
+    def from_networkx(cls, graph: Any, **attributes: Any) -> Graph:
+        """From a graph of NetworkX; `weight`, `x` and `y` name attributes (see `data.objects.static_from_networkx`)."""
+        return cls.from_record(static_from_networkx(graph, **attributes))
+
+    @classmethod
+    def from_dgl(cls, graph: Any, split: int = 0, merge: Merge = "mean") -> Graph:
+        """From a homogeneous graph of DGL (see `data.objects.static_from_dgl`)."""
+        return cls.from_record(static_from_dgl(graph), split, merge)
 
     @classmethod
     def generate(cls, name: str, **options: Any) -> Graph:
@@ -107,7 +157,7 @@ class Graph:
 
     @property
     def vertices(self) -> int:
-        """How many vertices there are."""
+        """Count the vertices."""
         return self.adjacency.rows
 
     @property
@@ -117,7 +167,7 @@ class Graph:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays live."""
+        """Give the device on which the arrays live."""
         return self.adjacency.device
 
     def features(self) -> Tensor:
@@ -145,6 +195,7 @@ class Graph:
             y=None if self.y is None else self.y[order],
             splits={name: mask[order] for name, mask in self.splits.items()},
             order=order if self.order is None else self.order[order],
+            edge_x=None if self.edge_x is None else permuted_features(self.edge_x, self.adjacency, order),
         )
 
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
@@ -162,6 +213,7 @@ class Graph:
             y=None if self.y is None else self.y.to(device),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             order=None if self.order is None else self.order.to(device),
+            edge_x=None if self.edge_x is None else self.edge_x.to(device),
         )
 
     def __repr__(self) -> str:
@@ -171,15 +223,15 @@ class Graph:
 
 def permuted(adjacency: Adjacency, order: Tensor) -> Adjacency:
     """Rows and columns of a square matrix in another order (int64 [rows], checked by the caller)."""
-    place = positions_of(order).to(torch.int32)
+    position = positions_of(order).to(torch.int32)
     matrix = adjacency.compact()
-    target = torch.repeat_interleave(place, matrix.ends - matrix.starts)
-    edges = Edges(place[matrix.indices], target, matrix.values)
+    target = torch.repeat_interleave(position, matrix.ends - matrix.starts)
+    edges = Edges(position[matrix.indices], target, matrix.values)
     return Adjacency.from_csr(*assemble(edges, matrix.rows, matrix.columns, matrix.dtype), matrix.columns)
 
 
 def _labelled(y: Tensor | None) -> Tensor | None:
     if y is None:
         return None
-    known = ~y.isnan() if y.is_floating_point() else y >= 0
-    return known if known.dim() == 1 else known.any(1)
+    labelled = ~y.isnan() if y.is_floating_point() else y >= 0
+    return labelled if labelled.dim() == 1 else labelled.any(1)

@@ -75,12 +75,12 @@ class SlidingWindow:
         """The matrix of a step (counted over all raw steps), with its own values or in a form that is given."""
         with self._lock:
             asked = self._form(step) if form is None else form
-            found = self._move(step, asked)
-            if found is None:
-                found = self._window.matrix(asked)
+            matrix = self._move(step, asked)
+            if matrix is None:
+                matrix = self._window.matrix(asked)
             if form is None:
-                self._give_transpose(found, step)
-            return found
+                self._give_transpose(matrix, step)
+            return matrix
 
     def _form(self, step: int) -> Form:
         factors = self.smoothing.coefficients(step)
@@ -95,18 +95,18 @@ class SlidingWindow:
         if max(len(enter), len(leave)) > max(1, len(wanted) // 3):
             enter, leave = self._refill(wanted), []
         self._held = range(0)  # until it is done: a failure must not leave half a window
-        found = None
+        matrix = None
         changes = list(zip_longest(enter, leave))
         for number, (comes, goes) in enumerate(changes, start=1):
             none = torch.empty(0, dtype=torch.int64, device=self.device)
-            found = self._window.slide(
+            matrix = self._window.slide(
                 none if comes is None else self._sorted(comes),
                 none if goes is None else self._sorted(goes),
                 form if number == len(changes) else None,
             )
         self._held = wanted
         self._forget(wanted)
-        return found
+        return matrix
 
     def _refill(self, wanted: range) -> list[int]:
         """Start afresh, from all events at once where their matrix can be assembled; the steps that are left to add."""
@@ -125,17 +125,17 @@ class SlidingWindow:
         self._there.add(step)
 
     def _sorted(self, step: int) -> Tensor:
-        found = self._keys.get(step)
-        if found is None:
+        keys = self._keys.get(step)
+        if keys is None:
             native = self._window.native
             if self.lists is None:
-                found = self.events.keys(step, native=native, allocate=self.allocate)
+                keys = self.events.keys(step, native=native, allocate=self.allocate)
             else:
-                found = self.lists(step)
+                keys = self.lists(step)
             self._announce(step)
-            self._keys[step] = found
-            self._kept += found.numel() * found.element_size()
-        return found
+            self._keys[step] = keys
+            self._kept += keys.numel() * keys.element_size()
+        return keys
 
     def _forget(self, window: range) -> None:
         """Drop lists outside the window where they are more than may be kept."""
@@ -143,17 +143,17 @@ class SlidingWindow:
         for step in [step for step in reversed(self._keys) if step not in window]:
             if self._kept <= self.keep_bytes:
                 break
-            found = self._keys.pop(step)
-            self._kept -= found.numel() * found.element_size()
+            keys = self._keys.pop(step)
+            self._kept -= keys.numel() * keys.element_size()
         self._there = {step for step in self._there if step in window or step in self._keys}
 
-    def _give_transpose(self, found: Adjacency, step: int) -> None:
+    def _give_transpose(self, matrix: Adjacency, step: int) -> None:
         """A way to the transpose: itself where it is symmetric, otherwise a second window over turned events."""
         scales = self._window.scales
         if self.events.both and self.normalisation != "row":
-            found.as_symmetric()
+            matrix.as_symmetric()
         elif scales is not None:
-            found.with_transpose(_Turn(self, step, scales))
+            matrix.with_transpose(_Turn(self, step, scales))
 
     def _transposed(self, step: int, scales: tuple[Tensor | None, Tensor | None]) -> Adjacency:
         with self._lock:

@@ -34,7 +34,7 @@ class OnDemand(Sequence[Adjacency]):
                 raise DataError(f"Snapshots are sliced one after the other, not with a stride of {steps.step}.")
             return Steps(steps, self.at)
         if not -len(self) <= step < len(self):
-            raise IndexError(f"snapshot {step} of {len(self)}")
+            raise IndexError(f"There is no snapshot {step}; there are {len(self)}, counted from 0.")
         return self.at(step % len(self))
 
     def __iter__(self) -> Iterator[Adjacency]:
@@ -51,7 +51,7 @@ class Steps(OnDemand):
         return len(self._steps)
 
     def at(self, step: int) -> Adjacency:
-        """Made, or found where the maker keeps it."""
+        """Give the snapshot, made now or kept by its maker."""
         return self._make(self._steps[step])
 
 
@@ -76,12 +76,12 @@ class Snapshots(OnDemand):
         return self.timeline.steps
 
     def at(self, step: int) -> Adjacency:
-        """Made, or kept from before."""
-        found = self._kept.get(step)
-        if found is None:
-            found = self.timeline.snapshot(step, self.normalisation, self_loops=self.self_loops, dtype=self.dtype)
-            size = 2 * found.memory_bytes
+        """Give the snapshot, made now or kept from before."""
+        matrix = self._kept.get(step)
+        if matrix is None:
+            matrix = self.timeline.snapshot(step, self.normalisation, self_loops=self.self_loops, dtype=self.dtype)
+            size = 2 * matrix.memory_bytes
             if size <= self._left:
                 self._left -= size
-                self._kept[step] = found
-        return found
+                self._kept[step] = matrix
+        return matrix

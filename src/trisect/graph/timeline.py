@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trisect.data.generate import generate
+from trisect.data.ingest import Table, read_table
 from trisect.data.periods import Period, numbers_of, offsets_of, steps_of
 from trisect.data.pyg import timeline_from_pyg
 from trisect.data.records import Names, TimelineRecord
@@ -30,6 +31,7 @@ from trisect.graph.check import (
     vertex_count,
     weight_array,
 )
+from trisect.graph.edge_features import Merge, edge_feature_array, merge_parallel
 from trisect.graph.smoothing import Smoothing
 from trisect.graph.snapshots import Snapshots
 
@@ -52,6 +54,7 @@ class Timeline:
         edge_y: integers [events], classes of events (-1: none), or None.
         splits: `train`, `val`, `test` → bool [vertices].
         names, order: as in `Graph`.
+        edge_x: float32 [events, features], the features of events, or None. No layer reads it yet.
     """
 
     vertices: int
@@ -69,6 +72,7 @@ class Timeline:
     order: Tensor | None = None
     first: int = 0
     steps: int = 0
+    edge_x: Tensor | None = None
 
     @classmethod
     def from_arrays(
@@ -87,6 +91,7 @@ class Timeline:
         splits: Mapping[str, Any] | None = None,
         split: int = 0,
         names: Names | None = None,
+        edge_x: Any = None,
     ) -> Timeline:
         """From events sorted by step, all checked; see the attributes."""
         source, target, cuts = index_array("src", src), index_array("dst", dst), index_array("offsets", offsets).long()
@@ -134,6 +139,7 @@ class Timeline:
             splits=split_masks(splits or {}, n, split, _labelled(labels, steps, n)),
             names=names,
             steps=steps,
+            edge_x=None if edge_x is None else edge_feature_array(edge_x, count),
         )
 
     @classmethod
@@ -155,7 +161,36 @@ class Timeline:
             splits=record.splits,
             split=split,
             names=record.names,
+            edge_x=record.edge_x,
         )
+
+    @classmethod
+    def from_table(
+        cls,
+        frame: Any,
+        src: str | None = None,
+        dst: str | None = None,
+        time: str = "time",
+        *,
+        period: Period | timedelta | np.timedelta64 | None = None,
+        smoothing: SmoothingLike = None,
+        **columns: Any,
+    ) -> Timeline:
+        """From a table of events: of pandas, polars or Arrow, a mapping of names to arrays, or a file.
+
+        Args:
+            src, dst: the columns of the ids; by default the first and the second.
+            time: the column of times: numbers, datetimes with or without a zone, or ISO text.
+            period: the length of a step, such as `"1d"`, or a number in the unit of times that are numbers.
+            **columns: `weight`, `edge_features`, `edge_label`, `vertices` (a table of vertices), `id`, `label_column`,
+                `features`, `vertex_time`, `on_missing` and the other fields of `trisect.data.ingest.Table`.
+        """
+        if isinstance(period, (timedelta, np.timedelta64)):
+            period = f"{float(np.timedelta64(period) / np.timedelta64(1, 'us')) / 1e6:f}s"
+        record = read_table(frame, Table(src=src, dst=dst, time=time, period=period, **columns))
+        if not isinstance(record, TimelineRecord):
+            raise DataError("internal error: a table with times was read as one graph.")
+        return cls.from_record(record, smoothing=smoothing)
 
     @classmethod
     def generate(cls, name: str, *, smoothing: SmoothingLike = None, **options: Any) -> Timeline:
@@ -183,11 +218,12 @@ class Timeline:
         splits: Mapping[str, Any] | None = None,
         split: int = 0,
         names: Names | None = None,
+        edge_x: Any = None,
     ) -> Timeline:
         """From events in any order: the step of an event is floor((time - earliest) / period); empty steps stay.
 
         Args:
-            time: numbers, or datetime64.
+            time: numbers, or datetimes: datetime64, with a zone, or ISO text (without a zone they count as UTC).
             period: a number in the unit of `time` (seconds for datetime64), or `"1d"`, `"12h"`, `"30min"`, `"1w"`
                 (numbers in `time` are then seconds), or a time difference.
         """
@@ -216,6 +252,7 @@ class Timeline:
             splits=splits,
             split=split,
             names=names,
+            edge_x=None if edge_x is None else _taken(edge_feature_array(edge_x, len(times)), order),
         )
 
     @classmethod
@@ -228,7 +265,8 @@ class Timeline:
             raise DataError("The list of snapshots is empty; give one object for each step.")
         if all(hasattr(item, "edge_index") for item in items):
             record = timeline_from_pyg(items)
-            given = {"weight": record.weight, "x": record.x, "y": record.y, "vertices": vertices or record.vertices}
+            given = {name: getattr(record, name) for name in ("weight", "x", "y", "edge_x")}
+            given["vertices"] = vertices or record.vertices
             return cls.from_arrays(record.src, record.dst, record.offsets, smoothing=smoothing, **{**given, **more})
         ends: list[tuple[Tensor, Tensor]] = []
         for step, item in enumerate(items):
@@ -253,8 +291,13 @@ class Timeline:
     @property
     def memory_bytes(self) -> int:
         """Bytes of all arrays, those outside a part that `between` cut out included."""
-        arrays = (self.src, self.dst, self.offsets, self.weight, self.x, self.y, self.edge_y, self.order)
+        events = (self.src, self.dst, self.offsets, self.weight, self.edge_x, self.edge_y)
+        arrays = (*events, self.x, self.y, self.order)
         return sum(array.untyped_storage().nbytes() for array in arrays if array is not None)
+
+    def event_counts(self) -> Tensor:
+        """How many raw events each step has, int64 [steps]."""
+        return self.offsets[self.first : self.first + self.steps + 1].diff()
 
     def events(self, step: int) -> tuple[Tensor, Tensor]:
         """(src, dst) of the raw events of one step, int32 views."""
@@ -264,6 +307,26 @@ class Timeline:
     def event_weights(self, step: int) -> Tensor | None:
         """The weights of one step's raw events, a view, or None."""
         return None if self.weight is None else self.weight[self._stretch(step)]
+
+    def event_features(self, step: int) -> Tensor:
+        """The features of one step's raw events, float32 [events, features], a view."""
+        if self.edge_x is None:
+            raise DataError("The events have no features; give edge_x.")
+        return self.edge_x[self._stretch(step)]
+
+    def edge_features(self, step: int, merge: Merge = "mean") -> Tensor:
+        """The features of the entries of `snapshot(step)`, float32 [entries, features].
+
+        Args:
+            merge: what the features of events between the same vertices become, those of the steps that smoothing
+                gathers included: `sum`, `mean`, `last`, or `count`, how many there are.
+        """
+        if self.edge_x is None:
+            raise DataError("The events have no features; give edge_x.")
+        now = self._absolute(step)
+        stretch = slice(int(self.offsets[self.smoothing.first_step(now)]), int(self.offsets[now + 1]))
+        ends = self.src[stretch], self.dst[stretch]
+        return merge_parallel(self.edge_x[stretch], *ends, self.vertices, both=self.undirected, merge=merge)
 
     def event_labels(self, step: int) -> Tensor:
         """The classes of one step's raw events, int64."""
@@ -390,7 +453,7 @@ class Timeline:
         """The same timeline on another device (the offsets stay on the CPU)."""
         if torch.device(device) == self.device:
             return self
-        names = ("src", "dst", "weight", "x", "y", "edge_y", "order")
+        names = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order")
         arrays = {name: getattr(self, name) for name in names}
         moved: dict[str, Any] = {name: None if array is None else array.to(device) for name, array in arrays.items()}
         return replace(self, **moved, splits={name: mask.to(device) for name, mask in self.splits.items()})

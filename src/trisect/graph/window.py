@@ -83,7 +83,7 @@ class Window:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all events."""
+        """Forget all events of the window."""
         row = torch.arange(self.rows, device=self.device)
         own = row + self.self_start
         has = (own >= 0) & (own < self.columns) if self.self_loops else torch.zeros_like(row, dtype=torch.bool)
@@ -132,15 +132,17 @@ class Window:
         if self._changes.numel() < room:
             self._changes = torch.empty(room + room // 8, dtype=torch.int64)
         made = torch.empty(self.rows // 1024 + 1, dtype=torch.int64)
-        found = (self._changes.data_ptr(), made.data_ptr())
+        changes = (self._changes.data_ptr(), made.data_ptr())
         pointers = self._allocate((self.rows + 1,), torch.int64)
         pointers[0] = 0
         repeated = ctypes.c_int64(self.repeated)
         lengths = pointers.data_ptr() + pointers.element_size()
         kept = (int(self.self_loops), self.self_start, lengths, self.degrees.data_ptr(), ctypes.addressof(repeated))
-        if _COUNT(*state, *kept, *found, threads()):
+        if _COUNT(*state, *kept, *changes, threads()):
             self.clear()
-            raise TrisectError("An edge leaves a window that does not hold it.")
+            raise TrisectError(
+                "An edge leaves a window that does not hold it; slide the window over consecutive steps."
+            )
         torch.cumsum(pointers, 0, out=pointers)
         entries = int(pointers[-1])
         self.repeated = repeated.value
@@ -149,7 +151,7 @@ class Window:
         fused = form is not None and not self._scaled_later(form) and self._valued(form)
         values = self._allocate((entries,), form.dtype) if form is not None and fused else None
         _WRITE(
-            *(*state, *found),
+            *(*state, *changes),
             *(pointers.data_ptr(), indices.data_ptr(), counts.data_ptr(), pointer(left), pointer(right)),
             1.0 if form is None or form.unit is None else form.unit,
             pointer(values),
@@ -163,7 +165,7 @@ class Window:
         return self._adjacency(values, (left, right)) if fused else self.matrix(form)
 
     def matrix(self, form: Form) -> Adjacency:
-        """The window as it is."""
+        """Give the matrix of the window as it stands."""
         if self._scaled_later(form):
             raw = self._adjacency(self._values(None, None, form), None)
             return normalise(raw, form.normalisation, False)
@@ -216,12 +218,11 @@ class Window:
         return (scale * (counts + (counts == 0))).to(form.dtype)
 
     def _adjacency(self, values: Tensor | None, scales: tuple[Tensor | None, Tensor | None] | None) -> Adjacency:
-        found = Adjacency(
+        self.scales = scales
+        matrix = Adjacency(
             self.pointers[:-1], self.pointers[1:], self.indices, values, self.columns, self_start=self.self_start
         )
-        found._cache["entries"] = self.indices.numel()
-        self.scales = scales
-        return found
+        return matrix.with_entries(self.indices.numel())
 
     def _room(self, entries: int) -> Tensor:
         """The counts of the window before, or more where that is too small; nobody else reads them."""
@@ -239,7 +240,9 @@ class Window:
         counts = torch.zeros_like(keys).index_add_(0, which, torch.cat(change))
         if bool((counts < 0).any()):
             self.clear()
-            raise TrisectError("An edge leaves a window that does not hold it.")
+            raise TrisectError(
+                "An edge leaves a window that does not hold it; slide the window over consecutive steps."
+            )
         row, column = keys >> self.bits, keys & ((1 << self.bits) - 1)
         keep = counts > 0
         if self.self_loops:

@@ -73,8 +73,11 @@ INLINE void NAME(gather)(const struct NAME(source) *from, int64_t start, int64_t
     t += w2 * LOAD(x2 + (v) * LANES); \
     t += w3 * LOAD(x3 + (v) * LANES);
         if (vectors == 1) {
-            /* a tree, since a chain of four additions would wait for each of them */
-            VEC t = w0 * LOAD(x0), u = w2 * LOAD(x2);
+            /* A tree, since a chain of four additions would wait for each of them. Both sums begin with 0: of two
+             * products that are added, the compiler may fuse either one, and copies of this loop would differ. */
+            VEC t = {0}, u = {0};
+            t += w0 * LOAD(x0);
+            u += w2 * LOAD(x2);
             t += w1 * LOAD(x1);
             u += w3 * LOAD(x3);
             if (narrow)

@@ -122,7 +122,7 @@ class Kernel:
     def _resolve(self) -> Callable[..., Any]:
         library = kernels()
         if library is None:
-            raise RuntimeError(f"{self.name} was called without the native library; test available() first")
+            raise RuntimeError(f"{self.name} was called without the native library; test available() first.")
         function = getattr(library, f"{self.name}_{level()}")
         function.argtypes = self._argtypes
         function.restype = self._returns

@@ -19,6 +19,7 @@ from trisect.nn.registry import NAMES, Option, build, options, recipe
 from trisect.nn.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.sage import SAGELayer
 from trisect.nn.temporal import GRU, LSTM
+from trisect.ops.message import Message
 
 __all__ = [
     "GRU",
@@ -38,6 +39,7 @@ __all__ = [
     "Layer",
     "LinearLayer",
     "MProduct",
+    "Message",
     "Model",
     "Normalisation",
     "Option",

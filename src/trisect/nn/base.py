@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, Protocol, cast
 
@@ -20,8 +20,10 @@ from trisect.errors import ConfigError, RunError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
+from trisect.ops.memory import alias, empty
+from trisect.ops.message import Message
 from trisect.ops.recurrent import Places
-from trisect.ops.steps import Snapshots
+from trisect.ops.steps import Snapshots, joined
 
 State = tuple[Tensor, ...]
 
@@ -35,14 +37,13 @@ class Context:
         shared: for the rows that are computed, the tensors named in `Layer.reads`.
         columns: noise of the block's columns; needed only where a block is not square and the layer draws random
             numbers for its columns too: before it reads neighbours (`Layer.draws_before`), or for pairs (attention).
-        own: gives the rows of `combine`'s message that belong to the block itself, where a cut keeps them apart.
-        into: [rows, message_channels], where `prepare` may put its result, so that nobody has to copy it there.
+        into: where `prepare` ([rows, message_channels]), `combine` and `forward` ([rows, out_channels]) may put their
+            result, so that nobody has to copy it there.
     """
 
     noise: Noise | None = None
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     columns: Noise | None = None
-    own: Callable[[], Tensor] | None = None
     into: Tensor | None = None
 
 
@@ -60,8 +61,8 @@ class Layer(nn.Module):
         draws_before: whether `prepare` draws random numbers.
         preaggregates: whether `combine_aggregated` exists: all that the layer asks of its neighbours is Â·x.
         collects: whether `combine` reads its message by `ops.convolve`, `ops.convolve_dense` or the sum of
-            `ops.aggregate`, and its own rows by `own_message`, and in no other way. Then a cut need not copy the rows
-            that a chunk reads.
+            `ops.aggregate`, and its own rows by `message.of_block`, and in no other way. Then a cut need not copy the
+            rows that a chunk reads. A layer that does more reads `message.rows`, which then hold all columns.
     """
 
     in_channels: int
@@ -75,7 +76,7 @@ class Layer(nn.Module):
 
     @property
     def message_channels(self) -> int:
-        """How wide a row is that `prepare` gives."""
+        """Tell how wide a row is that `prepare` gives."""
         return self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -85,8 +86,15 @@ class Layer(nn.Module):
         """x [any rows, in_channels] → what other rows read of these rows, [same rows, message_channels]."""
         return x
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """message [columns, message_channels] and the rows' own x [rows, in_channels] → [rows, out_channels]."""
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Finish the rows of a block from what they read and what they are.
+
+        Args:
+            message: what `prepare` gave of the block's columns, [columns, message_channels].
+            x: the rows' own inputs, [rows, in_channels].
+
+        Returns: [rows, out_channels].
+        """
         raise ConfigError(
             f"{type(self).__name__} reads neighbours and has no combine; define it, or set spatial to False."
         )
@@ -99,16 +107,17 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """x [columns, in_channels] → [rows, out_channels]; the rows' own features are x[self_start:self_start+rows]."""
-        before = context
-        if self.draws_before and context.noise is not None:
+        noise = context.noise
+        if self.draws_before and noise is not None:
             if context.columns is not None:
-                before = Context(context.columns, context.shared)
+                noise = context.columns
             elif adjacency.rows != adjacency.columns:
                 raise RunError(
                     f"{self} draws random numbers for the {adjacency.columns} columns of a block of {adjacency.rows} "
                     "rows; give their noise as Context(columns=…)."
                 )
-        return self.combine(self.prepare(x, before), own_rows(x, adjacency), adjacency, context)
+        message = Message(self.prepare(x, Context(noise, context.shared)))
+        return self.combine(message, own_rows(x, adjacency), adjacency, context)
 
     def over_steps(
         self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
@@ -122,13 +131,66 @@ class Layer(nn.Module):
 
         Returns: [steps, vertices, out_channels].
         """
-        # unbind, since the gradient of xs[t] would be as large as xs for every t
-        frames = [xs] * len(contexts) if xs.dim() == 2 else xs.unbind(0)
+        frames = frames_of(xs, len(contexts))
         if aggregated is None:
-            pieces = [self(frame, snapshots[t], contexts[t]) for t, frame in enumerate(frames)]
+
+            def step(t: int, context: Context) -> Tensor:
+                result: Tensor = self(frames[t], snapshots[t], context)
+                return result
         else:
-            pieces = [self.combine_aggregated(aggregated[t], frame, contexts[t]) for t, frame in enumerate(frames)]
-        return torch.stack(pieces)
+            sums = aggregated.unbind()
+
+            def step(t: int, context: Context) -> Tensor:
+                return self.combine_aggregated(sums[t], frames[t], context)
+
+        return each_step(step, contexts, xs, self.out_channels)
+
+    def prepare_steps(self, xs: Tensor, contexts: Sequence[Context], into: Tensor | None = None) -> Tensor:
+        """Do `prepare` for each step of a timeline: all steps at once, or one by one where each draws its own numbers.
+
+        Args:
+            xs: [steps, rows, in_channels], or [rows, in_channels] for the same features in all steps.
+            contexts: one a step, each with the noise of the rows.
+            into: [steps, rows, message_channels]; the result is then there. Steps may lie at any distance.
+
+        Returns: [steps, rows, message_channels].
+        """
+        steps = len(contexts)
+        apart = bool(self.reads) or (self.draws_before and any(context.noise is not None for context in contexts))
+        if type(self).prepare is Layer.prepare:
+            message = xs if xs.dim() == 3 else xs.expand(steps, *xs.shape)
+        elif xs.dim() == 2 and not apart:
+            rows = self.prepare(xs, Context())
+            message = rows.expand(steps, *rows.shape)
+        elif apart or steps == 1 or (into is not None and not into.is_contiguous()):
+            frames = frames_of(xs, steps)
+            channels = self.message_channels
+            return each_step(lambda t, context: self.prepare(frames[t], context), contexts, xs, channels, into)
+        else:
+            flat = None if into is None else alias(into.flatten(0, 1))
+            rows = self.prepare(xs.flatten(0, 1), Context(into=flat))
+            message = rows.reshape(steps, xs.shape[1], -1)
+        return message if into is None else joined(into, [message])
+
+    def combine_steps(
+        self, messages: Sequence[Message], xs: Tensor, adjacencies: Snapshots, contexts: Sequence[Context]
+    ) -> Tensor:
+        """Do `combine` for each step of a timeline, whose results come to lie in one tensor.
+
+        Args:
+            messages: what each step's block reads, [columns of the step, message_channels].
+            xs: the rows' own inputs, [steps, rows, in_channels], or [rows, in_channels] for the same in all steps.
+            adjacencies, contexts: one of each a step.
+
+        Returns: [steps, rows, out_channels].
+        """
+        frames = frames_of(xs, len(contexts))
+        return each_step(
+            lambda t, context: self.combine(messages[t], frames[t], adjacencies[t], context),
+            contexts,
+            xs,
+            self.out_channels,
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}{self._repr_options()})"
@@ -137,14 +199,40 @@ class Layer(nn.Module):
         return ""
 
 
+def frames_of(xs: Tensor, steps: int) -> Sequence[Tensor]:
+    """List x of each step, from [steps, rows, features] or a fixed [rows, features].
+
+    The gradient of a single xs[t] would be as large as xs for every t.
+    """
+    if xs.dim() == 2:
+        return [xs] * steps
+    return [xs.squeeze(0)] if steps == 1 else xs.unbind()
+
+
+def each_step(
+    call: Callable[[int, Context], Tensor],
+    contexts: Sequence[Context],
+    xs: Tensor,
+    channels: int,
+    into: Tensor | None = None,
+) -> Tensor:
+    """Call a function for each step, let it write its result into one tensor, and give [steps, rows, channels].
+
+    One step alone is not copied: where `into` is None, its result is the whole.
+    """
+    steps = len(contexts)
+    if steps == 1 and into is None:
+        return call(0, contexts[0])[None]
+    out = empty((steps, xs.shape[-2], channels), xs.dtype, xs.device) if into is None else into
+    pieces = [call(t, replace(context, into=alias(out[t]))) for t, context in enumerate(contexts)]
+    if into is None and any(piece.dtype != out.dtype for piece in pieces):
+        return torch.stack(pieces)
+    return joined(out, pieces)
+
+
 def own_rows(x: Tensor, adjacency: Adjacency) -> Tensor:
-    """Of x [columns, …] the rows of the block itself."""
+    """Take the rows of the block itself out of x [columns, …]."""
     return x[adjacency.self_start : adjacency.self_start + adjacency.rows]
-
-
-def own_message(message: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-    """Of the message [columns, …] the rows of the block itself, by way of the context where it has them."""
-    return own_rows(message, adjacency) if context.own is None else context.own()
 
 
 Normalisation = Literal["symmetric", "row", "none"]
@@ -169,17 +257,17 @@ class Model(nn.Module):
 
     @property
     def stack(self) -> list[Layer]:
-        """The layers, as a typed list."""
+        """Give the layers as a typed list."""
         return cast("list[Layer]", list(self.layers))
 
     @property
     def in_channels(self) -> int:
-        """Width of the input."""
+        """Give the width of the input."""
         return self.stack[0].in_channels
 
     @property
     def out_channels(self) -> int:
-        """Width of the output (logits: the last layer has no activation)."""
+        """Give the width of the output (logits: the last layer has no activation)."""
         return self.stack[-1].out_channels
 
     def reset_parameters(self, seed: int) -> None:
@@ -221,7 +309,7 @@ def check_chain(layers: Sequence[Layer]) -> None:
 
 
 class HasWidths(Protocol):
-    """Anything with an input and an output width."""
+    """Anything that has an input and an output width."""
 
     in_channels: int
     out_channels: int
@@ -254,7 +342,7 @@ class Temporal(nn.Module, ABC):
 
     @abstractmethod
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """The state before the first step."""
+        """Make the state before the first step."""
 
     @abstractmethod
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:

@@ -14,6 +14,7 @@ from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Context, Layer
 from trisect.nn.initial import fill_
 from trisect.noise import Noise
+from trisect.ops.message import Message
 
 Norm = Literal["none", "layer"]
 
@@ -22,9 +23,8 @@ class Convolution(Layer):
     """A spatial layer out = dropout(activation(norm(conv(x) + bias))) [+ x].
 
     Dropout stands at the end, on the rows that are computed: its mask then needs the ids of those rows alone, the
-        aggregation
-    and all that follows fuse into one pass, and the boundary between two layers carries one tensor. (The price: the
-    input of the first layer is dropped by a layer of its own, `DropoutLayer`.)
+    aggregation and all that follows fuse into one pass, and the boundary between two layers carries one tensor. (The
+    price: the input of the first layer is dropped by a layer of its own, `DropoutLayer`.)
 
     Args:
         in_channels, out_channels: widths.
@@ -64,11 +64,11 @@ class Convolution(Layer):
 
     @property
     def message_channels(self) -> int:
-        """The narrower of the two widths."""
+        """Give the narrower of the two widths."""
         return self.out_channels if self.transform_first else self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Bias zero, norm the identity; layers draw their weights on top."""
+        """Set the bias to zero and the norm to the identity; layers draw their weights on top."""
         fill_(self.bias, 0.0)
         if self.norm is not None:
             self.norm.reset_parameters()
@@ -78,14 +78,16 @@ class Convolution(Layer):
         return self._rest(y if self.bias is None else y + self.bias, x, context, done=False)
 
     def finish_sum(
-        self, message: Tensor, adjacency: Adjacency, x: Tensor, context: Context, add: Tensor | None = None
+        self, message: Message, adjacency: Adjacency, x: Tensor, context: Context, add: Tensor | None = None
     ) -> Tensor:
         """All that follows conv(x) = Â·message + add; x [rows, in_channels] are the rows' own inputs.
 
         Shapes: message [columns, out_channels], add [rows, out_channels] → [rows, out_channels].
         """
         relu, p, noise = self._ending(context)
-        y = ops.convolve(message, adjacency, add=add, bias=self.bias, relu=relu, p=p, noise=noise)
+        y = ops.convolve(
+            message, adjacency, add=add, bias=self.bias, relu=relu, p=p, noise=noise, into=self._into(context)
+        )
         return self._rest(y, x, context, done=self._fuses)
 
     def finish_product(
@@ -96,12 +98,12 @@ class Convolution(Layer):
         Shapes: source [rows, …], weight [out_channels, …], add [rows, out_channels] → [rows, out_channels].
         """
         relu, p, noise = self._ending(context)
-        y = ops.dense(source, weight, self.bias, add=add, relu=relu, p=p, noise=noise)
+        y = ops.dense(source, weight, self.bias, add=add, relu=relu, p=p, noise=noise, into=self._into(context))
         return self._rest(y, x, context, done=self._fuses)
 
     def finish_sum_product(
         self,
-        message: Tensor,
+        message: Message,
         adjacency: Adjacency,
         weight: Tensor,
         x: Tensor,
@@ -114,25 +116,40 @@ class Convolution(Layer):
         Shapes: message [columns, …], weight [out_channels, …], add [rows, …] → [rows, out_channels].
         """
         relu, p, noise = self._ending(context)
-        y = ops.convolve_dense(message, adjacency, weight, self.bias, add=add, share=share, relu=relu, p=p, noise=noise)
+        y = ops.convolve_dense(
+            message,
+            adjacency,
+            weight,
+            self.bias,
+            add=add,
+            share=share,
+            relu=relu,
+            p=p,
+            noise=noise,
+            into=self._into(context),
+        )
         return self._rest(y, x, context, done=self._fuses)
 
     def draws(self, contexts: Sequence[Context]) -> bool:
-        """Whether the layer draws random numbers in these contexts."""
+        """Tell whether the layer draws random numbers in these contexts."""
         noisy = self.dropout > 0.0 or self.activation == "rrelu"
         return noisy and any(context.noise is not None for context in contexts)
 
     @property
     def _fuses(self) -> bool:
-        """Whether activation and dropout can be done by the kernel before them."""
+        """Tell whether the kernel before them can do activation and dropout."""
         return self.norm is None and self.activation in ("relu", "none")
 
     def _ending(self, context: Context) -> tuple[bool, float, Noise | None]:
-        """What the kernel is to do after the bias: relu, dropout and its noise."""
+        """Say what the kernel is to do after the bias: relu, dropout and its noise."""
         return (self.activation == "relu", self.dropout, context.noise) if self._fuses else (False, 0.0, None)
 
+    def _into(self, context: Context) -> Tensor | None:
+        """Give the kernel the context's memory where nothing follows the kernel."""
+        return context.into if self._fuses and not self.residual else None
+
     def _rest(self, y: Tensor, x: Tensor, context: Context, done: bool) -> Tensor:
-        """What comes after the bias; norm, activation and dropout only where they are not done."""
+        """Do what comes after the bias; norm, activation and dropout only where they are not done."""
         if not done:
             y = y if self.norm is None else self.norm(y)
             y = activate(y, self.activation, context.noise)

@@ -26,8 +26,7 @@ class DynamicLayer(nn.Module, ABC):
     """One layer of a dynamic model.
 
     Its two halves may be called apart, since a cut may exchange data between them: `convolve` works inside one
-        snapshot,
-    `recur` along time.
+    snapshot, `recur` along time.
 
     Attributes:
         state_kind: `"vertex"`, `"window"` (see `Temporal`), or `"weight"`: the state is a weight matrix, which has no
@@ -46,7 +45,7 @@ class DynamicLayer(nn.Module, ABC):
 
     @abstractmethod
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """The state before the first step."""
+        """Make the state before the first step."""
 
     @abstractmethod
     def recur(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
@@ -105,12 +104,12 @@ class SpatialTemporal(DynamicLayer):
         self.preaggregates = spatial.preaggregates
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """The spatial part first, then the temporal."""
+        """Draw the spatial part's parameters first, then the temporal part's."""
         self.spatial.reset_parameters(generator)
         self.temporal.reset_parameters(generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Of the temporal part."""
+        """Make the state of the temporal part before the first step."""
         return self.temporal.initial_state(rows, dtype=dtype, device=device)
 
     def convolve(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
@@ -136,7 +135,7 @@ class SpatialTemporal(DynamicLayer):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """See `DynamicLayer.forward`."""
+        """Do what `DynamicLayer.forward` says."""
         steps = len(snapshots)
         contexts = [context_at(noise, first_step + t) for t in range(steps)]
         frames = [self.spatial.over_steps(xs, snapshots, contexts, aggregated)]
@@ -181,17 +180,17 @@ class DynamicModel(nn.Module):
 
     @property
     def stack(self) -> list[DynamicLayer]:
-        """The layers, as a typed list."""
+        """Give the layers as a typed list."""
         return cast("list[DynamicLayer]", list(self.layers))
 
     @property
     def in_channels(self) -> int:
-        """Width of the input."""
+        """Give the width of the input."""
         return self.stack[0].in_channels
 
     @property
     def out_channels(self) -> int:
-        """Width of the output."""
+        """Give the width of the output."""
         return self.stack[-1].out_channels if self.head is None else self.head.out_channels
 
     def reset_parameters(self, seed: int) -> None:
@@ -245,8 +244,8 @@ class DynamicModel(nn.Module):
             state = self.initial_state(rows, dtype=xs.dtype, device=xs.device)
         after = []
         for number, layer in enumerate(self.stack):
-            place = None if noise is None else noise.at(layer=number)
-            xs, left = layer(xs, snapshots, state[number], place, first_step, aggregated if number == 0 else None)
+            layer_noise = None if noise is None else noise.at(layer=number)
+            xs, left = layer(xs, snapshots, state[number], layer_noise, first_step, aggregated if number == 0 else None)
             after.append(left)
         return self.read_out(xs), tuple(after)
 

@@ -220,7 +220,7 @@ def _layer(
 
 
 def _widths(in_channels: int, out_channels: int, layers: int, hidden: int, head: bool) -> list[tuple[int, int]]:
-    """(in, out) of each layer."""
+    """List the input and the output width of each layer."""
     widths = [in_channels, *[hidden] * layers] if head else [in_channels, *[hidden] * (layers - 1), out_channels]
     return list(pairwise(widths))
 

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.activation import RRELU_MEAN, Activation, activate
-from trisect.nn.base import Context, State
+from trisect.nn.base import Context, State, each_step, frames_of
 from trisect.nn.dynamic import DynamicLayer, Snapshots, context_at
 from trisect.nn.initial import fan_in_, fill_
 from trisect.noise import Noise
+from trisect.ops.message import Message
 
 _UPDATE_BIAS = -4.0
 
@@ -67,7 +68,7 @@ class TopSummary(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Uniform ±1/sqrt(channels)."""
+        """Draw the scorer uniformly from ±1/sqrt(channels)."""
         fan_in_(self.scorer, self.scorer.numel(), generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ class Evolving(DynamicLayer):
             self.summary.reset_parameters(generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """W_0: the parameter itself, so that gradients reach it."""
+        """Give W_0, the parameter itself, so that gradients reach it."""
         return (self.weight,)
 
     def summarise(self, x: Tensor) -> Tensor:
@@ -174,16 +175,36 @@ class Evolving(DynamicLayer):
         """What neighbours read, of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
         return ops.product_steps(xs, weights) if self.out_channels <= self.in_channels else xs
 
-    def combine(self, message: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
+    def combine(self, message: Message, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
         """One snapshot, from what `prepare` gave: [columns, message_channels] → [rows, out_channels]."""
         if self.out_channels <= self.in_channels:
             return self._finish(ops.aggregate(message, adjacency), context)
         return self.convolve_aggregated(ops.aggregate(message, adjacency), context, weight)
 
+    def combine_steps(
+        self,
+        messages: Sequence[Message],
+        xs: Tensor,
+        adjacencies: Snapshots,
+        contexts: Sequence[Context],
+        weights: Tensor,
+    ) -> Tensor:
+        """Do `combine` for each step with its weight, weights [steps, in_channels, out_channels].
+
+        The other arguments, and the result, are those of `Layer.combine_steps`.
+        """
+        weight = weights.unbind()
+        return each_step(
+            lambda t, context: self.combine(messages[t], adjacencies[t], context, weight[t]),
+            contexts,
+            xs,
+            self.out_channels,
+        )
+
     def convolve(self, x: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
         """One snapshot with its weight [in_channels, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
         message = x @ weight if self.out_channels <= self.in_channels else x
-        return self.combine(message, adjacency, context, weight)
+        return self.combine(Message(message), adjacency, context, weight)
 
     def convolve_aggregated(self, aggregated: Tensor, context: Context, weight: Tensor) -> Tensor:
         """One snapshot, from Â·x [rows, in_channels]."""
@@ -201,7 +222,7 @@ class Evolving(DynamicLayer):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """See `DynamicLayer.forward`."""
+        """Do what `DynamicLayer.forward` says."""
         summaries = self.summaries(xs, len(snapshots))
         weights, after = self.recur([summaries], state, first_step)
         return self.over_steps(xs, snapshots, weights, noise, first_step, aggregated), after
@@ -231,15 +252,15 @@ class Evolving(DynamicLayer):
         draws = noise is not None and (self.dropout > 0.0 or self.activation == "rrelu")
         if xs.dim() == 3 and not draws:
             return self._all_steps(xs, snapshots, weights, aggregated)
-        frames = xs.unbind() if xs.dim() == 3 else (xs,) * steps
-        outputs = []
-        for t, weight in enumerate(weights):
-            context = context_at(noise, first_step + t)
+        contexts = [context_at(noise, first_step + t) for t in range(steps)]
+        frames, weight = frames_of(xs, steps), weights.unbind()
+
+        def step(t: int, context: Context) -> Tensor:
             if aggregated is None:
-                outputs.append(self.convolve(frames[t], snapshots[t], context, weight))
-            else:
-                outputs.append(self.convolve_aggregated(aggregated[t], context, weight))
-        return torch.stack(outputs)
+                return self.convolve(frames[t], snapshots[t], context, weight[t])
+            return self.convolve_aggregated(aggregated[t], context, weight[t])
+
+        return each_step(step, contexts, xs, self.out_channels)
 
     def _all_steps(self, xs: Tensor, snapshots: Snapshots, weights: Tensor, aggregated: Tensor | None) -> Tensor:
         """The spatial half of all steps at once, where no random numbers tell them apart."""

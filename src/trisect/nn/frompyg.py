@@ -12,6 +12,7 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Context, Layer, own_rows
+from trisect.ops.message import Message
 
 
 class FromPyG(Layer):
@@ -61,19 +62,19 @@ class FromPyG(Layer):
             reset()
             return
         seed = int(torch.randint(2**62, (1,), generator=generator))
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(device_type="cuda"):
             torch.manual_seed(seed)
             reset()
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """The convolution on the block's edges, then activation and dropout."""
         weights: dict[str, Any] = {}
         if self.edge_weight is not None:
             values = adjacency.edge_weight()
             if values is None:
-                values = message.new_ones(adjacency.entries)
-            weights[self.edge_weight] = values.to(message.dtype)
-        y = self.conv((message, x), adjacency.edge_index(), **weights)
+                values = message.rows.new_ones(adjacency.entries)
+            weights[self.edge_weight] = values.to(message.rows.dtype)
+        y = self.conv((message.rows, x), adjacency.edge_index(), **weights)
         return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
 
     @torch.no_grad()
@@ -89,9 +90,9 @@ class FromPyG(Layer):
         block = whole.rows_between(1, 3)
         buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
         try:
-            with torch.random.fork_rng():
-                all_rows = self.combine(x, x, whole, Context())
-                two_rows = self.combine(x, own_rows(x, block), block, Context())
+            with torch.random.fork_rng(device_type="cuda"):
+                all_rows = self.combine(Message(x), x, whole, Context())
+                two_rows = self.combine(Message(x), own_rows(x, block), block, Context())
         except Exception as error:
             raise ConfigError(
                 f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs "
@@ -114,12 +115,12 @@ class FromPyG(Layer):
         return f"FromPyG({self.conv})"
 
 
-def _width(conv: nn.Module, name: str, given: int | None) -> int:
+def _width(conv: nn.Module, name: str, asked: int | None) -> int:
     """The given width, or the convolution's own."""
     own = getattr(conv, name, None)
     if isinstance(own, tuple):
         own = own[0] if own and own[0] == own[-1] else None
-    width = own if given is None else given
+    width = own if asked is None else asked
     if not isinstance(width, int) or width <= 0:
         raise ConfigError(f"{conv} does not say its {name} ({own!r}); give it, as FromPyG(conv, {name}=…).")
     return width

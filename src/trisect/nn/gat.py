@@ -13,6 +13,7 @@ from trisect.nn.base import Context, own_rows
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import glorot_
 from trisect.ops.attention import attend
+from trisect.ops.message import Message
 
 
 class GATLayer(Convolution):
@@ -58,28 +59,28 @@ class GATLayer(Convolution):
 
     @property
     def transform_first(self) -> bool:
-        """The scores need W·x."""
+        """W always goes first, since the scores need W·x."""
         return True
 
     @property
     def message_channels(self) -> int:
-        """All heads, even where they are averaged afterwards."""
+        """All heads are read, even where they are averaged afterwards."""
         return self.heads * self.channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Glorot weight and attention vectors, zero bias."""
+        """Draw weight and attention vectors by Glorot's rule, and set the bias to zero."""
         super().reset_parameters(generator)
         glorot_(self.weight, generator)
         glorot_(self.att_src, generator)
         glorot_(self.att_dst, generator)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """W·x, [rows, heads·channels]."""
+        """Compute W·x, [rows, heads·channels]."""
         return functional.linear(x, self.weight)
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Scores, softmax over what a row reads, weighted sum."""
-        h = message.view(-1, self.heads, self.channels)
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Compute the scores, their softmax over what a row reads, and the weighted sum."""
+        h = message.rows.view(-1, self.heads, self.channels)
         source_score = torch.einsum("nhc,hc->nh", h, self.att_src)
         target_score = torch.einsum("nhc,hc->nh", own_rows(h, adjacency), self.att_dst)
         columns = None if context.columns is None else context.columns.vertex_ids(adjacency.columns, x.device)

@@ -15,6 +15,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import glorot_
+from trisect.ops.message import Message
 from trisect.ops.steps import Snapshots
 
 
@@ -39,29 +40,29 @@ class GCNLayer(Convolution):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Glorot weight, zero bias."""
+        """Draw the weight by Glorot's rule, and set the bias to zero."""
         super().reset_parameters(generator)
         glorot_(self.weight, generator)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """x·Wᵀ where that is not wider than x."""
+        """Compute x·Wᵀ where that is not wider than x."""
         return ops.dense(x, self.weight, into=context.into) if self.transform_first else x
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Sum over neighbours, and W if it is still to come."""
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours, and apply W if it is still to come."""
         if self.transform_first:
             return self.finish_sum(message, adjacency, x, context)
         return self.finish_sum_product(message, adjacency, self.weight, x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """From Â·x."""
+        """Finish the rows from Â·x."""
         return self.finish_product(aggregated, self.weight, x, context)
 
     def over_steps(
         self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
     ) -> Tensor:
-        """All steps at once, where no random numbers tell them apart."""
-        if xs.dim() == 2 or self.draws(contexts) or not (self._fuses and not self.residual):
+        """Compute all steps at once, where no random numbers tell them apart."""
+        if len(contexts) == 1 or xs.dim() == 2 or self.draws(contexts) or not (self._fuses and not self.residual):
             return super().over_steps(xs, snapshots, contexts, aggregated)
         steps, vertices = xs.shape[:2]
         context = Context()

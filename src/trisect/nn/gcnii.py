@@ -12,6 +12,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import fan_in_
+from trisect.ops.message import Message
 
 
 class GCN2Layer(Convolution):
@@ -41,20 +42,20 @@ class GCN2Layer(Convolution):
 
     @property
     def transform_first(self) -> bool:
-        """h0 is added between the aggregation and W."""
+        """W comes last, since h0 is added between the aggregation and W."""
         return False
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Uniform ±1/sqrt(channels), as in the authors' code."""
+        """Draw the weight uniformly from ±1/sqrt(channels), as the authors' code does."""
         super().reset_parameters(generator)
         fan_in_(self.weight, self.out_channels, generator)
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Sum over neighbours, then as from the sum."""
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours, mix in h0 and apply W."""
         return self.finish_sum_product(message, adjacency, self._mixed(x), x, context, context.shared["h0"], self.alpha)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """From Â·x."""
+        """Finish the rows from Â·x."""
         support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
         return self.finish_product(support, self._mixed(x), x, context)
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, own_message
+from trisect.nn.base import Context
 from trisect.nn.convolution import Convolution, Norm
 from trisect.nn.initial import fan_in_, fill_
+from trisect.ops.message import Message
 
 
 class GINLayer(Convolution):
@@ -61,16 +62,16 @@ class GINLayer(Convolution):
 
     @property
     def transform_first(self) -> bool:
-        """Whether W1 narrows."""
+        """Tell whether W1 narrows the rows."""
         return self.hidden_channels <= self.in_channels
 
     @property
     def message_channels(self) -> int:
-        """The narrower side of W1."""
+        """Give the narrower side of W1."""
         return min(self.hidden_channels, self.in_channels)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Weights and biases as in torch.nn.Linear, ε as given."""
+        """Draw weights and biases as torch.nn.Linear does, and set ε to its initial value."""
         super().reset_parameters(generator)
         fan_in_(self.weight1, self.in_channels, generator)
         fan_in_(self.bias1, self.in_channels, generator)
@@ -82,12 +83,12 @@ class GINLayer(Convolution):
             self.mlp_norm.reset_parameters()
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """W1·x where that is not wider than x."""
+        """Compute W1·x where that is not wider than x."""
         return ops.dense(x, self.weight1, into=context.into) if self.transform_first else x
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Sum over neighbours and the vertex itself, then the rest of the MLP."""
-        own = (1.0 + self.eps) * own_message(message, adjacency, context)
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours and the vertex itself, and do the rest of the MLP."""
+        own = (1.0 + self.eps) * message.of_block(adjacency)
         if self.transform_first:
             hidden = ops.convolve(message, adjacency, add=own, bias=self.bias1, relu=self.mlp_norm is None)
         else:
@@ -95,7 +96,7 @@ class GINLayer(Convolution):
         return self._after_first(hidden, x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """From the sum over neighbours."""
+        """Finish the rows from the sum over neighbours."""
         return self._after_first(self._first(aggregated + (1.0 + self.eps) * x), x, context)
 
     def _first(self, total: Tensor) -> Tensor:

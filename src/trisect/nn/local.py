@@ -37,7 +37,7 @@ class LinearLayer(Convolution):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Weight and bias uniform ±1/sqrt(in_channels), as torch.nn.Linear."""
+        """Draw weight and bias uniformly from ±1/sqrt(in_channels), as torch.nn.Linear does."""
         super().reset_parameters(generator)
         fan_in_(self.weight, self.in_channels, generator)
         if self.bias is not None:

@@ -42,19 +42,20 @@ class MProduct(Temporal):
         self.kind: Kind = kind
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """No frames yet: zeros."""
+        """Begin with frames of zeros, since there are none yet."""
         return (torch.zeros(self.window - 1, rows, self.out_channels, dtype=dtype, device=device),)
 
-    def matrix(self, first_step: int, steps: int) -> Tensor:
+    def matrix(self, first_step: int, steps: int, device: torch.device | None = None) -> Tensor:
         """The rows first_step .. first_step+steps-1 of M, for the frames first_step-w+1 .. ; float64 [steps,
         steps+w-1].
         """
-        lag = torch.arange(steps)[:, None] + (self.window - 1) - torch.arange(steps + self.window - 1)[None, :]
+        frame = torch.arange(steps + self.window - 1, device=device)
+        lag = frame[:steps, None] + (self.window - 1) - frame[None, :]
         band = ((lag >= 0) & (lag < self.window)).to(torch.float64)
         if self.kind == "harmonic":
             return band / (lag.clamp(min=0) + 1)
         if self.kind == "mean":
-            seen = torch.arange(first_step + 1, first_step + steps + 1).clamp(max=self.window)
+            seen = torch.arange(first_step + 1, first_step + steps + 1, device=device).clamp(max=self.window)
             return band / seen[:, None]
         return band
 
@@ -66,7 +67,7 @@ class MProduct(Temporal):
         outputs = []
         for start in range(0, steps, _STEPS):
             count = min(_STEPS, steps - start)
-            band = self.matrix(first_step + start, count).to(dtype=whole.dtype, device=whole.device)
+            band = self.matrix(first_step + start, count, whole.device).to(whole.dtype)
             read = series[start : start + count + self.window - 1]
             outputs.append((band @ read.reshape(read.shape[0], -1)).view(count, rows, channels))
         result = outputs[0] if len(outputs) == 1 else torch.cat(outputs)

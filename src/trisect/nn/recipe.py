@@ -42,7 +42,7 @@ class Recipe:
             return [make() for make in self.layers]
 
     def model(self, seed: int) -> Model:
-        """The whole model."""
+        """Make the whole model."""
         layers = [self.layer(index, seed) for index in range(len(self.layers))]
         return Model(layers, normalisation=self.normalisation, self_loops=self.self_loops)
 
@@ -78,7 +78,7 @@ class DynamicRecipe:
         return head
 
     def model(self, seed: int) -> DynamicModel:
-        """The whole model."""
+        """Make the whole model."""
         layers = [self.layer(index, seed) for index in range(len(self.layers))]
         head = self.build_head(seed)
         return DynamicModel(layers, head, normalisation=self.normalisation, self_loops=self.self_loops)

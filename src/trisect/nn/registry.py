@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from trisect.config.names import MODELS, require_names
 from trisect.errors import ConfigError, unknown
 from trisect.nn import dynamic_models, static_models
 from trisect.nn.base import Model
@@ -29,7 +30,8 @@ DYNAMIC: Mapping[str, Callable[..., DynamicRecipe]] = {
     "tm-gcn": dynamic_models.tm_gcn,
     "recurrent": dynamic_models.recurrent,
 }
-NAMES = (*STATIC, *DYNAMIC)
+NAMES = MODELS
+require_names("model", (*STATIC, *DYNAMIC), NAMES)
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,19 @@ def options(name: str) -> dict[str, Option]:
     return result
 
 
-def recipe(name: str, in_channels: int, out_channels: int, **given: Any) -> Recipe | DynamicRecipe:
+def recipe(name: str, in_channels: int, out_channels: int, **chosen: Any) -> Recipe | DynamicRecipe:
     """The named model as a list of layers yet to be built."""
-    known = options(name)
-    for key, value in given.items():
-        if key not in known:
-            raise ConfigError(unknown(f"option of model {name}", key, known))
-        _check(name, known[key], value)
+    allowed = options(name)
+    for key, value in chosen.items():
+        if key not in allowed:
+            raise ConfigError(unknown(f"option of model {name}", key, allowed))
+        _check(name, allowed[key], value)
     _check_width("in_channels", in_channels)
     _check_width("out_channels", out_channels)
-    return _maker(name)(in_channels, out_channels, **given)
+    return _maker(name)(in_channels, out_channels, **chosen)
 
 
-def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **given: Any) -> Model | DynamicModel:
+def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **chosen: Any) -> Model | DynamicModel:
     """The named model with its parameters drawn from the seed.
 
     Layer i's parameters are a function of (seed, i): a stage that builds layer i alone, by `recipe(…).layer(i,
@@ -77,9 +79,9 @@ def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **gi
         name: one of `NAMES`.
         in_channels, out_channels: widths of the features and of the output.
         seed: of the parameters.
-        **given: of `options(name)`; an unknown one is refused with the nearest known.
+        **chosen: of `options(name)`; an unknown one is refused with the nearest known.
     """
-    return recipe(name, in_channels, out_channels, **given).model(seed)
+    return recipe(name, in_channels, out_channels, **chosen).model(seed)
 
 
 def _maker(name: str) -> Callable[..., Recipe] | Callable[..., DynamicRecipe]:

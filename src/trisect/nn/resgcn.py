@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, Layer, own_message
+from trisect.nn.base import Context, Layer
 from trisect.nn.initial import fan_in_, fill_
+from trisect.ops.message import Message
 
 
 class ResGCNLayer(Layer):
@@ -37,19 +38,19 @@ class ResGCNLayer(Layer):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Both weights uniform ±1/sqrt(channels), zero bias."""
+        """Draw both weights uniformly from ±1/sqrt(channels), and set the bias to zero."""
         self.norm.reset_parameters()
         fan_in_(self.weight, self.in_channels, generator)
         fan_in_(self.weight_root, self.in_channels, generator)
         fill_(self.bias, 0.0)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """z of any rows; `context.noise` is the noise of these rows."""
+        """Compute z of any rows; `context.noise` is the noise of these rows."""
         return ops.dropout(torch.relu(self.norm(x)), self.dropout, context.noise)
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Both products and the residual."""
-        root = ops.dense(own_message(message, adjacency, context), self.weight_root, self.bias, add=x)
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Add both products and the residual."""
+        root = ops.dense(message.of_block(adjacency), self.weight_root, self.bias, add=x)
         return root + ops.convolve_dense(message, adjacency, self.weight)
 
 
@@ -72,7 +73,7 @@ class ReadoutLayer(Layer):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Weight and bias uniform ±1/sqrt(in_channels), as torch.nn.Linear."""
+        """Draw weight and bias uniformly from ±1/sqrt(in_channels), as torch.nn.Linear does."""
         self.norm.reset_parameters()
         fan_in_(self.weight, self.in_channels, generator)
         fan_in_(self.bias, self.in_channels, generator)

@@ -12,6 +12,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, own_rows
 from trisect.nn.convolution import Convolution
 from trisect.nn.initial import fan_in_
+from trisect.ops.message import Message
 
 
 class SAGELayer(Convolution):
@@ -48,36 +49,36 @@ class SAGELayer(Convolution):
 
     @property
     def transform_first(self) -> bool:
-        """A maximum does not commute with W."""
+        """W goes first where it narrows; a maximum does not commute with it."""
         return self.reduce == "sum" and self.out_channels <= self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Both weights uniform ±1/sqrt(in_channels), zero bias."""
+        """Draw both weights uniformly from ±1/sqrt(in_channels), and set the bias to zero."""
         super().reset_parameters(generator)
         fan_in_(self.weight, self.in_channels, generator)
         if self.weight_root is not None:
             fan_in_(self.weight_root, self.in_channels, generator)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """x·Wᵀ where that is not wider than x."""
+        """Compute x·Wᵀ where that is not wider than x."""
         return ops.dense(x, self.weight, into=context.into) if self.transform_first else x
 
-    def combine(self, message: Tensor, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Reduce over neighbours, W if it is still to come, and the root."""
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Reduce over neighbours, apply W if it is still to come, and add the root."""
         if self.transform_first:
             return self.finish_sum(message, adjacency, x, context, self._root(x))
         return self.combine_aggregated(ops.aggregate(message, adjacency, self.reduce), x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """From the mean over neighbours."""
+        """Finish the rows from the mean over neighbours."""
         return self.finish_product(aggregated, self.weight, x, context, self._root(x))
 
     def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """As `prepare` and `combine`, with one gradient of x instead of two that are added."""
+        """Do `prepare` and `combine` with one gradient of x instead of two that are added."""
         if self.weight_root is None or not self.transform_first:
             return super().forward(x, adjacency, context)
         message, root = ops.branches(x, self.weight, self.weight_root, adjacency.self_start, adjacency.rows)
-        return self.finish_sum(message, adjacency, own_rows(x, adjacency), context, root)
+        return self.finish_sum(Message(message), adjacency, own_rows(x, adjacency), context, root)
 
     def _root(self, x: Tensor) -> Tensor | None:
         return None if self.weight_root is None else ops.dense(x, self.weight_root)

@@ -38,7 +38,7 @@ def gcn(
     norm: Norm = "none",
     residual: bool = False,
 ) -> Recipe:
-    """Kipf & Welling's graph convolutions."""
+    """GCN: Kipf & Welling's graph convolutions, one after the other."""
     inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
     makers = _stack(GCNLayer, in_channels, out_channels, layers, hidden, inner)
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
@@ -165,7 +165,7 @@ def gin(
 
 
 def split_heads(hidden: int, heads: int) -> int:
-    """The width of one head."""
+    """Divide the hidden width among the heads."""
     if heads < 1 or hidden % heads != 0:
         raise ConfigError(f"hidden is {hidden} and heads is {heads}; hidden must be a multiple of heads.")
     return hidden // heads

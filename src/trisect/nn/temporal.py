@@ -15,10 +15,9 @@ from trisect.ops.recurrent import Places, gru, lstm, writes_into_places
 class LSTM(Temporal):
     """An LSTM per vertex; the state is (h, c), each [rows, out_channels].
 
-    Shapes: frames [steps, rows, ·], together in_channels wide → [steps, rows, out_channels]. Weights in torch's
-        layout, gates
-    in the order i, f, g, o: weight_ih [4·out, in], weight_hh [4·out, out]; one bias [4·out] (torch.nn.LSTM adds up
-        two).
+    Shapes: frames [steps, rows, ·], together in_channels wide → [steps, rows, out_channels]. Weights are in
+    torch's layout, gates in the order i, f, g, o: weight_ih [4·out, in], weight_hh [4·out, out]; there is one bias
+    [4·out] (torch.nn.LSTM adds up two).
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -31,12 +30,12 @@ class LSTM(Temporal):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Uniform ±1/sqrt(out_channels), as torch.nn.LSTM."""
+        """Draw all parameters uniformly from ±1/sqrt(out_channels), as torch.nn.LSTM does."""
         for parameter in (self.weight_ih, self.weight_hh, self.bias):
             fan_in_(parameter, self.out_channels, generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Zeros."""
+        """Begin with zeros."""
         zero = torch.zeros(rows, self.out_channels, dtype=dtype, device=device)
         return zero, zero.clone()
 
@@ -46,7 +45,7 @@ class LSTM(Temporal):
         return outputs, (h, c)
 
     def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
-        """As `Temporal.forward_into`."""
+        """Do what `Temporal.forward_into` says."""
         if not _may_place(self, frames, state):
             return None
         h, c = state
@@ -57,9 +56,8 @@ class LSTM(Temporal):
 class GRU(Temporal):
     """A GRU per vertex; the state is (h,), [rows, out_channels].
 
-    Shapes: frames [steps, rows, ·], together in_channels wide → [steps, rows, out_channels]. Weights and biases in
-        the layout
-    of torch.nn.GRU, gates in the order r, z, n.
+    Shapes: frames [steps, rows, ·], together in_channels wide → [steps, rows, out_channels]. Weights and
+    biases are in the layout of torch.nn.GRU, gates in the order r, z, n.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -73,12 +71,12 @@ class GRU(Temporal):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Uniform ±1/sqrt(out_channels), as torch.nn.GRU."""
+        """Draw all parameters uniformly from ±1/sqrt(out_channels), as torch.nn.GRU does."""
         for parameter in (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh):
             fan_in_(parameter, self.out_channels, generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Zeros."""
+        """Begin with zeros."""
         return (torch.zeros(rows, self.out_channels, dtype=dtype, device=device),)
 
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
@@ -87,7 +85,7 @@ class GRU(Temporal):
         return outputs, (h,)
 
     def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
-        """As `Temporal.forward_into`."""
+        """Do what `Temporal.forward_into` says."""
         if not _may_place(self, frames, state):
             return None
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)

@@ -5,10 +5,12 @@ from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
 from trisect.ops.entropy import cross_entropy
 from trisect.ops.fused import branches, convolve, convolve_dense, dense
+from trisect.ops.message import Message
 from trisect.ops.recurrent import gru, lstm
 from trisect.ops.steps import aggregate_steps, product_steps
 
 __all__ = [
+    "Message",
     "aggregate",
     "aggregate_steps",
     "attend",

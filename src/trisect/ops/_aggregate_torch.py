@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -24,7 +22,7 @@ def sum_torch(
     if adjacency.rows == 0 or adjacency.entries == 0 or x.shape[1] == 0:
         out = torch.zeros(adjacency.rows, x.shape[1], dtype=dtype, device=x.device)
     else:
-        out = _csr(adjacency, dtype) @ read
+        out = adjacency.csr_tensor(dtype) @ read
     if row_scale is not None:
         out = out * row_scale.to(dtype)[:, None]
     return out.to(x.dtype)
@@ -46,11 +44,11 @@ def max_torch(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
     out = out.scatter_reduce(0, index, read, "amax", include_self=False)
     lengths = adjacency.ends - adjacency.starts
     offsets = torch.cumsum(lengths, 0) - lengths
-    place = (torch.arange(target.numel(), device=x.device) - offsets[target])[:, None]
+    within_row = (torch.arange(target.numel(), device=x.device) - offsets[target])[:, None]
     held = out[target]
     none = torch.iinfo(torch.int64).max
-    place = torch.where((read == held) | (read.isnan() & held.isnan()), place, none)
-    winner = torch.full(out.shape, none, device=x.device).scatter_reduce(0, index, place, "amin")
+    within_row = torch.where((read == held) | (read.isnan() & held.isnan()), within_row, none)
+    winner = torch.full(out.shape, none, device=x.device).scatter_reduce(0, index, within_row, "amin")
     return out.to(x.dtype), torch.where(winner == none, -1, winner).to(torch.int32)
 
 
@@ -67,21 +65,3 @@ def max_backward_torch(gradient: Tensor, winner: Tensor, adjacency: Adjacency) -
         passed = passed * adjacency.values[entry].to(wide)
     column = torch.where(won, adjacency.indices[entry].long() - adjacency.column_base, 0)
     return out.scatter_add(0, column, passed).to(gradient.dtype)
-
-
-def _csr(adjacency: Adjacency, dtype: torch.dtype) -> Tensor:
-    """The block as a CSR tensor, made once for each type."""
-    name = f"csr_{dtype}"
-    found = adjacency._cache.get(name)
-    if isinstance(found, Tensor):
-        return found
-    plain = adjacency.compact()
-    values = plain.values
-    values = torch.ones(plain.indices.numel(), dtype=dtype, device=plain.device) if values is None else values.to(dtype)
-    pointers = torch.cat([plain.starts[:1], plain.ends])
-    index = torch.int32 if plain.indices.numel() < 2**31 else torch.int64
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "sparse CSR is in beta"
-        result = torch.sparse_csr_tensor(pointers.to(index), plain.indices.to(index), values.detach(), plain.shape)
-    adjacency._cache[name] = result
-    return result

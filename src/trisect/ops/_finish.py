@@ -57,16 +57,16 @@ class Finish:
 
     @classmethod
     def leaky(cls, slope: float | None) -> Finish:
-        """Without dropout; slope 0 is relu, None is nothing."""
+        """Make a finish without dropout; slope 0 is relu, and None changes nothing."""
         return cls.NONE if slope is None else cls(slope == 0.0, 0.0, None, None, slope)
 
     @property
     def active(self) -> bool:
-        """Whether it changes anything."""
+        """Tell whether the finish changes anything."""
         return self.relu or self.noise is not None or self.slope > 0.0
 
     def arguments(self) -> tuple[object, ...]:
-        """As FINISH_TYPES."""
+        """Give the arguments of a kernel in the order of FINISH_TYPES."""
         if self.slope > 0.0:
             return 2, 0, 0, self.slope, 0, None
         if self.noise is None:
@@ -120,5 +120,5 @@ def finish_gradient(
         threads(),
     )
     if failed:
-        raise MemoryError("no memory for the gradient of relu and dropout")
+        raise MemoryError("There is no memory for the gradient of relu and dropout; cut the graph into more parts.")
     return result, gbias

@@ -72,7 +72,10 @@ def product(
         threads(),
     )
     if failed:
-        raise MemoryError(f"no memory for a product of {rows} rows, {inputs} to {outputs} channels")
+        raise MemoryError(
+            f"There is no memory for a product of {rows} rows, {inputs} to {outputs} channels; "
+            "cut the graph into more parts."
+        )
     return out, bits
 
 
@@ -123,5 +126,8 @@ def product_gradient(
         threads(),
     )
     if failed:
-        raise MemoryError(f"no memory for the gradient of a product of {rows} rows, {inputs} to {outputs} channels")
+        raise MemoryError(
+            f"There is no memory for the gradient of a product of {rows} rows, {inputs} to {outputs} channels; "
+            "cut the graph into more parts."
+        )
     return gw, gbias

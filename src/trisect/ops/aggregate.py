@@ -12,9 +12,10 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
 from trisect.ops._aggregate_torch import max_backward_torch, max_torch, sum_torch
-from trisect.ops.collect import Collector, collector_of
+from trisect.ops.collect import Collector
 from trisect.ops.memory import empty
-from trisect.ops.sums import KINDS, adjacent, aggregate_into, beyond_of, native, values_as
+from trisect.ops.message import Message, as_message
+from trisect.ops.sums import KINDS, adjacent, aggregate_into, native
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -25,27 +26,32 @@ _MAX_BACKWARD = {
 }
 
 
-def aggregate(x: Tensor, adjacency: Adjacency, reduce: Reduce = "sum") -> Tensor:
+def aggregate(x: Tensor | Message, adjacency: Adjacency, reduce: Reduce = "sum") -> Tensor:
     """For each row of the block, the weighted sum (mean, max) of the rows of x that it reads.
 
     The gradient reaches x; the values of the adjacency are constants. Rows without entries give 0. On the CPU the
     result does not depend on the number of threads.
 
     Args:
-        x: [columns, features].
+        x: [columns, features], or a message of such rows.
         reduce: `sum` (values are weights), `mean` (of the weighted rows, by the number of entries), `max` (the gradient
             goes to the first of equal entries).
 
     Returns:
         [rows, features].
     """
-    _check(x, adjacency)
+    message = as_message(x)
+    rows = message.rows
+    _check(rows, adjacency)
     if reduce == "sum":
-        return _sum(x, adjacency, None, None, collector_of(x), beyond_of(x))
+        return _sum(rows, adjacency, None, None, message.sink, message.beyond)
     if reduce == "mean":
-        return _sum(x, adjacency, _inverse_counts(adjacency, x.dtype), None, collector_of(x), beyond_of(x))
+        wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
+        return _sum(rows, adjacency, adjacency.inverse_counts(wide), None, message.sink, message.beyond)
     if reduce == "max":
-        result: Tensor = _Max.apply(x, adjacency)  # type: ignore[no-untyped-call]
+        if message.beyond is not None:
+            raise DataError("reduce is max, which does not read Message.beyond; copy those rows to the end of rows.")
+        result: Tensor = _Max.apply(rows, adjacency)  # type: ignore[no-untyped-call]
         return result
     raise ConfigError(f"reduce is {reduce!r}; choose sum, mean or max.")
 
@@ -55,11 +61,11 @@ def _sum(
     adjacency: Adjacency,
     row_scale: Tensor | None,
     column_scale: Tensor | None,
-    collector: Collector | None = None,
+    sink: Collector | None = None,
     beyond: Tensor | None = None,
 ) -> Tensor:
-    given = (x, adjacency, row_scale, column_scale, collector, [beyond])
-    result: Tensor = _Sum.apply(*given)  # type: ignore[no-untyped-call]
+    arguments = (x, adjacency, row_scale, column_scale, sink, [beyond])
+    result: Tensor = _Sum.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -73,10 +79,10 @@ class _Sum(torch.autograd.Function):
         adjacency: Adjacency,
         row_scale: Tensor | None,
         column_scale: Tensor | None,
-        collector: Collector | None,
+        sink: Collector | None,
         beyond: list[Tensor | None],
     ) -> Tensor:
-        ctx.adjacency, ctx.scales, ctx.collector = adjacency, (row_scale, column_scale), collector
+        ctx.adjacency, ctx.scales, ctx.sink = adjacency, (row_scale, column_scale), sink
         if not native(x) and beyond[0] is None:
             return sum_torch(x, adjacency, row_scale, column_scale)
         out = empty((adjacency.rows, x.shape[1]), x.dtype, x.device)
@@ -87,8 +93,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         row_scale, column_scale = ctx.scales
-        if ctx.collector is not None:
-            ctx.collector.add(gradient, ctx.adjacency, row_scale=row_scale, column_scale=column_scale)
+        if ctx.sink is not None:
+            ctx.sink.add(gradient, ctx.adjacency, row_scale=row_scale, column_scale=column_scale)
             return None, None, None, None, None, None
         return _sum(gradient, ctx.adjacency.transpose(), column_scale, row_scale), None, None, None, None, None
 
@@ -105,7 +111,7 @@ class _Max(torch.autograd.Function):
         out, winner = empty((rows, features), x.dtype), empty((rows, features), torch.int32)
         x = x if adjacent(x) else x.contiguous()
         starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
-        values = values_as(adjacency, KINDS[x.dtype][1])
+        values = adjacency.values_as(KINDS[x.dtype][1])
         _MAX[x.dtype](
             *(starts.data_ptr(), ends.data_ptr(), adjacency.indices.data_ptr(), pointer(values)),
             *(x.data_ptr(), out.data_ptr(), winner.data_ptr()),
@@ -126,8 +132,8 @@ class _Max(torch.autograd.Function):
         out = empty((rows, features), gradient.dtype)
         gradient = gradient if adjacent(gradient) else gradient.contiguous()
         starts, ends = turned.starts.contiguous(), turned.ends.contiguous()
-        origins, positions = adjacency.starts.contiguous(), _positions64(turned)
-        values = values_as(turned, KINDS[gradient.dtype][1])
+        origins, positions = adjacency.starts.contiguous(), turned.long_positions()
+        values = turned.values_as(KINDS[gradient.dtype][1])
         _MAX_BACKWARD[gradient.dtype](
             *(starts.data_ptr(), ends.data_ptr(), turned.indices.data_ptr(), positions.data_ptr()),
             *(origins.data_ptr(), pointer(values), gradient.data_ptr(), winner.data_ptr(), out.data_ptr()),
@@ -151,23 +157,3 @@ def _check(x: Tensor, adjacency: Adjacency) -> None:
         )
     if x.device != adjacency.device:
         raise DataError(f"x is on {x.device} and the adjacency on {adjacency.device}; move one of them.")
-
-
-def _inverse_counts(adjacency: Adjacency, dtype: torch.dtype) -> Tensor:
-    """1 / number of entries for each row (1 for empty rows) in the type of sums, [rows]; made once."""
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    found = adjacency._cache.get(f"inverse_counts_{wide}")
-    if not isinstance(found, Tensor):
-        found = (adjacency.ends - adjacency.starts).clamp(min=1).to(wide).reciprocal()
-        adjacency._cache[f"inverse_counts_{wide}"] = found
-    return found
-
-
-def _positions64(turned: Adjacency) -> Tensor:
-    found = turned._cache.get("positions64")
-    if not isinstance(found, Tensor):
-        if turned.positions is None:
-            raise DataError("a matrix without positions is no transpose")
-        found = turned.positions.to(torch.int64).contiguous()
-        turned._cache["positions64"] = found
-    return found

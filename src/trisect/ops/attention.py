@@ -90,8 +90,8 @@ def attend_torch(
     if keys is not None:
         heads = x.shape[1]
         vertex = source if ids is None else ids[source]
-        place = vertex[:, None] * heads + torch.arange(heads, device=x.device)
-        weight = weight * (bits_at(keys[target][:, None], place) >= threshold) * scale
+        pair = vertex[:, None] * heads + torch.arange(heads, device=x.device)
+        weight = weight * (bits_at(keys[target][:, None], pair) >= threshold) * scale
     zero = torch.zeros(adjacency.rows, *x.shape[1:], dtype=x.dtype, device=x.device)
     return zero.index_add(0, target, weight[:, :, None] * x[source])
 
@@ -124,7 +124,7 @@ def _draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -
 
 
 class _Problem(ctypes.Structure):
-    """`attention` of attention_body.h."""
+    """This mirrors `struct attention` of attention_body.h."""
 
     _fields_ = (
         ("starts", ctypes.c_void_p),
@@ -181,11 +181,11 @@ def _problem(
 
 def _done(failed: int) -> None:
     if failed:
-        raise MemoryError("the attention kernel found no memory for its scratch buffers")
+        raise MemoryError("There is no memory for the buffers of the attention kernel; use fewer threads.")
 
 
 class _Attend(torch.autograd.Function):
-    """The native kernels."""
+    """Attention by the native kernels, which gather again in backward and store nothing for an edge."""
 
     @staticmethod
     def forward(

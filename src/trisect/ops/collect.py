@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ class Collector:
 
     Args:
         shape, dtype, device: of the sum.
-        reads: which columns of a block to add to, and their rows of its transpose (`read_columns`: all that it reads).
+        reads: which columns of a block to add to, and their rows of its transpose (None: all that it reads).
         memory: gives a tensor of that shape for the sum when it is first needed.
 
     Attributes:
@@ -36,20 +35,20 @@ class Collector:
         memory: Callable[[], Tensor] | None = None,
     ) -> None:
         self.blank = True
-        self._reads = read_columns if reads is None else reads
+        self._reads = Adjacency.read_columns if reads is None else reads
         self._shape, self._dtype, self._device = shape, dtype, device
         self._memory = memory
         self._total: Tensor | None = None
 
     @classmethod
     def of(cls, total: Tensor) -> Collector:
-        """One that begins with this sum."""
-        found = cls((total.shape[0], total.shape[1]), total.dtype, total.device)
-        found._total, found.blank = total, False
-        return found
+        """Make a collector that begins with this sum."""
+        collector = cls((total.shape[0], total.shape[1]), total.dtype, total.device)
+        collector._total, collector.blank = total, False
+        return collector
 
     def reset(self) -> None:
-        """Begin again from nothing."""
+        """Forget the sum, so that the next addition begins it anew."""
         self.blank = True
 
     def rows(self) -> Tensor:
@@ -65,10 +64,10 @@ class Collector:
         return None
 
     def _place(self) -> Tensor:
-        """Memory for the sum, taken when it is first needed."""
+        """Give the memory for the sum, which is taken when it is first needed."""
         if self._total is None:
-            given = self._memory
-            self._total = empty(self._shape, self._dtype, self._device) if given is None else given()
+            memory = self._memory
+            self._total = empty(self._shape, self._dtype, self._device) if memory is None else memory()
         return self._total
 
     @torch.no_grad()
@@ -105,18 +104,6 @@ class Collector:
         )
 
 
-def collect(message: Tensor, collector: Collector) -> Tensor:
-    """The same tensor, the gradient of whose aggregations goes to the collector instead of autograd."""
-    vars(message)["collector"] = collector
-    return message
-
-
-def collector_of(message: Tensor) -> Collector | None:
-    """What `collect` attached to this very tensor."""
-    found = getattr(message, "collector", None)
-    return found if isinstance(found, Collector) else None
-
-
 def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
     """total[rows] += x, for different rows (int64), without autograd."""
     count = rows.numel()
@@ -128,22 +115,3 @@ def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
     places = torch.arange(count + 1)
     each = Adjacency(places[:-1], places[1:], places[:-1].to(torch.int32), None, count)
     aggregate_into(total, x, each, add=total, targets=rows)
-
-
-def read_columns(block: Adjacency) -> tuple[Tensor | None, Adjacency]:
-    """The columns that a block reads (None: all), and their rows of its transpose. Found once."""
-    found = block._cache.get("read")
-    if isinstance(found, tuple):
-        return found
-    known = "transpose" in block._cache
-    turned = block.transpose()
-    rows = torch.nonzero(turned.ends > turned.starts)[:, 0]
-    result: tuple[Tensor | None, Adjacency] = (None, turned)
-    if rows.numel() < turned.rows:
-        part = replace(turned, starts=turned.starts[rows], ends=turned.ends[rows], _cache={})
-        result = (rows, part)
-        if not known and 2 * rows.numel() <= turned.rows:
-            # two integers for every column of the whole matrix are much for a small block
-            block._cache.pop("transpose")
-    block._cache["read"] = result
-    return result

@@ -69,7 +69,7 @@ class _CrossEntropy(torch.autograd.Function):
         if failed == 2:
             raise DataError(f"labels reach from {int(labels.min())} to {int(labels.max())}; {_classes(logits)}")
         if failed:
-            raise MemoryError("no memory for a cross entropy")
+            raise MemoryError("There is no memory for a cross entropy; use fewer threads.")
         ctx.save_for_backward(logits, labels, weights)
         return logits.new_tensor(total.value)
 
@@ -83,7 +83,7 @@ class _CrossEntropy(torch.autograd.Function):
             *(logits.shape[0], logits.shape[1], float(gradient), result.data_ptr(), threads()),
         )
         if failed:
-            raise MemoryError("no memory for the gradient of a cross entropy")
+            raise MemoryError("There is no memory for the gradient of a cross entropy; use fewer threads.")
         return result, None, None
 
 

@@ -20,10 +20,11 @@ from trisect.noise import Noise
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
 from trisect.ops.aggregate import aggregate
-from trisect.ops.collect import Collector, collector_of
+from trisect.ops.collect import Collector
 from trisect.ops.dropout import dropout
 from trisect.ops.memory import empty
-from trisect.ops.sums import aggregate_into, beyond_of
+from trisect.ops.message import Message, as_message
+from trisect.ops.sums import aggregate_into
 
 
 def dense(
@@ -78,7 +79,7 @@ def branches(x: Tensor, weight: Tensor, weight_root: Tensor, start: int, rows: i
 
 
 def convolve(
-    message: Tensor,
+    message: Tensor | Message,
     adjacency: Adjacency,
     *,
     add: Tensor | None = None,
@@ -86,19 +87,23 @@ def convolve(
     relu: bool = False,
     p: float = 0.0,
     noise: Noise | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
     """dropout(relu(Â·message + add + bias)), in one pass over the edges.
 
-    Shapes: message [columns, features]; add [rows, features]; bias [features] → [rows, features].
+    Shapes: message [columns, features]; add, into [rows, features]; bias [features] → [rows, features]. A native
+    kernel writes the result to `into`, which is then the tensor that is returned.
     """
-    rows, features = adjacency.rows, message.shape[1]
-    _check("message", message, adjacency.columns, features)
+    message = as_message(message)
+    rows, features = adjacency.rows, message.rows.shape[1]
+    _check("message", message.rows, adjacency.columns, features)
+    _check("into", into, rows, features)
     _check("add", add, rows, features)
     _check("bias", bias, features)
     finish = Finish.of(relu, p, noise, rows)
-    if usable(message, add, bias):
+    if usable(message.rows, add, bias, into):
         result: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
-            message, add, bias, adjacency, finish, collector_of(message), [beyond_of(message)]
+            message.rows, add, bias, adjacency, finish, message.sink, [message.beyond, into]
         )
         return result
     y = aggregate(message, adjacency)
@@ -107,7 +112,7 @@ def convolve(
 
 
 def convolve_dense(
-    x: Tensor,
+    x: Tensor | Message,
     adjacency: Adjacency,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -117,27 +122,31 @@ def convolve_dense(
     relu: bool = False,
     p: float = 0.0,
     noise: Noise | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
     """dropout(relu(((1-share)·Â·x + share·add)·weightᵀ + bias)): the aggregation first, then the linear map.
 
     Args:
-        x: [columns, inputs].
+        x: [columns, inputs], or a message of such rows.
         weight: [outputs, inputs], with any strides.
         add: [rows, inputs]; needed where `share` (GCNII's α) is not 0.
+        into: [rows, outputs], where a native kernel writes the result; it is then the tensor that is returned.
     """
     rows, (outputs, inputs) = adjacency.rows, weight.shape
-    _check("x", x, adjacency.columns, inputs)
+    message = as_message(x)
+    _check("x", message.rows, adjacency.columns, inputs)
+    _check("into", into, rows, outputs)
     _check("add", add, rows, inputs)
     _check("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
     if add is None:
         share = 0.0
-    if usable(x, weight, bias, add):
+    if usable(message.rows, weight, bias, add, into):
         result: Tensor = _ConvolveDense.apply(  # type: ignore[no-untyped-call]
-            x, weight, bias, add, adjacency, share, finish, collector_of(x), [beyond_of(x)]
+            message.rows, weight, bias, add, adjacency, share, finish, message.sink, [message.beyond, into]
         )
         return result
-    support = aggregate(x, adjacency)
+    support = aggregate(message, adjacency)
     if add is not None:
         support = torch.lerp(support, add, share)
     return _plain(functional.linear(support, weight, bias), finish)
@@ -240,14 +249,16 @@ class _Convolve(torch.autograd.Function):
         bias: Tensor | None,
         adjacency: Adjacency,
         finish: Finish,
-        collector: Collector | None,
-        beyond: list[Tensor | None],
+        sink: Collector | None,
+        others: list[Tensor | None],
     ) -> Tensor:
-        out = empty((adjacency.rows, message.shape[1]), message.dtype)
+        # in a list, since autograd takes a tensor among the arguments for an input
+        beyond, into = others
+        out = empty((adjacency.rows, message.shape[1]), message.dtype) if into is None else into
         relu, p, noise = finish.relu, finish.p, finish.noise
-        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=relu, p=p, noise=noise, beyond=beyond[0])
+        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=relu, p=p, noise=noise, beyond=beyond)
         ctx.save_for_backward(out if finish.relu and any(ctx.needs_input_grad) else None)
-        ctx.adjacency, ctx.collector = adjacency, collector
+        ctx.adjacency, ctx.sink = adjacency, sink
         ctx.finish = finish
         return out
 
@@ -255,11 +266,13 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
-        place = ctx.collector.place(ctx.adjacency) if needs[0] and ctx.collector is not None else None
-        gradient, gbias = finish_gradient(rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2], place)
+        staging = ctx.sink.place(ctx.adjacency) if needs[0] and ctx.sink is not None else None
+        gradient, gbias = finish_gradient(
+            rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2], staging
+        )
         gmessage = None
-        if needs[0] and ctx.collector is not None:
-            ctx.collector.add(gradient, ctx.adjacency)
+        if needs[0] and ctx.sink is not None:
+            ctx.sink.add(gradient, ctx.adjacency)
         elif needs[0]:
             gmessage = empty((ctx.adjacency.columns, gradient.shape[1]), gradient.dtype)
             aggregate_into(gmessage, gradient, ctx.adjacency.transpose())
@@ -277,15 +290,15 @@ class _ConvolveDense(torch.autograd.Function):
         adjacency: Adjacency,
         share: float,
         finish: Finish,
-        collector: Collector | None,
-        beyond: list[Tensor | None],
+        sink: Collector | None,
+        others: list[Tensor | None],
     ) -> Tensor:
-        needs = ctx.needs_input_grad
+        needs, (beyond, into) = ctx.needs_input_grad, others
         support = empty((adjacency.rows, x.shape[1]), x.dtype)
-        aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share, beyond=beyond[0])
-        out, bits = product(support, weight, bias, None, finish, mark=any(needs))
+        aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share, beyond=beyond)
+        out, bits = product(support, weight, bias, None, finish, mark=any(needs), out=into)
         ctx.save_for_backward(support if needs[1] else None, weight if needs[0] or needs[3] else None, bits)
-        ctx.adjacency, ctx.collector = adjacency, collector
+        ctx.adjacency, ctx.sink = adjacency, sink
         ctx.share = share
         ctx.finish = finish
         ctx.inputs = x.shape[1]
@@ -299,8 +312,8 @@ class _ConvolveDense(torch.autograd.Function):
         gradient = rows_contiguous(gradient)
         share = ctx.share
         g_support = None
-        if needs[0] and ctx.collector is not None and not needs[3]:
-            g_support = ctx.collector.place(ctx.adjacency)
+        if needs[0] and ctx.sink is not None and not needs[3]:
+            g_support = ctx.sink.place(ctx.adjacency)
         if g_support is None and (needs[0] or needs[3]):
             g_support = empty((gradient.shape[0], ctx.inputs), gradient.dtype)
         # The small matrix takes the factor, so that g_support is the gradient of `add` as it stands.
@@ -316,8 +329,8 @@ class _ConvolveDense(torch.autograd.Function):
             want_bias=needs[2],
         )
         gx = None
-        if needs[0] and g_support is not None and ctx.collector is not None:
-            ctx.collector.add(g_support, ctx.adjacency, alpha=(1.0 - share) / factor)
+        if needs[0] and g_support is not None and ctx.sink is not None:
+            ctx.sink.add(g_support, ctx.adjacency, alpha=(1.0 - share) / factor)
         elif needs[0] and g_support is not None:
             gx = empty((ctx.adjacency.columns, ctx.inputs), gradient.dtype)
             aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - share) / factor)

@@ -50,7 +50,14 @@ def worthwhile(features: int, dtype: torch.dtype, steps: int, share: float, size
 
 @dataclass(eq=False)
 class _Sight:
-    """What is known of some snapshots that were seen together; kept with the first of them."""
+    """What is known of some snapshots that were seen together.
+
+    Attributes:
+        others: all of them but the first.
+        times: how often they came together.
+        group: them laid over each other, where that was worth making.
+        refused: whether it was not.
+    """
 
     others: tuple[weakref.ref[Adjacency], ...]
     times: int = 0
@@ -58,21 +65,25 @@ class _Sight:
     refused: bool = False
 
     def of(self, members: Sequence[Adjacency]) -> bool:
-        """Whether it is about these very objects."""
+        """Tell whether it is about these very objects."""
         return len(self.others) == len(members) - 1 and all(
-            known() is member for known, member in zip(self.others, members[1:], strict=True)
+            other() is member for other, member in zip(self.others, members[1:], strict=True)
         )
+
+
+_SIGHTS: weakref.WeakKeyDictionary[Adjacency, dict[tuple[int, torch.dtype], _Sight]] = weakref.WeakKeyDictionary()
+"""By the first of some snapshots, with which it goes, and by their number and the type of their values."""
 
 
 class Snapshots(Protocol):
     """A sequence of adjacencies, which may be made on demand."""
 
     def __len__(self) -> int:
-        """How many steps."""
+        """Count the steps."""
         ...
 
     def __getitem__(self, step: int, /) -> Adjacency:
-        """The adjacency of a step, counted from the start of the sequence."""
+        """Give the adjacency of a step, counted from the start of the sequence."""
         ...
 
 
@@ -102,9 +113,9 @@ def prepare(snapshots: Sequence[Adjacency], features: int, dtype: torch.dtype) -
 
 def _groups(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int) -> Iterator[Group]:
     """Up to four snapshots as one group, as two, or one by one; `count` are all of the sequence."""
-    found = _together(members, features, dtype, count // len(members)) if len(members) in _WIDEST else None
-    if found is not None:
-        yield found
+    group = _together(members, features, dtype, count // len(members)) if len(members) in _WIDEST else None
+    if group is not None:
+        yield group
     elif len(members) > 2:
         yield from _groups(members[:2], features, dtype, count)
         yield from _groups(members[2:], features, dtype, count)
@@ -137,11 +148,11 @@ def _together(members: Sequence[Adjacency], features: int, dtype: torch.dtype, c
 
 
 def _sight(members: Sequence[Adjacency], dtype: torch.dtype) -> _Sight:
-    name = f"several_{len(members)}_{dtype}"
-    found = members[0]._cache.get(name)
-    if not isinstance(found, _Sight) or not found.of(members):
-        found = members[0]._cache[name] = _Sight(tuple(weakref.ref(member) for member in members[1:]))
-    return found
+    sights = _SIGHTS.setdefault(members[0], {})
+    sight = sights.get((len(members), dtype))
+    if sight is None or not sight.of(members):
+        sight = sights[len(members), dtype] = _Sight(tuple(weakref.ref(member) for member in members[1:]))
+    return sight
 
 
 def make(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int = 1) -> Group | None:

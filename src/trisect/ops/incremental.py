@@ -86,7 +86,7 @@ def change_between(before: Adjacency, after: Adjacency) -> Adjacency:
     group = Group.of([before, after], torch.float64)
     values = group.values
     if values is None:
-        raise ConfigError("a group of two matrices without values.")
+        raise ConfigError("The group of a snapshot and the one before it has no values; this is a mistake of Trisect.")
     difference = values[:, 1] - values[:, 0]
     stays = difference != 0
     places = torch.zeros(stays.numel() + 1, dtype=torch.int64, device=stays.device)
@@ -128,8 +128,8 @@ def _scatter(total: Tensor, rows: Tensor, part: Adjacency) -> None:
     """total += partᵀ·rows; part is a list of rows of a transpose, few of them."""
     lengths = part.ends - part.starts
     row = torch.repeat_interleave(torch.arange(part.rows, device=lengths.device), lengths)
-    place = part.entry_positions()
+    positions = part.entry_positions()
     read = rows[row]
     if part.values is not None:
-        read = read * part.values[place].to(rows.dtype)[:, None]
-    total.index_add_(0, part.indices[place].long(), read)
+        read = read * part.values[positions].to(rows.dtype)[:, None]
+    total.index_add_(0, part.indices[positions].long(), read)

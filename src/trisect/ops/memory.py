@@ -90,7 +90,7 @@ class Pool:
         return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
 
     def stats(self) -> PoolStats:
-        """The present state."""
+        """Report the present state of the pool."""
         with self._lock:
             self._take_back()
             return PoolStats(self._used, self._held - self._used, self._peak, self._hits, self._misses)
@@ -113,19 +113,19 @@ class Pool:
 
     def _find(self, wanted: int) -> _Buffer | None:
         # the one of fitting size that was used last, which may still be in the cache
-        place = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
-        if place == len(self._free) or self._free[place].size > wanted * _SLACK:
+        index = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
+        if index == len(self._free) or self._free[index].size > wanted * _SLACK:
             return None
-        size = self._free[place].size
-        place = bisect_left(self._free, size + 1, lo=place, key=lambda buffer: buffer.size) - 1
+        size = self._free[index].size
+        index = bisect_left(self._free, size + 1, lo=index, key=lambda buffer: buffer.size) - 1
         self._hits += 1
-        return self._free.pop(place)
+        return self._free.pop(index)
 
     def _map(self, size: int) -> _Buffer:
         self._misses += 1
         limit = max(self._peak, self._used + size)
         while self._free and self._held + size > limit:
-            oldest = min(range(len(self._free)), key=lambda place: self._free[place].number)
+            oldest = min(range(len(self._free)), key=lambda index: self._free[index].number)
             self._held -= self._free.pop(oldest).size
         self._held += size
         return _Buffer(size, next(self._numbers), _map_pages(size))
@@ -156,8 +156,21 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torc
     return torch.empty(tuple(shape), dtype=dtype, device=device)
 
 
+def alias(x: Tensor) -> Tensor:
+    """Give the same memory as a tensor of its own, no view: autograd and version counters treat the two apart."""
+    if not shares_storage(x.device):
+        return x.data
+    storage = x.untyped_storage()
+    return torch.empty(0, dtype=x.dtype, device=x.device).set_(storage, x.storage_offset(), x.shape, x.stride())
+
+
+def shares_storage(device: torch.device) -> bool:
+    """Whether a tensor can be put over the storage of another; backends outside torch need not allow it."""
+    return device.type in ("cpu", "cuda")
+
+
 def stats() -> PoolStats:
-    """What the pool of this process holds."""
+    """Report what the pool of this process holds."""
     return _pool.stats()
 
 
@@ -180,10 +193,10 @@ def free_bytes(device: torch.device, *, bounded: bool = True) -> int:
 
 
 def _bytes_of(text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if match is None:
         raise ConfigError(f"{LIMIT_VARIABLE} is {text!r}; write a number of bytes, or one with a unit such as 12GiB.")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -50,7 +50,7 @@ class Slabs:
         return piece
 
     def drop(self) -> None:
-        """Hold on to nothing."""
+        """Let go of the present slab."""
         self._slab = None
 
 
@@ -73,11 +73,11 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Count the bytes that are held."""
         return self.bits.nbytes + self.starts.nbytes + self.values.nbytes
 
     def unpack(self) -> Tensor:
-        """The matrix again."""
+        """Make the matrix again, with its zeros."""
         rows, width = self.shape
         x = empty(self.shape, self.dtype)
         _UNPACK[self.dtype](

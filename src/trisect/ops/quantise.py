@@ -60,7 +60,7 @@ def quantise_torch(x: Tensor, key: int) -> Tensor:
 
 
 def dequantise_torch(message: Tensor, dtype: torch.dtype) -> Tensor:
-    """`dequantise` by torch's operations."""
+    """Do what `dequantise` does with torch's own operations."""
     # a clone: a slice of a single row counts as contiguous, wherever in memory it begins
     scale = message[:, -SCALE_BYTES:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     return message[:, :-SCALE_BYTES].to(dtype) * scale.to(dtype)

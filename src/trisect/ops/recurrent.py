@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from trisect.errors import ConfigError
 from trisect.native import library
-from trisect.ops.memory import empty
+from trisect.ops.memory import alias, empty
 
 _LSTM, _GRU = 0, 1
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -118,14 +118,14 @@ def lstm_torch(
     frames: Sequence[Tensor], h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`lstm` in plain torch operations: the oracle, and the path for other devices and types."""
-    given = torch.nn.functional.linear(torch.cat(tuple(frames), 2), weight_ih, bias)
+    from_input = torch.nn.functional.linear(torch.cat(tuple(frames), 2), weight_ih, bias)
     out = []
-    for step in range(given.shape[0]):
-        i, f, g, o = (given[step] + h @ weight_hh.t()).chunk(4, 1)
+    for step in range(from_input.shape[0]):
+        i, f, g, o = (from_input[step] + h @ weight_hh.t()).chunk(4, 1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
         out.append(h)
-    return torch.stack(out) if out else given.new_zeros(0, *h.shape), h, c
+    return torch.stack(out) if out else from_input.new_zeros(0, *h.shape), h, c
 
 
 def gru_torch(
@@ -137,16 +137,16 @@ def gru_torch(
     bias_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`gru` in plain torch operations: the oracle, and the path for other devices and types."""
-    given = torch.nn.functional.linear(torch.cat(tuple(frames), 2), weight_ih, bias_ih)
+    from_input = torch.nn.functional.linear(torch.cat(tuple(frames), 2), weight_ih, bias_ih)
     out = []
-    for step in range(given.shape[0]):
-        r_input, z_input, n_input = given[step].chunk(3, 1)
+    for step in range(from_input.shape[0]):
+        r_input, z_input, n_input = from_input[step].chunk(3, 1)
         r_hidden, z_hidden, n_hidden = torch.nn.functional.linear(h, weight_hh, bias_hh).chunk(3, 1)
         r, z = (r_input + r_hidden).sigmoid(), (z_input + z_hidden).sigmoid()
         n = (n_input + r * n_hidden).tanh()
         h = n + z * (h - n)
         out.append(h)
-    return torch.stack(out) if out else given.new_zeros(0, *h.shape), h
+    return torch.stack(out) if out else from_input.new_zeros(0, *h.shape), h
 
 
 def _checked(
@@ -184,7 +184,7 @@ def writes_into_places(frames: Sequence[Tensor], h: Tensor) -> bool:
 
 
 class _Frame(ctypes.Structure):
-    """FRAME of recurrent.c."""
+    """This mirrors FRAME of recurrent.c."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -201,7 +201,7 @@ class _Frame(ctypes.Structure):
 
 
 class _Problem(ctypes.Structure):
-    """`problem` of recurrent_body.h."""
+    """This mirrors `struct problem` of recurrent_body.h."""
 
     _fields_ = (
         ("steps", ctypes.c_int64),
@@ -219,7 +219,7 @@ class _Problem(ctypes.Structure):
 
 
 class _Gradients(ctypes.Structure):
-    """`gradients` of recurrent_body.h."""
+    """This mirrors `struct gradients` of recurrent_body.h."""
 
     _fields_ = (
         ("out", ctypes.c_void_p),
@@ -252,12 +252,6 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _apart(tensor: Tensor) -> Tensor:
-    """The same memory as a tensor of its own, which autograd does not know as a view."""
-    found = torch.empty(0, dtype=tensor.dtype)
-    return found.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
@@ -284,7 +278,7 @@ def _problem(
 
 def _done(failed: int) -> None:
     if failed:
-        raise MemoryError("the recurrent kernel found no memory for its scratch buffers")
+        raise MemoryError("There is no memory for the buffers of the recurrent kernel; use fewer threads.")
 
 
 class _Recurrent(torch.autograd.Function):
@@ -308,7 +302,7 @@ class _Recurrent(torch.autograd.Function):
         c = None if c is None else c.contiguous()
         kind = _SUFFIX[h.dtype]
         steps, rows, hidden = first.shape[0], *h.shape
-        out = empty((steps, rows, hidden), h.dtype) if places is None else _apart(places.out)
+        out = empty((steps, rows, hidden), h.dtype) if places is None else alias(places.out)
         h_last = torch.empty_like(h)
         c_last = None if c is None else torch.empty_like(c)
         cells = None

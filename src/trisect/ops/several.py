@@ -10,7 +10,6 @@ whether there is memory for it, changes no result.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +21,6 @@ from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT64, POINTER, Kernel, available, level, pointer, threads
 from trisect.ops._aggregate_torch import sum_torch
 from trisect.ops.memory import empty
-from trisect.ops.sums import values_as
 
 SIZES = (1, 2, 4, 8)
 _KINDS = {torch.float32: "f32", torch.float64: "f64"}
@@ -33,7 +31,7 @@ _WRITE = {dtype: Kernel(f"trisect_overlay_write_{kind}", *[POINTER] * 4) for dty
 
 
 class _SumArguments(ctypes.Structure):
-    """struct several_arguments of native/several.h."""
+    """This mirrors `struct several_arguments` of native/several.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "x", "bias", "out")),
@@ -44,7 +42,7 @@ class _SumArguments(ctypes.Structure):
 
 
 class _PackArguments(ctypes.Structure):
-    """struct pack_arguments."""
+    """This mirrors `struct pack_arguments` of native/several.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "sign", "out")),
@@ -55,7 +53,7 @@ class _PackArguments(ctypes.Structure):
 
 
 class _OverlayArguments(ctypes.Structure):
-    """struct overlay_arguments."""
+    """This mirrors `struct overlay_arguments` of native/several.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "bases")),
@@ -75,6 +73,7 @@ class Group:
         columns, column_base: as in `Adjacency`.
         steps: how many snapshots there are.
         symmetric: whether each is known to be its own transpose.
+        only: the snapshot itself where it is the only one, whose transpose then serves.
     """
 
     starts: Tensor
@@ -85,7 +84,8 @@ class Group:
     steps: int
     column_base: int = 0
     symmetric: bool = False
-    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+    only: Adjacency | None = None
+    _turned: list[Group] = field(default_factory=list, init=False, repr=False)  # the transpose, once it is made
 
     @classmethod
     def of(cls, snapshots: Sequence[Adjacency], dtype: torch.dtype = torch.float32) -> Group:
@@ -97,41 +97,37 @@ class Group:
             )
         if len(snapshots) == 1:
             only = snapshots[0]
-            arrays = (only.starts, only.ends, only.indices, values_as(only, dtype))
-            return cls(*arrays, only.columns, 1, only.column_base, _cache={"only": (only, dtype)})
+            arrays = (only.starts, only.ends, only.indices, only.values_as(dtype))
+            return cls(*arrays, only.columns, 1, only.column_base, only=only)
         laid = Overlay(snapshots, dtype)
         return laid.group(laid.lengths())
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Count the rows."""
         return self.starts.numel()
 
     @property
     def memory_bytes(self) -> int:
-        """Of all arrays, and of the transpose where it is there."""
+        """Count the bytes of all arrays, and of the transpose where it is there."""
         own = sum(a.numel() * a.element_size() for a in (self.starts, self.indices, self.values) if a is not None)
-        turned = self._cache.get("transpose")
-        return own + (turned.memory_bytes if isinstance(turned, Group) and turned is not self else 0)
+        return own + sum(turned.memory_bytes for turned in self._turned)
 
     def transpose(self) -> Group:
-        """The transposed matrices, made once."""
+        """Give the transposed matrices, which are made once."""
         if self.symmetric:
             return self
-        found = self._cache.get("transpose")
-        if isinstance(found, Group):
-            return found
-        only = self._cache.get("only")
-        if isinstance(only, tuple):
-            return Group.of([only[0].transpose()], only[1])
+        if self._turned:
+            return self._turned[0]
+        if self.only is not None:
+            return Group.of([self.only.transpose()], torch.float32 if self.values is None else self.values.dtype)
         flat = Adjacency(self.starts, self.ends, self.indices, None, self.columns, self.column_base)
         turned = flat.transpose(positions=True)
         values = self.values
         if values is not None and turned.positions is not None:
             values = _rows_at(values.view(-1, self.steps), turned.positions)
-        found = Group(turned.starts, turned.ends, turned.indices, values, self.rows, self.steps)
-        self._cache["transpose"] = found
-        return found
+        self._turned.append(Group(turned.starts, turned.ends, turned.indices, values, self.rows, self.steps))
+        return self._turned[0]
 
     def snapshot(self, step: int) -> Adjacency:
         """One of the matrices, with the entries of all."""
@@ -152,7 +148,7 @@ class Overlay:
             [s.starts.contiguous() for s in snapshots],
             [s.ends.contiguous() for s in snapshots],
             [s.indices.contiguous() for s in snapshots],
-            [values_as(s, dtype) for s in snapshots],
+            [s.values_as(dtype) for s in snapshots],
         )
         bases = (ctypes.c_int64 * self.steps)(*(s.column_base for s in snapshots))
         lists = [pointers(arrays) for arrays in columns]
@@ -171,11 +167,11 @@ class Overlay:
         return result
 
     def group(self, lengths: Tensor) -> Group:
-        """The group itself, from `lengths`."""
+        """Make the group from what `lengths` counted."""
         places = lengths.cumsum(0)
         entries = int(places[-1])
         columns = self.snapshots[0].columns
-        symmetric = all(_symmetric(s) for s in self.snapshots)
+        symmetric = all(s.is_known_symmetric() for s in self.snapshots)
         if self.native:
             indices = empty((entries,), torch.int32)
             values = empty((entries, self.steps), self.dtype)
@@ -301,10 +297,3 @@ def _rows_at(rows: Tensor, places: Tensor) -> Tensor:
     if whole is None or rows.dtype == whole:
         return rows.index_select(0, places.long())
     return rows.view(whole)[:, 0].index_select(0, places.long()).view(rows.dtype).view(-1, rows.shape[1])
-
-
-def _symmetric(snapshot: Adjacency) -> bool:
-    """Whether its transpose is there and has the same arrays."""
-    turned = snapshot._cache.get("transpose")
-    turned = turned() if isinstance(turned, weakref.ref) else turned
-    return isinstance(turned, Adjacency) and turned.indices is snapshot.indices and turned.values is snapshot.values

@@ -7,6 +7,7 @@ that part is in the cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
 from trisect.ops.grouping import Snapshots as Snapshots
 from trisect.ops.grouping import fits, grouped
-from trisect.ops.memory import empty
+from trisect.ops.memory import alias, empty
 from trisect.ops.several import Group, aggregate_group_into, side_by_side
 from trisect.ops.sums import aggregate_into
 
@@ -187,10 +188,36 @@ def _group_gradient(
     sign = None if out is None else out[steps].unbind()
     packed = side_by_side(gradient[steps].unbind(), sign=sign, slope=slope or 0.0)
     if d_bias is not None:
-        for place in range(group.steps):
-            d_bias += packed[:, place, : gradient.shape[2]].sum(0)
+        for index in range(group.steps):
+            d_bias += packed[:, index, : gradient.shape[2]].sum(0)
     if d_x is not None:
         aggregate_group_into(d_x[steps].unbind(), packed, group.transpose())
+
+
+def joined(out: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """Stack the steps' results into `out`; what a kernel wrote there already is not copied.
+
+    Args:
+        out: [steps, rows, features], which nobody else reads.
+        pieces: [rows, features] of each step, or one tensor [steps, rows, features] of all.
+    """
+    result: Tensor = _Joined.apply([out], *pieces)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: list[Tensor], *pieces: Tensor) -> Tensor:
+        # in a list, since autograd takes a tensor among the arguments for an input
+        ctx.whole = len(pieces) == 1 and pieces[0].dim() == out[0].dim()
+        for target, piece in zip(out if ctx.whole else out[0].unbind(), pieces, strict=True):
+            if target.data_ptr() != piece.data_ptr() or target.stride() != piece.stride():
+                target.copy_(piece)
+        return alias(out[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, gradient) if ctx.whole else (None, *gradient.unbind())
 
 
 def _check_shape(snapshot: Adjacency | Group, step: int, rows: int, columns: int) -> None:

@@ -25,7 +25,7 @@ _VECTOR = 64  # elements, at most, of the widest
 
 
 class _SumArguments(ctypes.Structure):
-    """struct sum_arguments of native/aggregate.h."""
+    """This mirrors `struct sum_arguments` of native/aggregate.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "row_scale", "column_scale")),
@@ -77,7 +77,7 @@ def aggregate_into(
         beyond: [last columns, features], where the last rows of x are read; what x has in their place does not count,
             and may be overwritten.
     """
-    if beyond is not None and (beyond.shape[0] == 0 or not _side_by_side(x, beyond)):
+    if beyond is not None and (beyond.shape[0] == 0 or not reads_beyond(x, beyond)):
         x[x.shape[0] - beyond.shape[0] :].copy_(beyond)
         beyond = None
     drop = noise is not None and p > 0.0 and slope == 0.0
@@ -93,7 +93,7 @@ def aggregate_into(
         return
     wide = KINDS[x.dtype][1]
     x = x if adjacent(x) else x.contiguous()
-    values = values_as(adjacency, wide)
+    values = adjacency.values_as(wide)
     scales = [None if scale is None else scale.to(wide).contiguous() for scale in (row_scale, column_scale, bias)]
     if add is not None:
         add = add.to(x.dtype)
@@ -115,26 +115,11 @@ def aggregate_into(
         *(pointer(targets), pointer(beyond), 0 if beyond is None else x.shape[0] - beyond.shape[0]),
     )
     if _SUM[x.dtype](ctypes.byref(arguments)):
-        raise MemoryError("no memory for an aggregation")
-
-
-def values_as(adjacency: Adjacency, dtype: torch.dtype) -> Tensor | None:
-    """The adjacency's values in the type that a kernel reads; converted once for a matrix and all its views."""
-    values = adjacency.values
-    if values is None or (values.dtype == dtype and values.is_contiguous()):
-        return values
-    home = adjacency
-    while isinstance(origin := home._cache.get("origin"), tuple):
-        home = origin[1]
-    found = home._cache.get(f"values_{dtype}")
-    if not isinstance(found, Tensor):
-        found = values.to(dtype).contiguous()
-        home._cache[f"values_{dtype}"] = found
-    return found
+        raise MemoryError("There is no memory for an aggregation; cut the graph into more parts.")
 
 
 def native(x: Tensor) -> bool:
-    """Whether the kernels take x."""
+    """Tell whether the kernels take x."""
     return x.device.type == "cpu" and x.dtype in KINDS and available()
 
 
@@ -143,19 +128,7 @@ def adjacent(x: Tensor) -> bool:
     return (x.stride(1) == 1 or x.shape[1] == 1) and (x.stride(0) >= x.shape[1] or x.shape[0] <= 1)
 
 
-def extend(x: Tensor, beyond: Tensor) -> Tensor:
-    """The same tensor, whose last rows aggregations read in `beyond` instead."""
-    vars(x)["beyond"] = beyond
-    return x
-
-
-def beyond_of(x: Tensor) -> Tensor | None:
-    """What `extend` attached to this very tensor."""
-    found = getattr(x, "beyond", None)
-    return found if isinstance(found, Tensor) else None
-
-
-def _side_by_side(x: Tensor, beyond: Tensor) -> bool:
+def reads_beyond(x: Tensor, beyond: Tensor) -> bool:
     """Whether a kernel reads the two as if they were one. It loads whole vectors at the end of x's own rows, for which
     the places of those beyond are room enough unless they are very few.
     """

@@ -28,7 +28,7 @@ def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) 
     if adjacency.rows < parts * chunks:
         raise LayoutError(
             f"layout.vertex × layout.chunks is {parts} × {chunks}, more than the graph's {adjacency.rows} vertices; "
-            "use fewer parts or chunks"
+            "use fewer parts or chunks."
         )
     assignment = metis.cut(adjacency, parts, seed)
     within = None
@@ -40,14 +40,14 @@ def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) 
             members = torch.nonzero(assignment == part).flatten()
             fine[members] = _cut_members(adjacency, members, chunks, seed)
         assignment = assignment * chunks + fine
-    boundary = _boundary(adjacency, assignment // chunks)
+    boundary = boundary_of(adjacency, assignment // chunks)
     return Partition.from_assignment(assignment, parts, chunks, first=boundary, within=within)
 
 
 def _pieces(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor | None:
     """A number for each vertex, by pieces of its part that fit the cache; None where none are better than chance."""
     most = max(1, CACHE_BYTES // _ROW_BYTES)
-    found = torch.zeros_like(part)
+    chunk = torch.zeros_like(part)
     for number in range(parts):
         members = torch.nonzero(part == number).flatten()
         count = -(-members.numel() // most)
@@ -57,18 +57,18 @@ def _pieces(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor
         piece = metis.cut(own, count, seed)
         row, column = own.coordinates()
         if row.numel() and float((piece[row] == piece[column]).double().mean()) * count >= _WORTH_IT:
-            found[members] = piece
-    return found if bool(found.any()) else None
+            chunk[members] = piece
+    return chunk if bool(chunk.any()) else None
 
 
-def _boundary(adjacency: Adjacency, part: Tensor) -> Tensor:
-    """bool [vertices]: which of them another part reads, or read one of another part."""
+def boundary_of(adjacency: Adjacency, part: Tensor) -> Tensor:
+    """Say of each vertex, bool [vertices], whether another part reads it, or it reads one of another part."""
     row, column = adjacency.coordinates()
     crossing = part[row] != part[column]
-    found = torch.zeros(adjacency.rows, dtype=torch.bool)
-    found[row[crossing]] = True
-    found[column[crossing]] = True
-    return found
+    boundary = torch.zeros(adjacency.rows, dtype=torch.bool)
+    boundary[row[crossing]] = True
+    boundary[column[crossing]] = True
+    return boundary
 
 
 def _cut_members(adjacency: Adjacency, members: Tensor, chunks: int, seed: int) -> Tensor:
@@ -81,7 +81,7 @@ def induced(adjacency: Adjacency, members: Tensor) -> Adjacency:
     """The structure among `members` (ascending vertices) alone, renumbered 0..len-1, without values."""
     number = torch.full((adjacency.columns,), -1, dtype=torch.int64)
     number[members] = torch.arange(members.numel())
-    chosen = replace(adjacency, starts=adjacency.starts[members], ends=adjacency.ends[members], _cache={})
+    chosen = replace(adjacency, starts=adjacency.starts[members], ends=adjacency.ends[members])
     row, column = chosen.coordinates()
     column = number[column]
     keep = column >= 0

@@ -46,6 +46,13 @@ class Share:
         """How many vertices the part has."""
         return self.adjacency.rows
 
+    def to(self, device: torch.device) -> Share:
+        """The same share with the block and the lists of rows to send on another device; positions stay on the host."""
+        if device == self.adjacency.device:
+            return self
+        send = tuple(tuple(rows.to(device) for rows in chunks) for chunks in self.send)
+        return replace(self, adjacency=self.adjacency.to(device), send=send)
+
     def rows_of(self, chunk: int | None) -> slice:
         """The own rows of a chunk; all of them for None."""
         return slice(0, self.rows) if chunk is None else slice(self.chunk_rows[chunk], self.chunk_rows[chunk + 1])
@@ -63,12 +70,12 @@ class Share:
         for chunks in self.send:
             for rows in chunks:
                 outer[rows] = True
-        found = []
+        starts = []
         for low, high in pairwise(self.chunk_rows):
             rows = torch.nonzero(outer[low:high])
             first = low + int(rows[-1]) + 1 if rows.numel() else low
-            found.append(first if (high - first) * _WORTH_IT >= high - low else high)
-        return tuple(found)
+            starts.append(first if (high - first) * _WORTH_IT >= high - low else high)
+        return tuple(starts)
 
 
 def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:

@@ -30,8 +30,8 @@ def cut(adjacency: Adjacency, parts: int, seed: int = 0) -> Tensor:
     if vertices < 2 * parts or find_spec("pymetis") is None:
         return cut_by_order(adjacency, parts)
     indptr, indices = symmetric_structure(adjacency)
-    found = cut_arrays({"indptr": indptr, "indices": indices, "weights": np.diff(indptr) + 1}, parts, seed)
-    return cut_by_order(adjacency, parts) if found is None else found
+    assignment = cut_arrays({"indptr": indptr, "indices": indices, "weights": np.diff(indptr) + 1}, parts, seed)
+    return cut_by_order(adjacency, parts) if assignment is None else assignment
 
 
 def cut_arrays(arrays: Mapping[str, Array], parts: int, seed: int = 0) -> Tensor | None:

@@ -123,9 +123,9 @@ def choose_order(data: Graph | Timeline | Adjacency, width: int = 64) -> Tensor 
     now = locality(matrix, window)
     if now >= 0.9:
         return None
-    found = vertex_order(matrix, "community")
-    after = locality(permuted(matrix, found), window)
-    return found if (1.0 - after) <= 0.8 * (1.0 - now) else None
+    community = vertex_order(matrix, "community")
+    after = locality(permuted(matrix, community), window)
+    return community if (1.0 - after) <= 0.8 * (1.0 - now) else None
 
 
 def _pattern(data: Graph | Timeline | Adjacency) -> Adjacency:

@@ -58,9 +58,18 @@ class Partition:
         starts = [0, *torch.cumsum(sizes, 0).tolist()]
         return cls(order, tuple(starts), parts, chunks)
 
+    @classmethod
+    def equal(cls, vertices: int, parts: int) -> Partition:
+        """Equal intervals of the vertices as they stand."""
+        return cls(torch.arange(vertices), tuple(vertices * part // parts for part in range(parts + 1)), parts)
+
+    def owner_by_vertex(self) -> Tensor:
+        """The part of each vertex, int64 [vertices]."""
+        return self.owner_of_positions(self.position_of())
+
     @property
     def vertices(self) -> int:
-        """How many vertices there are."""
+        """Count the vertices."""
         return self.order.numel()
 
     def part(self, part: int) -> tuple[int, int]:
@@ -124,4 +133,4 @@ def _imbalance(counts: Tensor) -> float:
 
 def order_digest(order: Tensor) -> str:
     """A short name of an order of vertices: rows that lie in another one are those of other vertices."""
-    return hashlib.sha256(order.to(torch.int64).contiguous().numpy().tobytes()).hexdigest()[:12]
+    return hashlib.sha256(order.cpu().to(torch.int64).contiguous().numpy().tobytes()).hexdigest()[:12]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,11 +13,12 @@ from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.timeline import Timeline
+from trisect.layout import Partitioner
 from trisect.partition import metis
 from trisect.partition.child import ChildError, run_child
+from trisect.partition.cut import boundary_of
 from trisect.partition.partition import Partition
 
-Method = Literal["metis", "hypergraph"]
 Runs = tuple[tuple[range, ...], ...]
 
 _MOST_EVENTS = 50_000_000
@@ -79,7 +79,7 @@ def deal(work: Sequence[int], blocks: int, moments: int, first: int = 0) -> Runs
     return tuple(runs)
 
 
-def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Method = "metis") -> Partition:
+def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Partitioner = "metis") -> Partition:
     """One partition of the vertices for all steps.
 
     Args:
@@ -92,14 +92,17 @@ def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Method =
         )
     if parts == 1:
         return Partition(torch.arange(timeline.vertices), (0, timeline.vertices))
-    if method == "hypergraph":
-        return Partition.from_assignment(_cut_hypergraph(timeline, parts, seed), parts)
     union = union_graph(timeline)
-    weights = _vertex_weights(timeline, union)
-    found = None
-    if timeline.vertices >= 2 * parts and find_spec("pymetis") is not None:
-        found = metis.cut_arrays(_without_loops(union, weights), parts, seed)
-    return Partition.from_assignment(metis.intervals(weights.double(), parts) if found is None else found, parts)
+    if method == "hypergraph":
+        assignment = _cut_hypergraph(timeline, parts, seed)
+    else:
+        weights = _vertex_weights(timeline, union)
+        cut = None
+        if timeline.vertices >= 2 * parts and find_spec("pymetis") is not None:
+            cut = metis.cut_arrays(_without_loops(union, weights), parts, seed)
+        assignment = metis.intervals(weights.double(), parts) if cut is None else cut
+    # rows that take part in an exchange stand first, so that the others can be computed while it is on its way
+    return Partition.from_assignment(assignment, parts, first=boundary_of(union, assignment))
 
 
 def union_graph(timeline: Timeline) -> Adjacency:
@@ -118,15 +121,15 @@ def halo_rows(timeline: Timeline, owner: Tensor, parts: int, steps: range | None
         owner: the part of each vertex, int64 [vertices].
     """
     chosen = range(timeline.steps) if steps is None else steps
-    found = torch.zeros(len(chosen), parts, dtype=torch.int64)
-    for place, step in enumerate(chosen):
+    counts = torch.zeros(len(chosen), parts, dtype=torch.int64)
+    for index, step in enumerate(chosen):
         source, target = window_edges(timeline, step)
         reader = owner[target]
         crossing = owner[source] != reader
         read = torch.zeros(parts, timeline.vertices, dtype=torch.bool)
         read[reader[crossing], source[crossing]] = True
-        found[place] = read.sum(1)
-    return found
+        counts[index] = read.sum(1)
+    return counts
 
 
 def window_edges(timeline: Timeline, step: int) -> tuple[Tensor, Tensor]:

@@ -1,1 +1,4 @@
-"""Cost model, cluster descriptions, search over layouts. Knows no tensors."""
+"""What a layout does with a model and its data, before anything runs: segments, schedules, stages.
+
+It knows shapes and no values of tensors.
+"""

@@ -13,8 +13,8 @@ import yaml
 from trisect.report.assets import SCRIPT, STYLE
 from trisect.report.charts import Series, bars, lines, number
 from trisect.report.picture import picture
-from trisect.train.checkpoint import write_atomically
-from trisect.train.run_directory import RunDirectory
+from trisect.train.run.checkpoint import write_atomically
+from trisect.train.run.run_directory import RunDirectory
 
 _SPLIT_COLOURS = {"train": "ca", "val": "cb", "test": "cc"}
 
@@ -114,7 +114,7 @@ def _timing(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _events(directory: RunDirectory, layout: Mapping[str, Any] | None) -> str:
-    return picture([directory.events(rank) for rank in directory.ranks()], layout)
+    return picture([directory.events(rank) for rank in directory.ranks()], layout, directory.plan().get("halves"))
 
 
 def _costs(summary: Mapping[str, Any]) -> str:

@@ -11,27 +11,22 @@ from typing import Any
 from trisect.errors import LayoutError
 from trisect.layout import Layout
 from trisect.report.charts import Panel, Span, panels
-from trisect.schedule.action import COMPUTE, Action, Half, Kind, Phase
+from trisect.schedule.action import COMPUTE, EXCHANGES, Action, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.simulate import simulate
 
 Event = Mapping[str, Any]
 
 _COLOURS = {
-    Kind.FORWARD: ("ca", "forward"),
-    Kind.RECOMPUTE: ("cc", "forward again"),
-    Kind.BACKWARD: ("cb", "backward"),
-    Kind.REDUCE: ("ce", "weights added up, or waiting for that"),
-    Kind.STEP: ("cf", "step"),
+    Verb.FORWARD: ("ca", "forward"),
+    Verb.AGAIN: ("cc", "forward again"),
+    Verb.BACKWARD: ("cb", "backward"),
+    Verb.REDUCE: ("ce", "weights added up, or waiting for that"),
+    Verb.STEP: ("cf", "step"),
 }
 _TRANSFER = ("cd", "transfer or waiting for one")
 _OTHER = ("cf", "other")
-_HALVES = {
-    Half.PREPARE: "messages",
-    Half.SPATIAL: "spatial half",
-    Half.TEMPORAL: "temporal half",
-    Half.SUMMARY: "summary",
-}
+_VERBS = {Verb.POST: "leaves", Verb.EXPECT: "is expected", Verb.WAIT: "is waited for"}
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,15 @@ class Done:
     seconds: float
 
 
-def picture(events: Sequence[Sequence[Event]], layout: Mapping[str, Any] | None) -> str:
+def picture(
+    events: Sequence[Sequence[Event]], layout: Mapping[str, Any] | None, halves: Sequence[str] | None = None
+) -> str:
     """The last epoch that all ranks trained to its end, as a figure; empty where there is none.
 
     Args:
         events: of each rank, of all epochs.
         layout: of the run, its axes by name.
+        halves: the halves of the model by name, as plan.json has them; None: they are called by their numbers.
     """
     trained = [[event for event in rank if event.get("epoch") and not event.get("evaluation")] for rank in events]
     if not trained or not all(trained):
@@ -65,8 +63,8 @@ def picture(events: Sequence[Sequence[Event]], layout: Mapping[str, Any] | None)
         planned = _planned(trained, measured, layout)
         if planned is not None:
             title = "Planned: every action takes its usual time, every message arrives at once"
-            found.append(_panel(title, planned, legend))
-    found.append(_panel("Measured", measured, legend))
+            found.append(_panel(title, planned, legend, halves))
+    found.append(_panel("Measured", measured, legend, halves))
     return panels(f"What each rank did in epoch {epoch}", found, legend)
 
 
@@ -83,7 +81,7 @@ def _planned(
                 usual[-1][event["name"]].append(event["seconds"])
 
     def cost(rank: int, action: Action) -> float:
-        return median(usual[rank][str(action)]) if action.kind in COMPUTE else 0.0
+        return median(usual[rank][str(action)]) if action.verb in COMPUTE else 0.0
 
     actions = [[done.action for done in rank] for rank in measured]
     time, layer, vertex = (int((layout or {}).get(name, 1)) for name in ("time", "layer", "vertex"))
@@ -95,7 +93,7 @@ def _planned(
     return [[Done(span.action, str(span.action), span.start, span.end - span.start) for span in rank] for rank in spans]
 
 
-def _panel(title: str, ranks: Sequence[Sequence[Done]], legend: dict[str, str]) -> Panel:
+def _panel(title: str, ranks: Sequence[Sequence[Done]], legend: dict[str, str], halves: Sequence[str] | None) -> Panel:
     begin = min(done.start for rank in ranks for done in rank)
     length = max(done.start + done.seconds for rank in ranks for done in rank) - begin
     items, notes = [], []
@@ -104,14 +102,14 @@ def _panel(title: str, ranks: Sequence[Sequence[Done]], legend: dict[str, str]) 
             colour, meaning = _colour(done.action)
             if done.seconds > 0:
                 legend[colour] = meaning
-                items.append(Span(row, done.start - begin, done.seconds, colour, describe(done)))
+                items.append(Span(row, done.start - begin, done.seconds, colour, describe(done, halves)))
         notes.append(f"waits {waiting(rank, length):.0%}" if len(ranks) > 1 else "")
     return Panel(title, [f"rank {rank}" for rank in range(len(ranks))], items, notes)
 
 
 def waiting(rank: Sequence[Done], length: float) -> float:
     """The share of an epoch in which a rank does not compute."""
-    computing = sum(done.seconds for done in rank if done.action is None or done.action.kind in COMPUTE)
+    computing = sum(done.seconds for done in rank if done.action is None or done.action.verb in COMPUTE)
     return max(0.0, 1.0 - computing / length) if length > 0 else 0.0
 
 
@@ -126,25 +124,35 @@ def _colour(action: Action | None) -> tuple[str, str]:
     """A class of the style sheet, and what it means."""
     if action is None:
         return _OTHER
-    colour, meaning = _COLOURS.get(action.kind, _TRANSFER)
-    inside = action.kind in COMPUTE and action.half in (Half.PREPARE, Half.SPATIAL)
-    return (f"{colour} pale", f"{meaning}, inside snapshots") if inside else (colour, meaning)
+    return _COLOURS.get(action.verb, _TRANSFER)
 
 
-def describe(done: Done) -> str:
-    """An action in words, after its text."""
+def describe(done: Done, halves: Sequence[str] | None = None) -> str:
+    """Say what an action is in words, after its text; halves of the model by name where the names are known."""
     action = done.action
     if action is None:
         return done.name
-    gradients = "gradients of " if action.phase is Phase.BACKWARD else ""
-    words = [gradients + action.kind.name.lower()]
+    if action.exchange is None:
+        words = [action.verb.name.lower()]
+    else:
+        gradients = "gradients of " if action.back else ""
+        words = [f"{gradients}{EXCHANGES[action.exchange][0]} {_VERBS[action.verb]}"]
     if action.peer is not None:
         words[0] += f" {'from' if action.incoming else 'to'} rank {action.peer}"
-    if action.layer is not None:
-        half = _HALVES.get(action.half) if action.half is not None else None
-        words.append("output and loss" if action.half in (Half.OUTPUT, Half.LOSS) else f"layer {action.layer}")
-        words += [] if half is None else [half]
-    if action.kind not in (Kind.REDUCE, Kind.STEP):
+    if action.first is not None:
+        words.append(_named(action, halves))
+    if action.verb not in (Verb.REDUCE, Verb.STEP):
         words.append(f"chunk {action.chunk}")
         words += [] if action.block is None else [f"block {action.block}"]
     return f"{done.name}: {', '.join(words)}"
+
+
+def _named(action: Action, halves: Sequence[str] | None) -> str:
+    """What an action computes, or what a transfer comes before."""
+    first, last = (
+        f"half {k}" if halves is None or k is None or k >= len(halves) else f"{halves[k].replace(' ', ' of layer ')}"
+        for k in (action.first, action.first if action.last is None else action.last)
+    )
+    if action.exchange is not None:
+        return f"before {first}"
+    return first if action.first == action.last else f"{first} to {last}"

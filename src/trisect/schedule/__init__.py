@@ -1,22 +1,8 @@
-"""What each rank does in an epoch, as a value: actions, builders, validation, simulation, drawing. Knows no tensors."""
+"""What each rank does in a pass, as a value: actions, validation, simulation, drawing. Knows no tensors."""
 
-from trisect.schedule.action import Action, Half, Kind, Phase, Side
-from trisect.schedule.builders import evaluation, single
+from trisect.schedule.action import Action, Pass, Side, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.simulate import Span, draw, simulate
 from trisect.schedule.validate import validate
 
-__all__ = [
-    "Action",
-    "Half",
-    "Kind",
-    "Phase",
-    "Schedule",
-    "Side",
-    "Span",
-    "draw",
-    "evaluation",
-    "simulate",
-    "single",
-    "validate",
-]
+__all__ = ["Action", "Pass", "Schedule", "Side", "Span", "Verb", "draw", "simulate", "validate"]

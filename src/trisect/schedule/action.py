@@ -5,59 +5,59 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from trisect.errors import LayoutError
 
 
-class Kind(Enum):
+class Verb(Enum):
     """What is done. The value is the letter in the action's text."""
 
     FORWARD = "F"
+    AGAIN = "A"
     BACKWARD = "B"
-    RECOMPUTE = "A"
-    SEND = "S"
-    RECEIVE = "R"
     POST = "P"
-    HALO = "H"
-    CARRY = "C"
-    REDISTRIBUTE = "X"
+    EXPECT = "E"
+    WAIT = "W"
     REDUCE = "G"
     STEP = "U"
 
 
-class Phase(Enum):
-    """Which way a transfer goes: activations in the forward pass or their gradients in the backward pass."""
+class Pass(Enum):
+    """Which pass over the data an action belongs to. The value ends the action's text; training has none."""
 
-    FORWARD = "F"
-    BACKWARD = "B"
-
-
-class Half(Enum):
-    """Which piece of a dynamic layer is worked on, or crosses; the letter follows the layer in the action's text."""
-
-    PREPARE = "p"
-    SPATIAL = "s"
-    TEMPORAL = "t"
-    SUMMARY = "m"
-    OUTPUT = "o"
-    LOSS = "l"
+    TRAIN = ""
+    AGAIN = "a"
+    EVALUATE = "e"
+    REFRESH = "r"
 
 
 class Side(Enum):
-    """Which rows of a chunk: those that other ways read or that read other ways, or the rest."""
+    """Which rows of a chunk: those that other parts read or that read other parts, or the rest."""
 
     BOUNDARY = "b"
     INTERIOR = "i"
 
 
-COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.RECOMPUTE, Kind.STEP})
-COLLECTIVE = frozenset({Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE})
-POINT_TO_POINT = frozenset({Kind.SEND, Kind.RECEIVE, Kind.CARRY})
-_PHASED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.POST, Kind.HALO, Kind.CARRY, Kind.REDISTRIBUTE})
+COMPUTE = frozenset({Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD, Verb.STEP})
+TRANSFER = frozenset({Verb.POST, Verb.EXPECT, Verb.WAIT})
+
+# the letter of each exchange, its name, and the axis that it goes along
+EXCHANGES = {
+    "h": ("halo", "vertex"),
+    "r": ("redistribute rows", "vertex"),
+    "m": ("summary", "vertex"),
+    "f": ("fetch", "vertex"),
+    "t": ("redistribute steps", "time"),
+    "c": ("carry", "time"),
+    "w": ("window", "time"),
+    "b": ("boundary", "layer"),
+}
 
 _TEXT = re.compile(
-    r"(?P<stage>\d+)(?P<kind>[FBASRPHCXGU])(?P<phase>[FB])?(?P<chunk>\d+)"
-    r"(?:\.(?P<layer>\d+)(?P<half>[pstmol])?(?P<side>[bi])?)?(?:@(?P<block>\d+))?(?:(?P<way>[<>])(?P<peer>\d+))?"
+    r"(?P<stage>\d+)(?P<verb>[FABPEWGU])(?:(?P<exchange>[a-z])(?P<back>[FB]))?(?P<chunk>\d+)"
+    r"(?:\.(?P<first>\d+)(?:-(?P<last>\d+))?)?(?P<side>[bi])?(?:@(?P<block>\d+))?(?:(?P<way>[<>])(?P<peer>\d+))?"
+    r"(?:~(?P<pass>[aer]))?"
 )
 
 
@@ -65,88 +65,119 @@ _TEXT = re.compile(
 class Action:
     """One action of one rank.
 
-    Its text is stage, letter, chunk, and what else it needs: `2F0` (stage 2, forward, chunk 0), `0SF3>1` (stage 0 sends
-    the activations of chunk 3 to rank 1), `1RF3<0` (and rank 1 receives them), `0HB0.2` (halo gradients of layer 2),
-    `0PB0.2` (those are on their way from now on; `0HB0.2` then only waits), `0F0.2b` (boundary rows of chunk 0 alone),
-    `0CF1.0@4>1` (carry of layer 0, vertex chunk 1, block 4, handed to rank 1), `0A1.0t@4` (the temporal half of layer 0
-    for vertex chunk 1 again, since block 4 kept nothing), `0G0` (reduce gradients), `0U0` (step).
+    Its text is stage, letter, chunk, and what else it needs: `2F0` (stage 2, forward, chunk 0, all halves of the
+    stage), `0F0.4-6b` (halves 4 to 6 of the boundary rows), `0PhF0.5` (halo rows before half 5 leave), `0WhF0.5` (those
+    of the others are here), `0PbF3>1` (the activations of chunk 3 go to rank 1), `1EbF3<0` (rank 1 makes room for them)
+    and `1WbF3<0` (has them), `0PcB1.3@4>1` (the gradient of a carry at half 3, vertex chunk 1, block 4, goes to rank
+    1), `0A0.3@4` (half 3 of block 4 again, since nothing of it was kept), `0F0~e` (evaluation), `0G0` (add up
+    gradients), `0U0` (step).
 
     Attributes:
         stage: which run of layers.
         chunk: which vertices; 0 where they are not cut.
-        layer: the layer inside the stage that a halo, a carry or a redistribution belongs to.
-        half: which piece of a dynamic layer; None on a static graph.
-        block: which block of snapshots (of a transfer along time: the receiver's); None on a static graph.
-        phase: for transfers, activations or gradients.
-        peer: the other rank of a point-to-point transfer.
-        side: of a forward or backward of one layer, which rows; None: all of the chunk.
-        incoming: of a carry, whether this rank receives it. (A send is always outgoing, a receive incoming.)
+        first, last: the halves of the model that are computed; of a transfer, `first` is the half that reads what
+            crosses. None: all halves of the stage, or what crosses between stages.
+        side: of a computation, which rows; None: all of the chunk.
+        block: which block of snapshots (of a transfer along time: the reader's); None on a static graph.
+        exchange: of a transfer, the letter of its exchange.
+        back: of a transfer, whether gradients cross.
+        peer: the other rank of a transfer between two.
+        incoming: whether this rank receives from its peer.
     """
 
-    kind: Kind
+    verb: Verb
     stage: int = 0
     chunk: int = 0
-    layer: int | None = None
+    first: int | None = None
+    last: int | None = None
+    side: Side | None = None
     block: int | None = None
-    phase: Phase | None = None
+    exchange: str | None = None
+    back: bool = False
     peer: int | None = None
     incoming: bool = False
-    half: Half | None = None
-    side: Side | None = None
+    pass_: Pass = Pass.TRAIN
 
     def __post_init__(self) -> None:
-        if (self.phase is not None) != (self.kind in _PHASED):
+        if (self.exchange is not None) != (self.verb in TRANSFER):
             raise LayoutError(
-                f"an action of kind {self.kind.name.lower()} "
-                + ("needs a phase, forward or backward" if self.kind in _PHASED else "has no phase")
+                f"an action of verb {self.verb.name.lower()} "
+                + ("needs the letter of its exchange" if self.verb in TRANSFER else "has no exchange")
             )
-        if (self.peer is not None) != (self.kind in POINT_TO_POINT):
+        if self.exchange is not None and self.exchange not in EXCHANGES:
+            raise LayoutError(f"{self.exchange!r} is no exchange; use one of {', '.join(EXCHANGES)}")
+        if self.exchange is not None and (self.peer is not None) != (self.exchange in "bcw"):
+            name = EXCHANGES[self.exchange][0]
+            raise LayoutError(f"a {name} " + ("needs a" if self.peer is None else "has no") + " single peer")
+        name = self.verb.name.lower()
+        if self.exchange is None and (self.back or self.peer is not None):
+            raise LayoutError(f"an action of verb {name} carries nothing, and so has no direction and no peer")
+        if self.incoming != (self.peer is not None and self.verb is not Verb.POST):
             raise LayoutError(
-                f"an action of kind {self.kind.name.lower()} "
-                + ("needs the rank of its peer" if self.kind in POINT_TO_POINT else "has no peer")
+                f"an action of verb {name} " + ("cannot be" if self.incoming else "must be") + " incoming"
             )
-        if self.half is not None and self.layer is None:
-            raise LayoutError(f"an action of half {self.half.name.lower()} needs the layer that it belongs to")
-        if self.kind is Kind.RECEIVE and not self.incoming:
-            object.__setattr__(self, "incoming", True)
-        if self.incoming and self.kind not in (Kind.RECEIVE, Kind.CARRY):
-            raise LayoutError(f"an action of kind {self.kind.name.lower()} cannot be incoming")
-        if self.side is not None and (self.layer is None or self.kind not in (Kind.FORWARD, Kind.BACKWARD)):
-            raise LayoutError(f"an action of kind {self.kind.name.lower()} has a side only as a layer's work")
+        if self.last is not None and (self.first is None or self.exchange is not None):
+            raise LayoutError(
+                f"an action of verb {name} names a last half, and no halves are computed from a first one"
+            )
+        if self.side is not None and (self.first is None or self.exchange is not None):
+            raise LayoutError(f"an action of verb {name} names a side of its rows, and computes no halves of them")
+
+    @property
+    def half(self) -> int:
+        """The half that reads what a transfer brings."""
+        if self.first is None:
+            raise RuntimeError(f"internal error: {self} names no half")
+        return self.first
 
     @property
     def message(self) -> tuple[object, ...]:
-        """What a transfer carries: equal on both sides of it."""
-        kind = Kind.SEND if self.kind is Kind.RECEIVE else self.kind
-        return (kind, self.phase, self.chunk, self.layer, self.half, self.block)
+        """What a transfer carries: equal on both sides of it, and on all ranks that take part in it."""
+        return (self.exchange, self.back, self.stage_of_message, self.chunk, self.first, self.block, self.pass_)
+
+    @property
+    def stage_of_message(self) -> int | None:
+        """The stage, where all that take part are of the same one."""
+        return None if self.exchange == "b" else self.stage
+
+    @cached_property
+    def text(self) -> str:
+        """The action as text, made once."""
+        text = f"{self.stage}{self.verb.value}"
+        if self.exchange is not None:
+            text += self.exchange + ("B" if self.back else "F")
+        text += str(self.chunk)
+        if self.first is not None:
+            text += f".{self.first}" + ("" if self.last is None else f"-{self.last}")
+        text += "" if self.side is None else self.side.value
+        text += "" if self.block is None else f"@{self.block}"
+        text += "" if self.peer is None else f"{'<' if self.incoming else '>'}{self.peer}"
+        return text + (f"~{self.pass_.value}" if self.pass_.value else "")
 
     def __str__(self) -> str:
-        text = f"{self.stage}{self.kind.value}{'' if self.phase is None else self.phase.value}{self.chunk}"
-        if self.layer is not None:
-            text += f".{self.layer}" + "".join(piece.value for piece in (self.half, self.side) if piece is not None)
-        if self.block is not None:
-            text += f"@{self.block}"
-        if self.peer is not None:
-            text += f"{'<' if self.incoming else '>'}{self.peer}"
-        return text
+        return self.text
 
     @classmethod
     def parse(cls, text: str) -> Action:
-        """The action that prints as `text`."""
+        """Give the action that prints as `text`."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
-            raise LayoutError(f"{text!r} is not an action: write stage, letter and chunk, such as 2F0 or 0SF3>1")
-        layer, block, peer, phase = match["layer"], match["block"], match["peer"], match["phase"]
-        half = match["half"]
+            raise LayoutError(f"{text!r} is not an action: write stage, letter and chunk, such as 2F0 or 0PbF3>1")
+
+        def number(name: str) -> int | None:
+            return None if match[name] is None else int(match[name])
+
         return cls(
-            kind=Kind(match["kind"]),
+            verb=Verb(match["verb"]),
             stage=int(match["stage"]),
             chunk=int(match["chunk"]),
-            layer=None if layer is None else int(layer),
-            block=None if block is None else int(block),
-            phase=None if phase is None else Phase(phase),
-            peer=None if peer is None else int(peer),
-            incoming=match["way"] == "<",
+            first=number("first"),
+            last=number("last"),
             side=None if match["side"] is None else Side(match["side"]),
-            half=None if half is None else Half(half),
+            block=number("block"),
+            exchange=match["exchange"],
+            back=match["back"] == "B",
+            peer=number("peer"),
+            incoming=match["way"] == "<",
+            pass_=Pass(match["pass"] or ""),
         )

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from trisect.errors import LayoutError
 from trisect.layout import Layout
-from trisect.schedule.action import Action, Kind
+from trisect.schedule.action import EXCHANGES, Action, Verb
 
 _ONE = Layout()
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """One epoch of work: ranks[r] is what rank r does, in order. Built before anything runs.
+    """One pass of work: ranks[r] is what rank r does, in order. It is built before anything runs.
 
-    `layout` gives the mesh: rank = (time · layers + layer) · ways + way, as in `Layout`.
+    `layout` gives the mesh: rank = (run · layers + stage) · parts + part, as in `Layout`.
     """
 
     ranks: tuple[tuple[Action, ...], ...]
@@ -34,12 +34,14 @@ class Schedule:
         return len(self.ranks)
 
     def group(self, rank: int, action: Action) -> tuple[int, ...]:
-        """The ranks that take part in a collective action of `rank` (or in a posted one), ascending."""
-        layers, ways = self.layout.layer, self.layout.vertex
-        way, stage, moment = rank % ways, rank // ways % layers, rank // (ways * layers)
-        times = range(self.layout.time) if action.kind in (Kind.REDISTRIBUTE, Kind.REDUCE) else (moment,)
-        others = range(ways) if action.kind in (Kind.POST, Kind.HALO, Kind.REDUCE) else (way,)
-        return tuple((t * layers + stage) * ways + w for t in times for w in others)
+        """Give the ranks that take part in a collective action of `rank`, ascending."""
+        layers, parts = self.layout.layer, self.layout.vertex
+        part, stage, run = rank % parts, rank // parts % layers, rank // (parts * layers)
+        axis = "" if action.exchange is None else EXCHANGES[action.exchange][1]
+        everyone = action.verb is Verb.REDUCE
+        runs = range(self.layout.time) if everyone or axis == "time" else (run,)
+        others = range(parts) if everyone or axis == "vertex" else (part,)
+        return tuple((t * layers + stage) * parts + p for t in runs for p in others)
 
     def __iter__(self) -> Iterator[tuple[Action, ...]]:
         return iter(self.ranks)
@@ -49,6 +51,6 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, layout: Layout | None = None) -> Schedule:
-        """The schedule that prints as `text`: a line a rank. Without a layout the ranks are stages of a pipeline."""
+        """Give the schedule that prints as `text`: a line a rank. Without a layout the ranks are stages."""
         ranks = tuple(tuple(Action.parse(word) for word in line.split()) for line in text.strip().splitlines())
         return cls(ranks, Layout(layer=len(ranks)) if layout is None else layout)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trisect.errors import LayoutError
-from trisect.schedule.action import COLLECTIVE, Action, Kind
+from trisect.schedule.action import Action, Verb
 from trisect.schedule.schedule import Schedule
 
 Cost = Callable[[int, Action], float]
@@ -23,84 +23,75 @@ class StuckError(LayoutError):
 
 @dataclass(frozen=True)
 class Span:
-    """An action and when it ran, in seconds from the start of the epoch."""
+    """An action and when it ran, in seconds from the start of the pass."""
 
     action: Action
     start: float
     end: float
 
 
-def exchange_of(action: Action) -> tuple[object, ...]:
-    """Which exchange a posted action or a halo belongs to: equal on all ranks of the group."""
-    return (action.phase, action.stage, action.chunk, action.layer, action.half, action.block)
-
-
 def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
-    """The spans of each rank.
+    """Give the spans of each rank.
 
-    A send (or an outgoing carry) does not block: it takes its turn on the link to that peer, and `cost` is the time
-    that the message needs there. A receive ends when its message has arrived. A collective starts when all its ranks
-    are there and ends for all together. Everything else takes `cost` on its own rank.
-
-    A posted exchange does not block either: `cost` is the time that the rank's rows need on the link, and the halo that
-    follows it ends when those of all ranks of the group have arrived.
+    What is posted to one peer does not block: it takes its turn on the link to that peer, and `cost` is the time that
+    the message needs there; the peer's wait ends when it has arrived. What is posted to all ranks of an axis does not
+    block either: `cost` is the time that the rank's rows need on the link, and a wait ends when those of all ranks have
+    arrived. Gradients are added up when all ranks of the group are there, and that ends for all together. An expected
+    message costs nothing. Everything else takes `cost` on its own rank.
     """
     spans: list[list[Span]] = [[] for _ in schedule.ranks]
     clock = [0.0] * schedule.world
     link: dict[tuple[int, int], float] = {}
     mail: dict[tuple[int, int], deque[tuple[Action, float]]] = {}
-    posted: dict[tuple[int, tuple[object, ...]], float] = {}
-    awaited: dict[tuple[int, tuple[object, ...]], int] = {}
+    posted: dict[tuple[int, tuple[object, ...]], deque[float]] = {}
 
     def advance(rank: int) -> bool:
         """Do the next action of the rank if it can be done now."""
         action = schedule.ranks[rank][len(spans[rank])]
         start = clock[rank]
-        if action.kind is Kind.HALO and (rank, exchange_of(action)) in posted:
-            return arrive(rank, action)
-        if action.kind in COLLECTIVE:
+        if action.verb is Verb.REDUCE:
             return meet(rank, action)
-        if action.kind is Kind.POST:
-            posted[rank, exchange_of(action)] = start + cost(rank, action)
-            spans[rank].append(Span(action, start, start))
-            return True
-        if action.peer is None:
-            end = start + cost(rank, action)
-        elif not action.incoming:
-            end = start
-            channel = (rank, action.peer)
-            link[channel] = max(link.get(channel, 0.0), start) + cost(rank, action)
-            mail.setdefault(channel, deque()).append((action, link[channel]))
-        else:
-            waiting = mail.get((action.peer, rank))
-            if not waiting:
+        if action.verb is Verb.WAIT:
+            end = receive(rank, action, start) if action.peer is not None else arrive(rank, action, start)
+            if end is None:
                 return False
-            sent, arrival = waiting.popleft()
-            if sent.message != action.message:
-                raise StuckError(
-                    f"rank {rank} expects {action}, but the next message from rank {action.peer} is {sent}",
-                    [len(s) if r == rank else -1 for r, s in enumerate(spans)],
-                )
-            end = max(start, arrival)
+        elif action.verb is Verb.POST:
+            end = start
+            if action.peer is None:
+                posted.setdefault((rank, action.message), deque()).append(start + cost(rank, action))
+            else:
+                channel = (rank, action.peer)
+                link[channel] = max(link.get(channel, 0.0), start) + cost(rank, action)
+                mail.setdefault(channel, deque()).append((action, link[channel]))
+        else:
+            end = start if action.verb is Verb.EXPECT else start + cost(rank, action)
         spans[rank].append(Span(action, start, end))
         clock[rank] = end
         return True
 
-    def arrive(rank: int, action: Action) -> bool:
-        exchange = exchange_of(action)
-        group = schedule.group(rank, action)
-        if any((other, exchange) not in posted for other in group):
-            return False
-        end = max(clock[rank], *(posted[other, exchange] for other in group))
-        spans[rank].append(Span(action, clock[rank], end))
-        clock[rank] = end
-        # forgotten when all have it, so that the next one of the same name is told apart
-        awaited[group[0], exchange] = awaited.get((group[0], exchange), 0) + 1
-        if awaited[group[0], exchange] == len(group):
-            del awaited[group[0], exchange]
-            for other in group:
-                del posted[other, exchange]
-        return True
+    def receive(rank: int, action: Action, start: float) -> float | None:
+        waiting = mail.get((action.peer if action.peer is not None else -1, rank))
+        if not waiting:
+            return None
+        sent, arrival = waiting[0]
+        if sent.message != action.message:
+            raise StuckError(
+                f"rank {rank} expects {action}, but the next message from rank {action.peer} is {sent}",
+                [len(s) if r == rank else -1 for r, s in enumerate(spans)],
+            )
+        waiting.popleft()
+        return max(start, arrival)
+
+    awaited: dict[tuple[int, tuple[object, ...]], int] = {}
+
+    def arrive(rank: int, action: Action, start: float) -> float | None:
+        group, message = schedule.group(rank, action), action.message
+        # the same exchange may come again in a pass, so each rank counts its own
+        turn = awaited.get((rank, message), 0)
+        if any(len(posted.get((other, message), ())) <= turn for other in group):
+            return None
+        awaited[rank, message] = turn + 1
+        return max(start, *(posted[other, message][turn] for other in group))
 
     def meet(rank: int, action: Action) -> bool:
         group = schedule.group(rank, action)
@@ -129,8 +120,10 @@ def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
 
 
 def draw(schedule: Schedule, cost: Cost | None = None, columns: int | None = None) -> str:
-    """The schedule as a grid of text, a line a rank and time to the right. Without `cost`, computing takes one unit and
-    transfers none (they are left out). With `columns`, the whole epoch is scaled to that many cells.
+    """Draw the schedule as a grid of text, a line a rank and time to the right.
+
+    Without `cost`, computing takes one unit and transfers none (they are left out). With `columns`, the whole pass is
+    scaled to that many cells.
     """
     plain = cost is None
     spans = simulate(schedule, _unit if cost is None else cost)
@@ -142,7 +135,7 @@ def draw(schedule: Schedule, cost: Cost | None = None, columns: int | None = Non
     for rank, row in enumerate(spans):
         line = [".".ljust(width)] * cells
         for span in row:
-            if span.end > span.start and not span.action.incoming:
+            if span.end > span.start and span.action.verb is not Verb.WAIT:
                 first, last = (
                     int(span.start * scale + 1e-9),
                     max(int(span.end * scale - 1e-9), int(span.start * scale + 1e-9)),
@@ -154,4 +147,4 @@ def draw(schedule: Schedule, cost: Cost | None = None, columns: int | None = Non
 
 
 def _unit(rank: int, action: Action) -> float:
-    return 1.0 if action.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.RECOMPUTE) else 0.0
+    return 1.0 if action.verb in (Verb.FORWARD, Verb.BACKWARD, Verb.AGAIN) else 0.0

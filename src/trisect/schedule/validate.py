@@ -1,18 +1,20 @@
-"""Is a schedule sound? Each send has its receive, in order; nobody waits forever; backward follows forward."""
+"""Is a schedule sound? Each message has its reader, in order; nobody waits forever; backward follows forward."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from trisect.errors import LayoutError
-from trisect.schedule.action import Action, Kind
+from trisect.schedule.action import Action, Verb
 from trisect.schedule.schedule import Schedule
-from trisect.schedule.simulate import StuckError, exchange_of, simulate
+from trisect.schedule.simulate import StuckError, simulate
 
 
 def validate(schedule: Schedule) -> None:
-    """Raise LayoutError with the grid, the wrong action marked, where the schedule cannot be run."""
+    """Raise a LayoutError with the grid, the wrong action marked, where the schedule cannot be run."""
     for rank, actions in enumerate(schedule.ranks):
         _check_order(schedule, rank, actions)
-        _check_peers(schedule, rank, actions)
+        _check_transfers(schedule, rank, actions)
     try:
         simulate(schedule, lambda rank, action: 1.0)
     except StuckError as stuck:
@@ -21,69 +23,86 @@ def validate(schedule: Schedule) -> None:
 
 
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
-    """Forward once, backward once and after its forward (and what is computed again in between), nothing left to do
-    after the last step but transfers.
+    """A cell goes forward once, backward once and after its forward (and after it was computed again, where it was);
+    nothing is computed after the step.
     """
+    passes: set[tuple[object, ...]] = set()
     forward: set[tuple[object, ...]] = set()
     again: set[tuple[object, ...]] = set()
     backward: set[tuple[object, ...]] = set()
-    stepped: set[int] = set()
-    posted: set[tuple[object, ...]] = set()
+    stepped = False
     for position, action in enumerate(actions):
-        place = (action.stage, action.chunk, action.layer, action.half, action.side, action.block)
+        cell = (action.stage, action.chunk, action.first, action.last, action.side, action.block)
         wrong = None
-        if action.kind is Kind.FORWARD:
-            wrong = "is a second forward" if place in forward else None
-            forward.add(place)
-        elif action.kind is Kind.RECOMPUTE:
-            wrong = "is a second recomputation" if place in again else None
-            wrong = "comes after its backward" if place in backward else wrong
-            again.add(place)
-        elif action.kind is Kind.BACKWARD:
-            wrong = "comes before its forward" if place not in forward and place not in again else None
-            wrong = "is a second backward" if place in backward else wrong
-            backward.add(place)
-        elif action.kind is Kind.POST:
-            wrong = "is posted a second time before its halo" if exchange_of(action) in posted else None
-            posted.add(exchange_of(action))
-        elif action.kind is Kind.HALO:
-            posted.discard(exchange_of(action))
-        elif action.kind is Kind.STEP:
-            stepped.add(action.stage)
-        if action.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.RECOMPUTE) and action.stage in stepped:
+        if action.verb is Verb.FORWARD:
+            wrong = "is a second forward" if (cell, action.pass_) in passes else None
+            passes.add((cell, action.pass_))
+            forward.add(cell)
+        elif action.verb is Verb.AGAIN:
+            wrong = "is a second recomputation" if cell in again else None
+            wrong = "comes after its backward" if cell in backward else wrong
+            again.add(cell)
+        elif action.verb is Verb.BACKWARD:
+            wrong = "comes before its forward" if cell not in forward and cell not in again else None
+            wrong = "is a second backward" if cell in backward else wrong
+            backward.add(cell)
+        elif action.verb is Verb.STEP:
+            stepped = True
+        if action.verb in (Verb.FORWARD, Verb.BACKWARD, Verb.AGAIN) and stepped:
             wrong = "comes after the step of its stage"
-        if wrong is not None:
-            positions = [position if r == rank else -1 for r in range(schedule.world)]
-            raise LayoutError(f"rank {rank}: {action} {wrong}\n{_marked(schedule, positions)}")
-    if posted:
-        raise LayoutError(f"rank {rank}: {len(posted)} of the exchanges that it posts are never waited for")
+        _refuse(schedule, rank, position, action, wrong)
 
 
-def _check_peers(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
-    for action in actions:
+def _check_transfers(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
+    """Peers exist; what is waited for was posted by all or is expected once; what is posted to all is waited for."""
+    posted: Counter[tuple[object, ...]] = Counter()
+    expected: Counter[tuple[object, ...]] = Counter()
+    for position, action in enumerate(actions):
+        wrong, message = None, (action.peer, action.message)
         if action.peer is not None and (action.peer == rank or action.peer >= schedule.world):
-            raise LayoutError(
-                f"rank {rank}: {action} names rank {action.peer}; peers are the other ranks of 0..{schedule.world - 1}"
-            )
+            wrong = f"names rank {action.peer}; peers are the other ranks of 0..{schedule.world - 1}"
+        elif action.verb is Verb.EXPECT:
+            expected[message] += 1
+        elif action.verb is Verb.POST and action.peer is None:
+            wrong = "is posted a second time before it is waited for" if posted[message] else None
+            posted[message] += 1
+        elif action.verb is Verb.WAIT and action.peer is None:
+            wrong = "is waited for and was not posted" if not posted[message] else None
+            posted[message] -= 1
+        elif action.verb is Verb.WAIT:
+            wrong = "is waited for and was not expected" if not expected[message] else None
+            expected[message] -= 1
+        _refuse(schedule, rank, position, action, wrong)
+    left = sum(posted.values()) + sum(expected.values())
+    if left:
+        raise LayoutError(f"rank {rank}: {left} of the transfers that it posts or expects are never waited for")
 
 
 def _check_all_received(schedule: Schedule) -> None:
-    """The simulation matches every receive with a send; here, that no send is left over."""
+    """The simulation matches every wait with a message; here, that no message is left over."""
     balance: dict[tuple[int, int], int] = {}
     last: dict[tuple[int, int], Action] = {}
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
-            if action.peer is not None:
-                channel = (action.peer, rank) if action.incoming else (rank, action.peer)
-                balance[channel] = balance.get(channel, 0) + (-1 if action.incoming else 1)
-                if not action.incoming:
-                    last[channel] = action
+            if action.peer is not None and action.verb is Verb.POST:
+                channel = (rank, action.peer)
+                balance[channel] = balance.get(channel, 0) + 1
+                last[channel] = action
+            elif action.peer is not None and action.verb is Verb.WAIT:
+                channel = (action.peer, rank)
+                balance[channel] = balance.get(channel, 0) - 1
     for (source, target), count in balance.items():
         if count > 0:
             raise LayoutError(
                 f"{count} of what rank {source} sends to rank {target} is never received, "
                 f"at the latest {last[source, target]}"
             )
+
+
+def _refuse(schedule: Schedule, rank: int, position: int, action: Action, wrong: str | None) -> None:
+    if wrong is not None:
+        positions = [position if r == rank else -1 for r in range(schedule.world)]
+        raise LayoutError(f"rank {rank}: {action} {wrong}\n{_marked(schedule, positions)}")
 
 
 def _marked(schedule: Schedule, positions: list[int]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh
+from trisect.comm.transport import Transport
 from trisect.errors import LayoutError
 from trisect.partition.partition import order_digest
-from trisect.runtime.exchange import Exchange
-from trisect.runtime.ledger import Ledger
-from trisect.runtime.mesh import Mesh
 
 
 def require_one_order(order: Tensor | None, mesh: Mesh) -> None:
@@ -17,7 +17,7 @@ def require_one_order(order: Tensor | None, mesh: Mesh) -> None:
     Args:
         order: the user's vertex at each position; None: as given.
     """
-    found = Exchange(mesh, Ledger()).gather(None if order is None else order_digest(order))
+    found = Transport(mesh, Ledger()).gather(None if order is None else order_digest(order))
     others = [str(rank) for rank, digest in enumerate(found) if digest != found[0]]
     if others:
         raise LayoutError(

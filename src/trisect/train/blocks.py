@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.dynamic import DynamicModel
+from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.partition.timeline import step_work
 
 # what a dynamic layer keeps of a step for its backward pass, and the gradients beside it, in units of its output
@@ -18,15 +19,15 @@ _ENTRY = 16
 _ROW = 32
 
 
-def step_bytes(model: DynamicModel, rows: int, entries: int, itemsize: int) -> int:
+def step_bytes(layers: Sequence[AnyLayer], rows: int, entries: int, itemsize: int) -> int:
     """About how many bytes one step takes until its backward pass: activations of all layers, and the snapshot."""
-    width = sum(layer.out_channels for layer in model.stack)
+    width = sum(layer.out_channels for layer in layers)
     return _COPIES * width * rows * itemsize + _ENTRY * entries + _ROW * rows
 
 
-def carry_bytes(model: DynamicModel, rows: int, itemsize: int) -> int:
+def carry_bytes(layers: Sequence[AnyLayer], rows: int, itemsize: int) -> int:
     """About how many bytes the state of all layers takes between two blocks."""
-    return 2 * sum(layer.out_channels for layer in model.stack) * rows * itemsize
+    return 2 * sum(layer.out_channels for layer in layers) * rows * itemsize
 
 
 def choose_blocks(steps: int, moments: int, step: int, carry: int, budget: int) -> int:
@@ -46,7 +47,7 @@ def choose_blocks(steps: int, moments: int, step: int, carry: int, budget: int) 
 
 
 def with_blocks(
-    layout: Layout, model: DynamicModel, timeline: Timeline, training: int, dtype: torch.dtype, free: int
+    layout: Layout, layers: Sequence[AnyLayer], timeline: Timeline, training: int, dtype: torch.dtype, free: int
 ) -> Layout:
     """The layout, with as many blocks as memory asks for where they were left to us.
 
@@ -54,22 +55,22 @@ def with_blocks(
         training: how many steps are trained on.
         free: bytes that all ranks of the layout may take together.
     """
-    if layout.blocks > 0:
+    if layout.blocks != "auto":
         return layout
     rows = timeline.vertices // layout.vertex
     entries = (max(step_work(timeline)[:training]) - timeline.vertices) // layout.vertex
     blocks = choose_blocks(
         training,
         layout.time,
-        step_bytes(model, rows, entries, dtype.itemsize) // layout.layer,
-        carry_bytes(model, rows, dtype.itemsize) // layout.layer,
+        step_bytes(layers, rows, entries, dtype.itemsize) // layout.layer,
+        carry_bytes(layers, rows, dtype.itemsize) // layout.layer,
         free // 2 // layout.world,
     )
     return replace(layout, blocks=blocks)
 
 
-def keeps_aggregation(model: DynamicModel, timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:
+def keeps_aggregation(layers: Sequence[AnyLayer], timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:
     """Whether Â·x of the first layer is kept: where it can use that, and all steps fit the budget."""
     width = 2 if timeline.x is None else timeline.x.shape[-1]
     size = timeline.steps * timeline.vertices * width * dtype.itemsize
-    return model.stack[0].preaggregates and size <= budget
+    return reads_neighbours(layers[0]) and layers[0].preaggregates and size <= budget

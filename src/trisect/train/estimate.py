@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from trisect.layout import Layout
+from trisect.nn.dynamic import DynamicModel
+from trisect.train.blocks import carry_bytes
 from trisect.train.setup import Setup
 
 # gradient, two moments of Adam and the best so far, each as large as the parameters
@@ -12,12 +15,20 @@ _COPIES_OF_OUTPUTS = 3.0
 _COPIES_OF_DYNAMIC_OUTPUTS = 8.0
 
 
-def estimate_memory(setup: Setup, vertices: int) -> int:
-    """Bytes that training will take beyond what the process holds now."""
+def estimate_memory(setup: Setup, vertices: int, layout: Layout) -> int:
+    """Bytes that training will take beyond what the process holds now, on all ranks together.
+
+    Args:
+        layout: says in how many blocks a timeline is run: one block's activations are kept at a time, and the state
+            between blocks.
+    """
     parameters = list(setup.modules.parameters())
     size = parameters[0].element_size() if parameters else 4
     trained = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    width = sum(layer.out_channels for layer in setup.program.model.stack)
-    outputs = setup.steps * vertices * width * size
+    model = setup.program.model
+    width = sum(layer.out_channels for layer in model.stack)
+    blocks = setup.layout.block_count if isinstance(layout.blocks, str) else layout.blocks
+    outputs = -(-setup.steps // blocks) * vertices * width * size
+    carried = blocks * carry_bytes(model.stack, vertices, size) if blocks > 1 and isinstance(model, DynamicModel) else 0
     copies = _COPIES_OF_DYNAMIC_OUTPUTS if setup.timeline else _COPIES_OF_OUTPUTS
-    return int(_COPIES_OF_PARAMETERS * trained + copies * outputs)
+    return int(_COPIES_OF_PARAMETERS * trained + copies * outputs + carried)

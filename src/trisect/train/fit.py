@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from dataclasses import fields
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from trisect import __version__
-from trisect.config import parse_layout
-from trisect.config.schema import LayoutConfig
+from trisect.comm.world import world_from_environment
+from trisect.config import TrainOptions, parse_layout
 from trisect.data.pyg import timeline_from_pyg
 from trisect.errors import ConfigError, DataError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn import DynamicLayer, DynamicModel, Layer, Model, build
+from trisect.nn import DynamicLayer, DynamicModel, Layer, Model
 from trisect.nn import options as model_options
-from trisect.nn.registry import DYNAMIC
-from trisect.train.fit_ranks import Job, train_on_ranks
+from trisect.tasks import Place, Task, make_task
+from trisect.train.device import check_device
+from trisect.train.estimate import estimate_memory
+from trisect.train.job import Job
 from trisect.train.loop import NoRecorder, Recorder, Result, Trainer
-from trisect.train.options import TrainOptions
-from trisect.train.predict import embed, predict
-from trisect.train.setup import AnyModel, ModelMaker, Setup, check_device, check_fit
+from trisect.train.models import AnyModel, ModelMaker, NamedModel, outline_of, whole_model
+from trisect.train.outputs.predict import embed, predict
+from trisect.train.processes.listening import NoListener
+from trisect.train.processes.start import run_on_ranks
+from trisect.train.processes.threads import limited_threads
+from trisect.train.ranks import cut_data
+from trisect.train.run.summary import summarise
+from trisect.train.setup import Setup, check_fit
 from trisect.train.supported import is_cut
-from trisect.train.tasks import Place, Task, make_task
+from trisect.train.worker import Outcome, read_outcome, work
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
 
@@ -38,38 +44,20 @@ class Run:
 
     Attributes:
         result: everything that was measured.
+        summary: what summary.json of a run directory has.
+        layout: as it was run.
     """
 
-    def __init__(self, result: Result, setup: Setup | Callable[[], Setup], layout: Layout | None = None) -> None:
-        self.result = result
-        self.layout = Layout() if layout is None else layout
+    def __init__(
+        self, result: Result, setup: Setup | Callable[[], Setup], summary: dict[str, Any], layout: Layout
+    ) -> None:
+        self.result, self.summary, self.layout = result, summary, layout
         self._setup = setup
 
     @cached_property
     def setup(self) -> Setup:
         """The model on its data in this process, for further outputs."""
         return self._setup if isinstance(self._setup, Setup) else self._setup()
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """What summary.json of a run directory has, as far as a call knows it."""
-        result = self.result
-        return {
-            "version": __version__,
-            "layout": asdict(self.layout),
-            "world": self.layout.world,
-            "epochs": result.epochs,
-            "stopped_early": result.stopped_early,
-            "seconds_per_epoch": result.seconds_per_epoch,
-            "loss": result.loss,
-            "metrics": result.metrics,
-            "monitor": result.monitor,
-            "best_epoch": result.best_epoch,
-            "communication": result.communication,
-            "transfer": result.transfer,
-            "memory": result.memory,
-            "staleness": result.staleness,
-        }
 
     @property
     def loss(self) -> list[float]:
@@ -104,7 +92,7 @@ class Run:
         """Of pairs of the user's vertices, what the decoder gives for them from the embeddings of a step:
         [pairs, outputs]. Only for tasks on pairs.
         """
-        from trisect.train.tasks.decoders import PairDecoder
+        from trisect.tasks.decoders import PairDecoder
 
         if not isinstance(self.decoder, PairDecoder):
             raise ConfigError("scores of pairs need a task on pairs: link-prediction or edge-classification.")
@@ -139,7 +127,6 @@ def fit(
     layout: str | Layout = "",
     *,
     recorder: Recorder | None = None,
-    timeout: float = 300.0,
     **options: Any,
 ) -> Run:
     """Train a model.
@@ -155,59 +142,77 @@ def fit(
         layout: such as `vertex=2,layer=2`, or a `Layout`. Where it cuts, the ranks are processes that are started here
             (no guard around the main module is needed), or under torchrun the world that is found. The model ends up
             with the trained parameters all the same.
-        recorder: told of each epoch; under a layout of nothing else.
-        timeout: seconds that a rank waits for another before the run is ended.
+        recorder: receives epochs, events and checkpoints in one process; only epochs when the layout uses several.
         **options: of training (`TrainOptions`), and of the model where it is given by name.
 
     Parameters of a model given by name, and all randomness, are a function of `seed`; torch's global random state is
     neither read nor changed.
     """
-    chosen, history = _layout(layout)
-    known = {field.name for field in fields(TrainOptions)}
-    training = TrainOptions(**{key: value for key, value in options.items() if key in known})
-    rest = {key: value for key, value in options.items() if key not in known}
-    maker = model_maker(model, rest, training.seed)
+    chosen = _layout(layout)
+    names = [field.name for field in fields(TrainOptions)]
+    own = {key: options.pop(key) for key in names if key in options}
+    # nobody reads checkpoints here unless a recorder asks for them
+    training = TrainOptions(**{"checkpoint_every": None, **own})
+    maker = model_maker(model, options, training.seed)
     data = as_data(graph)
     told = NoRecorder() if recorder is None else recorder
     if not is_cut(chosen):
         setup = Setup.of(maker, data, task, training, chosen)
-        return Run(Trainer(setup, training, told).run(), setup, chosen)
+        with limited_threads(training.threads):
+            result = Trainer(setup, training, told).run()
+        estimate = estimate_memory(setup, data.vertices, setup.layout)
+        summary = summarise(result, setup.layout, parameters=setup.parameters, memory_bytes=estimate)
+        return Run(result, setup, summary, setup.layout)
     device = check_device(training.device)
-    bound = make_task(task).bind(data, Place(training.seed, data.order))
-    made = maker if isinstance(maker, (Model, DynamicModel)) else maker(data.features().shape[-1], bound.channels)
-    check_fit(made, data, data.features(), bound)
-    job = Job(_Given(made), make_task(task), chosen, history, training, timeout)
-    plain, tensors = train_on_ranks(job, data, told)
+    job = Job("fit", maker, make_task(task), training, chosen)
+    bound = job.task.bind(data, Place(training.seed, data.order))
+    width = data.features().shape[-1]
+    check_fit(outline_of(maker, width, bound.channels), data, data.features(), bound)
+    trained = _on_ranks(job, data, told)
+    made = whole_model(maker, width, bound.channels)
     decoder = bound.decoder(made.out_channels)
     modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
-    modules.to(device=device, dtype=training.dtype).load_state_dict(tensors)
-    result = Result(**plain, modules=modules, program=None)
+    modules.to(device=device, dtype=training.dtype).load_state_dict(trained.parameters)
+    result = Result(**trained.result, modules=modules, program=None)
 
     def setup_here() -> Setup:
         setup = Setup.of(made, data, task, training)
-        setup.modules.load_state_dict(tensors)
+        setup.modules.load_state_dict(trained.parameters)
         return setup
 
-    return Run(result, setup_here, chosen)
+    return Run(result, setup_here, trained.summary, Layout(**trained.summary["layout"]))
 
 
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """The caller's model, as a maker."""
+def _on_ranks(job: Job, data: Graph | Timeline, recorder: Recorder) -> Outcome:
+    """Under torchrun every rank of the world calls this, and all get the same; otherwise the ranks are started here."""
+    cut = partial(cut_data, data, job.model, job.task, job.layout, job.options)
+    listener = _Told(recorder)
+    world = world_from_environment()
+    if world is not None:
+        return work(job, world, cut, listener)
+    with run_on_ranks(job, cut, listener) as folder:
+        return read_outcome(folder)
 
-    model: AnyModel
 
-    def __call__(self, in_channels: int, out_channels: int | None) -> AnyModel:
-        return self.model
+class _Told(NoListener):
+    """Hands epochs on to a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        self._recorder.epoch(record)
 
 
 def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyModel | ModelMaker:
     """What `Setup.of` takes, from a name and options, a model, or a list of layers."""
+    own = model_options(model) if isinstance(model, str) else {}
+    for name in options:
+        if name not in own:
+            kind = f"option of training and of model {model}" if isinstance(model, str) else "training option"
+            raise ConfigError(unknown(kind, name, (*(field.name for field in fields(TrainOptions)), *own)))
     if isinstance(model, str):
-        return _NamedModel(model, dict(options), seed)
-    if options:
-        known = sorted(field.name for field in fields(TrainOptions))
-        raise ConfigError(unknown("training option", next(iter(options)), known))
+        return NamedModel(model, dict(options), seed)
     if isinstance(model, (Model, DynamicModel)):
         return model
     layers = list(model) if isinstance(model, Sequence) else []
@@ -218,25 +223,6 @@ def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyM
     raise ConfigError(
         f"the model is a {type(model).__name__}; give a name, a trisect.nn model, or a list of trisect.nn layers."
     )
-
-
-@dataclass(frozen=True)
-class _NamedModel:
-    name: str
-    options: dict[str, Any]
-    seed: int
-
-    def __call__(self, in_channels: int, out_channels: int | None) -> AnyModel:
-        """Without out_channels the model gives embeddings as wide as its hidden layers."""
-        given = dict(self.options)
-        if out_channels is None:
-            known = model_options(self.name)
-            out_channels = given.get("hidden", known["hidden"].default)
-            if self.name in DYNAMIC:
-                given["head"] = False  # the decoder reads embeddings
-        # layers draw parameters when they are made, before they are drawn again from the seed
-        with torch.random.fork_rng(devices=[]):
-            return build(self.name, in_channels, out_channels, seed=self.seed, **given)
 
 
 def as_data(graph: Any) -> Graph | Timeline:
@@ -252,11 +238,7 @@ def as_data(graph: Any) -> Graph | Timeline:
     )
 
 
-def _layout(given: str | Layout) -> tuple[Layout, dict[str, Any]]:
-    """The layout, and the parts of its history recipe."""
-    if isinstance(given, Layout):
-        layout, config = given, LayoutConfig()
-    else:
-        config = LayoutConfig() if not given or given == "auto" else parse_layout(given)
-        layout = config.to_layout()
-    return layout, config.history.plain()
+def _layout(layout: str | Layout) -> Layout:
+    if isinstance(layout, Layout):
+        return layout
+    return parse_layout(layout) if layout else Layout()

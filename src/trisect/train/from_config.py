@@ -1,41 +1,40 @@
-"""A configuration → data → model → training → the files of a run directory."""
+"""A configuration → data → model → training in this process → the files of a run directory."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trisect import __version__
 from trisect.config import Config
-from trisect.config.nearest import unknown_setting, unknown_value
+from trisect.data.describe import notes
 from trisect.data.generate import GENERATORS
 from trisect.data.load import check, load
-from trisect.data.records import Record, TimelineRecord
+from trisect.data.records import Names, Record, TimelineRecord
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import options as model_options
-from trisect.runtime.history import recipe
+from trisect.settings.nearest import unknown_setting
+from trisect.tasks import SPLITS, make_task
+from trisect.train.device import check_device
 from trisect.train.estimate import estimate_memory
-from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Result, Trainer
-from trisect.train.options import TrainOptions
-from trisect.train.predict import load_parameters, trained_parameters
-from trisect.train.programs import Program
-from trisect.train.run_directory import RunDirectory, RunRecorder
-from trisect.train.setup import Setup, check_device
-from trisect.train.supported import is_cut, require_fit, require_timeline_fit
-from trisect.train.tasks import SPLITS, make_task
-from trisect.train.together import RankProgram
+from trisect.train.job import named_model
+from trisect.train.loop import Trainer
+from trisect.train.outputs.predict import load_parameters, trained_parameters
+from trisect.train.processes.listening import Listener, NoListener
+from trisect.train.ranks import cut_data
+from trisect.train.run.run_directory import RunDirectory, RunRecorder
+from trisect.train.run.summary import summarise
+from trisect.train.setup import Setup
+from trisect.train.supported import require_fit
 
 Say = Callable[[str], None]
+_NOBODY = NoListener()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +47,8 @@ class Prepared:
     """
 
     config: Config
-    layout: Layout
     record: Record
     setup: Setup
-    options: TrainOptions
 
     def describe(self) -> str:
         """What is about to run, in a few lines."""
@@ -64,16 +61,18 @@ class Prepared:
         )
 
 
-def prepare(config: Config, data_dir: str | Path | None = None) -> Prepared:
-    """Everything that can go wrong before training goes wrong here; nothing is written."""
-    config = resolve(config, data_dir)
-    layout = check_layout(config)
+def prepare(config: Config) -> Prepared:
+    """Everything that can go wrong before training goes wrong here; nothing is written.
+
+    Args:
+        config: with every option filled in (`resolve`).
+    """
     check_device(config.train.device)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     record = load_record(config)
     setup = build_setup(config, record)
-    return Prepared(config, settled_layout(layout, setup.program), record, setup, train_options(config))
+    return Prepared(config, record, setup)
 
 
 def run(
@@ -81,28 +80,30 @@ def run(
     directory: RunDirectory,
     *,
     resume: bool = False,
-    say: Say = lambda sentence: None,
-    on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    listener: Listener = _NOBODY,
 ) -> dict[str, Any]:
     """Train, write every file of the run directory but the report, and return the summary."""
-    trainer_state = None
+    checkpoint, setup = None, prepared.setup
     if resume:
-        checkpoint = directory.checkpoints.latest(say)
-        if checkpoint is None:
-            say(f"There is no checkpoint in {directory.path} yet; starting from the first epoch.")
-        else:
-            say(f"Continuing after epoch {checkpoint.epoch}.")
-            trainer_state = (checkpoint.tensors, checkpoint.meta)
+        checkpoint = directory.checkpoints.latest(listener.say)
+        listener.say(directory.describe_start(checkpoint))
         directory.continue_from(checkpoint)
-    recorder = RunRecorder(directory, on_epoch=on_epoch)
+    directory.write_plan(setup.program.plan())
+    recorder = RunRecorder(directory, on_epoch=listener.epoch)
     try:
-        trainer = Trainer(prepared.setup, prepared.options, recorder)
-        if trainer_state is not None:
-            trainer.load(*trainer_state)
+        trainer = Trainer(setup, prepared.config.train, recorder)
+        if checkpoint is not None:
+            trainer.load(checkpoint.tensors, checkpoint.meta)
         result = trainer.run()
     finally:
         recorder.close()
-    summary = summarise(prepared, result, directory.metrics())
+    summary = summarise(
+        result,
+        setup.layout,
+        parameters=setup.parameters,
+        memory_bytes=estimate_memory(setup, prepared.record.vertices, setup.layout),
+        seconds=[record["seconds"] for record in directory.metrics()],
+    )
     directory.write_summary(summary)
     return summary
 
@@ -110,7 +111,7 @@ def run(
 def restore(directory: RunDirectory, data_dir: str | Path | None = None, say: Say = lambda sentence: None) -> Prepared:
     """The run's data and its model with the parameters of the best epoch, for further outputs."""
     parameters = trained_parameters(directory, say)
-    prepared = prepare(directory.config, data_dir)
+    prepared = prepare(resolve(directory.config, data_dir))
     load_parameters(prepared.setup, parameters, directory)
     return prepared
 
@@ -126,28 +127,15 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
         data["path"] = str(Path(config.data.path).expanduser().absolute())
     if config.data.name is not None and data_dir is not None:
         data["directory"] = str(Path(data_dir).expanduser().absolute())
-    known = {name: option.default for name, option in model_options(config.model.name).items()}
+    defaults = {name: option.default for name, option in model_options(config.model.name).items()}
     for key in config.model.options:
-        if key not in known:
-            raise ConfigError(unknown_setting("model", key, known))
-    model = {**known, **config.model.model_dump(exclude_none=True)}
+        if key not in defaults:
+            raise ConfigError(unknown_setting("model", key, defaults))
+    model = {**defaults, **config.model.model_dump(exclude_none=True)}
     task = make_task(config.task.model_dump())
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in task.options().items()}
-    plain = config.resolved()
-    if config.layout.chunks > 1 and not config.layout.auto:
-        plain["layout"]["history"] = _resolved_history(config.layout.history.plain())
-    return Config.model_validate({**plain, "data": data, "model": model, "task": {"name": config.task.name, **options}})
-
-
-def _resolved_history(given: dict[str, Any]) -> dict[str, Any]:
-    """The recipe with every part filled in."""
-    found = recipe(given)
-    return given if found is None else {"preset": given["preset"], **found.parts()}
-
-
-def check_layout(config: Config) -> Layout:
-    """The layout to run; `auto` is the one that this version has."""
-    return config.layout.to_layout()
+    plain = {**config.resolved(), "data": data, "model": model, "task": {"name": config.task.name, **options}}
+    return Config.model_validate(plain)
 
 
 def load_record(config: Config) -> Record:
@@ -163,6 +151,7 @@ def _source(config: Config) -> dict[str, Any]:
 def data_of(config: Config, record: Record) -> Graph | Timeline:
     """The data as models read them."""
     smoothing = config.data.smoothing
+    record = replace(record, edge_x=None)  # no layer reads it yet, and merging parallel edges takes a sort
     if not isinstance(record, TimelineRecord):
         if smoothing is not None:
             raise ConfigError("data.smoothing is for timelines, and the data are one graph; leave it out.")
@@ -177,95 +166,50 @@ def data_of(config: Config, record: Record) -> Graph | Timeline:
 def build_setup(config: Config, record: Record) -> Setup:
     """The model on its data, ready to train in one process."""
     data = data_of(config, record)
-    model = config.model.model_dump(exclude_none=True)
-    maker = model_maker(model.pop("name"), model, config.train.seed)
-    options, layout = train_options(config), config.layout.to_layout()
+    layout = config.layout
     # what several ranks do in blocks one process need not
-    setup = Setup.of(maker, data, config.task.model_dump(), options, layout if layout.world == 1 else Layout())
-    made = setup.modules["model"]
-    if isinstance(data, Timeline):
-        if is_cut(layout) or layout.blocks != 1:
-            require_timeline_fit(layout, made, training=setup.task.steps("train").stop, vertices=data.vertices)
-    else:
-        require_fit(layout, layers=len(setup.program.model.layers), vertices=data.vertices)
-    if options.monitor is not None:
-        _check_monitor(setup, options, options.monitor)
+    alone = layout if layout.world == 1 else Layout()
+    setup = Setup.of(named_model(config), data, config.task.model_dump(), config.train, alone)
+    training = setup.task.steps("train").stop if isinstance(data, Timeline) else None
+    require_fit(layout, setup.program.model, vertices=data.vertices, training=training)
     return setup
 
 
-def settled_layout(layout: Layout, program: Program) -> Layout:
-    """The layout as it is run: with the number of blocks that was chosen."""
-    if isinstance(program, RankProgram):
-        return program.mesh.layout
-    return replace(layout, blocks=1)
+class DataCut:
+    """Cuts the data of a resolved configuration into a folder, and knows afterwards how its rows are called.
 
+    Attributes:
+        names: the user's vertex ids, or None where they are 0, 1, ….
+        vertices, steps: how many.
+    """
 
-def _check_monitor(setup: Setup, options: TrainOptions, monitor: str) -> None:
-    """Measure once, so that a measure that the task does not have is noticed now and not after the first epochs."""
-    split = monitor.partition(".")[0]
-    if split not in SPLITS:
-        raise ConfigError(f"train.monitor is {monitor!r}, but must look like {setup.task.monitor}.")
-    measured = Trainer(setup, options, NoRecorder()).evaluate((split,), epoch=0)[split]
-    known = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
-    if measured and monitor not in known:
-        raise ConfigError(unknown_value("train.monitor", monitor, known))
+    def __init__(self, config: Config, layout: Layout, say: Say = lambda sentence: None) -> None:
+        self._config, self._layout, self._say = config, layout, say
+        self.names: Names | None = None
+        self.vertices, self.steps, self.timeline = 0, 1, False
 
-
-def train_options(config: Config) -> TrainOptions:
-    """The section `train` as the loop takes it."""
-    known = {field.name for field in fields(TrainOptions)}
-    return TrainOptions(**{key: value for key, value in config.train.model_dump().items() if key in known})
+    def __call__(self, folder: Path) -> None:
+        """Read the data, check that the layout fits them and the model, and write the shards of all ranks."""
+        config, record = self._config, load_record(self._config)
+        self._say(describe_record(record))
+        self.names, self.vertices = record.names, record.vertices
+        if isinstance(record, TimelineRecord):
+            self.steps, self.timeline = record.steps, True
+        data, task = data_of(config, record), config.task.model_dump()
+        cut_data(data, named_model(config), task, self._layout, config.train, folder)
 
 
 def describe_record(record: Record) -> str:
-    """The sizes of the data in words."""
+    """The sizes of the data in words, and what else a run should say of them, a line each."""
     steps = f", {record.steps:,} steps" if isinstance(record, TimelineRecord) else ""
     features = "no features" if record.x is None else f"{record.x.shape[-1]:,} features"
-    return f"{record.vertices:,} vertices, {len(record.src):,} edges{steps}, {features}"
+    return "\n".join((f"{record.vertices:,} vertices, {len(record.src):,} edges{steps}, {features}", *notes(record)))
 
 
 def describe_setup(setup: Setup) -> str:
     """The size of the model, and which steps each split reads, in words."""
-    text = f"{count_parameters(setup):,} parameters"
+    text = f"{setup.parameters:,} parameters"
     if setup.timeline:
         runs = ((split, setup.task.steps(split)) for split in SPLITS)
         text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
     return text
-
-
-def count_parameters(setup: Setup) -> int:
-    """How many numbers are trained."""
-    return sum(parameter.numel() for parameter in setup.modules.parameters())
-
-
-def seconds_per_epoch(records: list[dict[str, Any]]) -> dict[str, float]:
-    """best and median over the lines of metrics.jsonl."""
-    seconds = [record["seconds"] for record in records if math.isfinite(record["seconds"])]
-    return {"best": min(seconds), "median": statistics.median(seconds)}
-
-
-def summarise(prepared: Prepared, result: Result, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """summary.json. Times are those of all epochs, a resumed run's earlier ones included."""
-    return {
-        "version": __version__,
-        "layout": {field.name: getattr(prepared.layout, field.name) for field in fields(Layout)},
-        "world": prepared.layout.world,
-        "epochs": result.epochs,
-        "stopped_early": result.stopped_early,
-        "seconds_per_epoch": seconds_per_epoch(records),
-        "loss": result.loss,
-        "metrics": {split: result.metrics.get(split, {}) for split in SPLITS},
-        "monitor": result.monitor,
-        "best_epoch": result.best_epoch,
-        "parameters": count_parameters(prepared.setup),
-        "communication": result.communication,
-        "transfer": result.transfer,
-        "memory": result.memory,
-        "staleness": None,
-        # nothing is planned for one rank: its bytes are none, its memory a rough estimate, its time unknown
-        "plan": {
-            "seconds_per_epoch": None,
-            "bytes_per_epoch": 0,
-            "memory_bytes": estimate_memory(prepared.setup, prepared.record.vertices),
-        },
-    }

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trisect.runtime.history import History
+from trisect.layout.history import History
 from trisect.train.optimiser import Optimiser
-from trisect.train.programs import Program
+from trisect.train.program import Program
 
 PATIENCE = 2
 # losses below this share of the first epoch's are compared as if they were it: there is little left to lose

@@ -12,16 +12,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from trisect.errors import CheckpointError, ConfigError, RunError
-from trisect.runtime import Executor, PssWatch, peak_rss_bytes, watched_memory
-from trisect.schedule import Action, Kind, evaluation
+from trisect.config import TrainOptions
+from trisect.errors import CheckpointError, RunError
+from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
+from trisect.train.models import ModelMaker
 from trisect.train.optimiser import LearningRate, Optimiser
-from trisect.train.options import TrainOptions
-from trisect.train.programs import Program
-from trisect.train.setup import ModelMaker, Setup
-from trisect.train.state import REMEDY, require_state
-from trisect.train.tasks.base import SPLITS, Split, Statistics
+from trisect.train.processes.memory import PssWatch, peak_rss_bytes, watched_memory
+from trisect.train.program import Program
+from trisect.train.run.state import REMEDY, require_state
+from trisect.train.setup import Setup
 
 _LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
 
@@ -82,16 +82,6 @@ class Result:
     stopped_early: bool = False
     staleness: dict[str, Any] | None = None
 
-    @property
-    def seconds_per_epoch(self) -> dict[str, float]:
-        """best and median; NaN where this process ran none."""
-        if not self.seconds:
-            return {"best": math.nan, "median": math.nan}
-        ordered = sorted(self.seconds)
-        middle = len(ordered) // 2
-        median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-        return {"best": ordered[0], "median": median}
-
 
 def train(
     model: nn.Module | ModelMaker,
@@ -132,11 +122,11 @@ class Trainer:
             setup.conv_parameters,
             lr=options.lr,
             weight_decay=options.weight_decay,
+            momentum=options.momentum,
+            nesterov=options.nesterov,
         )
         self.lr = LearningRate(options.lr, options.lr_schedule, options.epochs)
         self.monitor = options.monitor or setup.task.monitor
-        if self.monitor.partition(".")[0] not in SPLITS:
-            raise ConfigError(f"train.monitor is {self.monitor!r}, but must look like {setup.task.monitor}.")
         self.ledger = self.program.ledger
         self.guard = Guard.of(self.program, self.modules, self.optimiser)
         self.done = 0
@@ -146,10 +136,6 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self.stale = 0
         self._current = math.nan
-        self._executor = Executor({**self.program.handlers(), Kind.STEP: self._step}, recorder)
-        self._evaluated: dict[Split, Statistics] = {}
-        self._wanted: tuple[Split, ...] = SPLITS
-        self._evaluator = Executor({Kind.FORWARD: self._evaluate_forward}, recorder)
 
     def run(self) -> Result:
         """Train until the last epoch, or until patience ends."""
@@ -221,7 +207,7 @@ class Trainer:
         self.ledger.clear()
         self.optimiser.zero_grad()
         self.program.begin(epoch)
-        self._executor.run(self.program.actions(), epoch=epoch)
+        self.program.run(self._step, self.recorder, epoch=epoch)
         return self._current
 
     def _memory(self, watch: PssWatch) -> dict[str, list[int] | None]:
@@ -241,7 +227,7 @@ class Trainer:
             "formula_bytes_per_epoch": self.program.formula_bytes,
         }
 
-    def _step(self, action: Action) -> None:
+    def _step(self) -> None:
         self._current = self.program.total_loss()
         if not math.isfinite(self._current):
             return
@@ -293,21 +279,18 @@ class Trainer:
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """The measures of these splits with the parameters as they are; nothing is dropped."""
-        self._evaluated, self._wanted = {split: Statistics() for split in splits}, splits
-        self._evaluator.run(evaluation().ranks[0], epoch=epoch, evaluation=True)
-        found = self.program.merged(self._evaluated)
-        return {split: self.setup.task.metrics(found[split]) for split in splits}
-
-    @torch.no_grad()
-    def _evaluate_forward(self, action: Action) -> None:
         task = self.program.task
-        steps = range(min(task.steps(s).start for s in self._wanted), max(task.steps(s).stop for s in self._wanted))
-        for first, frames in self.program.outputs(steps):
-            for split in self._wanted:
-                here = range(max(first, task.steps(split).start), min(first + len(frames), task.steps(split).stop))
-                if here:
-                    found = task.measure(self.program.decoder, frames, first, split)
-                    self._evaluated[split] = self._evaluated[split].merge(found)
+        measured = {split: Statistics() for split in splits}
+        steps = range(min(task.steps(s).start for s in splits), max(task.steps(s).stop for s in splits))
+        with torch.no_grad():
+            for first, frames in self.program.outputs(steps, observer=self.recorder, epoch=epoch, evaluation=True):
+                for split in splits:
+                    here = range(max(first, task.steps(split).start), min(first + len(frames), task.steps(split).stop))
+                    if here:
+                        part = task.measure(self.program.decoder, frames, first, split)
+                        measured[split] = measured[split].merge(part)
+        merged = self.program.merged(measured)
+        return {split: self.setup.task.metrics(merged[split]) for split in splits}
 
     def _splits_on_the_way(self) -> tuple[Split, ...]:
         """All of them where measuring costs little; otherwise validation, and the one that is monitored."""
@@ -319,9 +302,6 @@ class Trainer:
         """Whether this is the best epoch so far; without anything to compare, the newest is."""
         split, _, name = self.monitor.partition(".")
         values = measured.get(split, {})
-        if values and name not in values:
-            known = ", ".join(f"{split}.{key}" for key, value in values.items() if isinstance(value, float))
-            raise ConfigError(f"train.monitor is {self.monitor!r}; this task measures {known}.")
         value = values.get(name)
         if value is None or math.isnan(value):
             improved = self.best_value is None

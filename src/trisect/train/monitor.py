@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from trisect.config.nearest import unknown_value
+from trisect.config import TrainOptions
 from trisect.errors import ConfigError
-from trisect.train.options import TrainOptions
-from trisect.train.tasks import SPLITS, BoundTask
-from trisect.train.tasks.decoders import Decoder
+from trisect.settings.nearest import unknown_value
+from trisect.tasks import SPLITS, BoundTask
+from trisect.tasks.decoders import Decoder
 
 
 @torch.no_grad()

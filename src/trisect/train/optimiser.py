@@ -9,10 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from trisect.config.train import OptimiserName, WeightDecay
 from trisect.errors import CheckpointError, ConfigError
 
-OptimiserName = Literal["adam", "adamw", "sgd"]
-WeightDecay = float | Mapping[str, float]
 GROUPS = ("conv", "dense")
 
 
@@ -23,6 +22,7 @@ class Optimiser:
         parameters: name → parameter; the names are those of the state.
         conv: names of the parameters of spatial layers (the group `conv`; all others are `dense`).
         weight_decay: one number, or a number a group, such as {"conv": 0.01, "dense": 5e-4}.
+        momentum, nesterov: of SGD.
     """
 
     def __init__(
@@ -33,6 +33,8 @@ class Optimiser:
         *,
         lr: float,
         weight_decay: WeightDecay = 0.0,
+        momentum: float = 0.9,
+        nesterov: bool = True,
     ) -> None:
         self.parameters = dict(parameters)
         # half-precision parameters have a float32 copy that takes the small steps
@@ -50,7 +52,9 @@ class Optimiser:
             for group in GROUPS
         ]
         groups = [group for group in groups if group["params"]]
-        self._torch: torch.optim.Optimizer | None = _make(name, groups, lr) if groups else None
+        self._torch: torch.optim.Optimizer | None = None
+        if groups:
+            self._torch = _make(name, groups, lr, momentum, nesterov)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -116,9 +120,12 @@ class Optimiser:
                 self._torch.state[master][entry] = value.detach().clone().to(master.device)
 
 
-def _make(name: OptimiserName, groups: list[dict[str, object]], lr: float) -> torch.optim.Optimizer:
+def _make(
+    name: OptimiserName, groups: list[dict[str, object]], lr: float, momentum: float, nesterov: bool
+) -> torch.optim.Optimizer:
     if name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True)
+        # torch refuses to look ahead along no momentum
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=True)
     if name == "adam":
         return torch.optim.Adam(groups, lr=lr, fused=True)
     if name == "adamw":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,75 +11,83 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trisect.errors import LayoutError
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh
+from trisect.comm.neighbours import Gather
+from trisect.config import TrainOptions
+from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.base import Layer, Model
-from trisect.partition.timeline import Method
-from trisect.runtime.history import History, recipe
-from trisect.runtime.mesh import Mesh
-from trisect.runtime.neighbours import Gather
-from trisect.runtime.static import is_known
+from trisect.ops.memory import free_bytes
+from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.shards.shard import Shard
+from trisect.shards.shares import Cut, write_shares
+from trisect.shards.timeline_shares import TimelineCut, is_symmetric, read_timeline_part
+from trisect.tasks import Place, make_task
 from trisect.train.agreed import require_one_order
-from trisect.train.checkpoint import Shard, write_shard
-from trisect.train.cut_program import CutProgram, stage_bounds
+from trisect.train.assemble import (
+    StageModules,
+    agreed,
+    by_columns,
+    cut_timeline_shards,
+    facts_for,
+    feature_width,
+    graph_shard,
+    make_decoder,
+    preaggregates,
+    require_data,
+    sizes_of,
+)
+from trisect.train.device import check_device
+from trisect.train.models import ModelSource, outline_of, stage_of
 from trisect.train.monitor import check_monitor
-from trisect.train.options import TrainOptions
-from trisect.train.run_directory import RunDirectory, RunRecorder
-from trisect.train.setup import ModelMaker, Setup, check_device
-from trisect.train.shares import Cut, read_features, read_share, write_shares
+from trisect.train.program import Program
+from trisect.train.run.checkpoint import Shard as CheckpointShard
+from trisect.train.run.checkpoint import write_shard
+from trisect.train.run.run_directory import RunDirectory, RunRecorder
+from trisect.train.setup import Setup
 from trisect.train.supported import require_fit
-from trisect.train.tasks import Place, make_task
-from trisect.train.tasks.decoders import Decoder
-from trisect.train.timeline_ranks import cut_timeline_data, timeline_rank_setup
-from trisect.train.timeline_shares import TimelineCut
-
-
-def history_of(layout: Layout, given: str | Mapping[str, Any]) -> History | None:
-    """The recipe of that name or with these parts; None where nothing is stale: one chunk, or `exact`."""
-    found = recipe(given)
-    return None if layout.chunks == 1 else found
 
 
 def cut_data(
-    graph: Graph | Timeline,
-    maker: ModelMaker,
+    data: Graph | Timeline,
+    maker: ModelSource,
     task: Any,
     layout: Layout,
     options: TrainOptions,
     folder: Path,
-    method: Method = "metis",
+    *,
+    free: int | None = None,
 ) -> None:
-    """Check that the layout fits, and write the shares of all ranks; `method` cuts the vertices of a timeline."""
+    """Check that the layout fits, and write the shards of all ranks.
+
+    Args:
+        free: bytes that all ranks of a host may take together; None: what is free here.
+    """
     check_device(options.device)
-    if isinstance(graph, Timeline):
-        cut_timeline_data(graph, maker, task, layout, options, folder, method=method)
+    bound = make_task(task).bind(data, Place(options.seed, data.order))
+    bound.warn()
+    model = outline_of(maker, feature_width(data), bound.channels)
+    require_data(model, data)
+    training = bound.steps("train").stop if isinstance(data, Timeline) else None
+    require_fit(layout, model, vertices=data.vertices, training=training)
+    check_monitor(bound, options, model.out_channels, data.vertices)
+    if isinstance(data, Timeline):
+        cut_timeline_shards(data, model, bound, layout, options, folder, free)
         return
-    bound = make_task(task).bind(graph, Place(options.seed, graph.order))
-    model = maker(graph.features().shape[1], bound.channels)
-    if not isinstance(model, Model):
-        raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
-    require_fit(layout, layers=len(model.stack), vertices=graph.vertices)
-    check_monitor(bound, options, model.out_channels, graph.vertices)
-    bound.restrict(torch.zeros(0, dtype=torch.int64))
-    write_shares(
-        graph,
-        layout,
-        model.normalisation,
-        self_loops=model.self_loops,
-        folder=folder,
-        reorder=options.order == "auto",
-    )
+    if layout.chunks > 1 or (layout.vertex > 1 and not bound.whole):
+        bound.restrict(torch.zeros(0, dtype=torch.int64))
+    columns = partial(by_columns, model, layout, 1, aggregated=preaggregates(model))
+    write_shares(data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", by_columns=columns)
 
 
 def rank_setup(
     cut: Cut | TimelineCut,
-    maker: ModelMaker,
+    maker: ModelSource,
     task: Any,
     mesh: Mesh,
     options: TrainOptions,
-    history: History | None,
     local_ranks: int = 1,
 ) -> Setup:
     """This rank's share, ready to train. Its modules are those of its stage, under the names of the whole model.
@@ -86,63 +95,79 @@ def rank_setup(
     Args:
         local_ranks: how many share the memory of this host.
     """
+    labels: Graph | Timeline
     if isinstance(cut, TimelineCut):
-        return timeline_rank_setup(cut, maker, task, mesh, options, local_ranks)
-    require_one_order(cut.order, mesh)
-    labels = cut.labels()
+        require_one_order(cut.timeline.order, mesh)
+        # a task reads no features
+        cut, labels = agreed(cut, mesh), replace(cut.timeline, x=None).to(mesh.device)
+        layout = replace(mesh.layout, blocks=len(cut.runs))
+    else:
+        require_one_order(cut.order, mesh)
+        labels, layout = cut.labels().to(mesh.device), mesh.layout
+    # one exchange was chosen when the data were cut
+    mesh = replace(mesh, layout=replace(layout, spatial="redistribute" if cut.by_columns else "halo"))
     bound = make_task(task).bind(labels, Place(options.seed, labels.order))
-    model = maker(cut.features, bound.channels)
-    if not isinstance(model, Model):
-        raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
-    decoder = bound.decoder(model.out_channels)
-    if isinstance(decoder, Decoder):
-        decoder.reset_parameters(options.seed, len(model.layers) + 1)
-    model.to(options.dtype)
-    bounds = stage_bounds(layer_costs(model.stack), mesh.layout.layer)
+    outline = outline_of(maker, cut.features, bound.channels)
+    require_data(outline, labels)
+    bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)
     own = range(bounds[mesh.stage], bounds[mesh.stage + 1])
     last = mesh.stage == mesh.layout.layer - 1
-    modules = nn.ModuleDict({"model": _Stage({number: model.stack[number] for number in own})})
+    model = stage_of(maker, cut.features, bound.channels, own, last=last)
+    decoder = make_decoder(bound, model, options)
+    model.to(options.dtype)
+    head = getattr(model, "head", None)
+    modules = nn.ModuleDict({"model": StageModules({k: model.layers[k] for k in own}, head if last else None)})
     if decoder is not None:
         decoder.to(options.dtype)
         if last:
             modules["decoder"] = decoder
-    program = CutProgram(
+    modules.to(mesh.device)
+    ledger = Ledger()
+    make = partial(facts_for, outline, bound, decoder, mesh.layout, bounds, options.dtype)
+    shard: Shard
+    if isinstance(cut, TimelineCut):
+        budget = free_bytes(mesh.device) // 4 // local_ranks
+        shard = read_timeline_part(cut, mesh.way, model, options.dtype, budget, ledger, mesh.device)
+        facts = make(
+            runs=cut.runs,
+            rows=sizes_of(cut.starts),
+            remote=cut.remote,
+            timeline=True,
+            aggregated=cut.aggregated,
+            fixed=cut.fixed,
+            symmetric=is_symmetric(cut.timeline, model),
+        )
+        starts, order = cut.starts, cut.timeline.order
+    else:
+        aggregated = preaggregates(outline)
+        starts = (*(cut.rows(part).start for part in range(cut.parts)), cut.vertices)
+        facts = make(
+            rows=sizes_of(starts),
+            chunk_rows=cut.chunk_rows,
+            remote=(sum(cut.remote),),
+            aggregated=aggregated,
+            symmetric=cut.symmetric,
+            stale=mesh.layout.recipe is not None,
+        )
+        shard = graph_shard(cut, mesh, options.dtype, aggregated=aggregated and mesh.stage == 0)
+        order = cut.order
+    program = Program(
         model,
-        decoder if last else None,
+        decoder,
         bound,
         options.seed,
         mesh=mesh,
-        bounds=bounds,
-        share=read_share(cut, mesh.way),
-        features=partial(read_features, cut, mesh.way, options.dtype),
-        dtype=options.dtype,
-        positions=cut.rows(mesh.way),
-        order=cut.order,
-        remote=cut.remote,
-        history=history,
+        facts=facts,
+        shard=shard,
+        starts=starts,
+        order=order,
+        ledger=ledger,
     )
-    return Setup(program, bound, modules, cut.order[cut.rows(mesh.way)], 1, False)
-
-
-def layer_costs(layers: Sequence[Layer]) -> list[float]:
-    """What each layer costs against the others: products of a row with the weights, and the rows that it reads.
-
-    Twenty neighbours a row are assumed. An element of a neighbour takes as long as about ten products (measured with
-    float32, hidden 100, one thread); a first layer whose aggregation is known reads none.
-    """
-    read = [layer.spatial and not (number == 0 and is_known(layer)) for number, layer in enumerate(layers)]
-    return [
-        layer.in_channels * layer.out_channels + (200.0 * layer.message_channels if reads else 0.0)
-        for layer, reads in zip(layers, read, strict=True)
-    ]
-
-
-class _Stage(nn.Module):
-    """The layers of one stage, named by their number in the model."""
-
-    def __init__(self, layers: Mapping[int, Layer]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
+    # outputs of a task on pairs are those of all vertices
+    vertices = order if bound.whole and facts.parts > 1 else shard.vertices
+    vertices = None if vertices is None else vertices.to(mesh.device)
+    steps = labels.steps if isinstance(labels, Timeline) else 1
+    return Setup(program, bound, modules, vertices, steps, facts.timeline, mesh.layout)
 
 
 class RankRecorder(RunRecorder):
@@ -169,7 +194,25 @@ class RankRecorder(RunRecorder):
         draft = self._gather(draft)[0]
         writes = self._mesh.way == 0 and self._mesh.moment == 0
         own = {k: v for k, v in tensors.items() if writes or k.startswith("program.")}
-        shards: list[Shard] = self._gather(write_shard(Path(str(draft)), self._mesh.rank, own))
+        written = self._gather(write_shard(Path(str(draft)), self._mesh.rank, own).plain())
         if self._mesh.rank == 0:
+            shards = [CheckpointShard.from_plain(shard) for shard in written]
             checkpoints.commit(Path(str(draft)), shards, meta, epoch=epoch, best=best)
         self._gather(None)
+
+
+class EpochsOnly:
+    """A recorder that hands on epochs: actions and checkpoints are a rank's own affair."""
+
+    def __init__(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> None:
+        self._on_epoch = on_epoch
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Hand it on."""
+        self._on_epoch(record)
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Ignore."""
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """Ignore."""

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trisect.config import TrainOptions
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
+from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
-from trisect.runtime.stream import SnapshotStream
+from trisect.tasks import BoundTask, Place, Task, make_task
+from trisect.train.assemble import make_decoder, one_process
 from trisect.train.blocks import with_blocks
-from trisect.train.kept import free_bytes, keep_first_aggregation
-from trisect.train.options import TrainOptions
-from trisect.train.programs import Program, StaticProgram, TimelineProgram
-from trisect.train.supported import require_fit, require_timeline_fit
-from trisect.train.tasks import BoundTask, Place, Task, make_task
-from trisect.train.tasks.decoders import Decoder
-from trisect.train.timeline_program import one_rank
+from trisect.train.device import check_device
+from trisect.train.models import AnyModel, ModelMaker
+from trisect.train.monitor import check_monitor
+from trisect.train.program import Program
+from trisect.train.supported import require_fit
 
-AnyModel = Model | DynamicModel
-ModelMaker = Callable[[int, int | None], AnyModel]
 _WHOLE = Layout()
 
 
@@ -39,6 +38,7 @@ class Setup:
         vertices: the user's vertex of each row, or None where they were not reordered.
         modules: `model` and, where there is one, `decoder`; the names of all parameters begin with these.
         steps: of the timeline; 1 for a static graph.
+        layout: as it is run, with the number of blocks that was chosen.
     """
 
     program: Program
@@ -47,6 +47,7 @@ class Setup:
     vertices: Tensor | None
     steps: int
     timeline: bool
+    layout: Layout = _WHOLE
 
     @classmethod
     def of(
@@ -68,19 +69,19 @@ class Setup:
         data = (data if order is None else data.reordered(order)).to(device)
         vertices = data.order
         bound = chosen.bind(data, Place(options.seed, vertices))
+        bound.warn()
         x = data.features().to(options.dtype)
         made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
         check_fit(made, data, x, bound)
-        decoder = bound.decoder(made.out_channels)
-        if isinstance(decoder, Decoder):
-            decoder.reset_parameters(options.seed, len(made.layers) + 1)
+        check_monitor(bound, options, made.out_channels, data.vertices)
+        decoder = make_decoder(bound, made, options)
         modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
         modules.to(device=device, dtype=options.dtype)
-        program = _in_blocks(made, decoder, bound, options, data, x, layout)
-        if program is None:
-            program = _program(made, decoder, bound, options.seed, vertices, data, x)
+        layout = _settle_blocks(layout, made, bound, options, data)
+        program = one_process(made, decoder, bound, options, data, x, layout)
         timeline = isinstance(data, Timeline)
-        return cls(program, bound, modules, vertices, data.steps if isinstance(data, Timeline) else 1, timeline)
+        steps = data.steps if isinstance(data, Timeline) else 1
+        return cls(program, bound, modules, vertices, steps, timeline, layout)
 
     @property
     def conv_parameters(self) -> Iterable[str]:
@@ -96,26 +97,16 @@ class Setup:
         own = {id(parameter) for parameter in spatial}
         yield from (name for name, parameter in self.modules.named_parameters() if id(parameter) in own)
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained here."""
+        return sum(parameter.numel() for parameter in self.modules.parameters())
+
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
         """Rows of an output in the user's vertex order."""
         if self.vertices is None:
             return rows
         return rows.index_select(dim, torch.argsort(self.vertices))
-
-
-def check_device(name: str) -> torch.device:
-    """The device of that name, or a ConfigError where it does not exist."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"train.device is {name!r}, which is no device; use cpu or cuda:0.") from None
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
-            raise ConfigError(f"train.device is {name!r}, and this machine has {count} CUDA devices; use cpu.")
-    elif device.type != "cpu":
-        raise ConfigError(f"train.device is {name!r}; use cpu or cuda.")
-    return device
 
 
 def _make(maker: nn.Module | ModelMaker, in_channels: int, out_channels: int | None) -> AnyModel:
@@ -139,50 +130,13 @@ def check_fit(model: AnyModel, data: Graph | Timeline, x: Tensor, task: BoundTas
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
 
 
-def _in_blocks(
-    model: AnyModel,
-    decoder: nn.Module | None,
-    task: BoundTask,
-    options: TrainOptions,
-    data: Graph | Timeline,
-    x: Tensor,
-    layout: Layout,
-) -> Program | None:
-    """A program that runs a timeline block by block, where the layout or the free memory asks for it."""
-    if layout.blocks == 1:
-        return None
-    if isinstance(data, Graph):
-        require_fit(layout, layers=len(model.layers), vertices=data.vertices)
-        return None
-    training, free = task.steps("train").stop, free_bytes(data.device)
-    layout = Layout(blocks=layout.blocks)
-    dynamic = require_timeline_fit(layout, model, training=training, vertices=data.vertices)
-    layout = with_blocks(layout, dynamic, data, training, options.dtype, free)
-    if layout.blocks == 1:
-        return None
-    data = replace(data, x=x)  # degrees, where there are no features, are known by now
-    return one_rank(dynamic, decoder, task, options.seed, data, layout, options.dtype, free // 4)
-
-
-def _program(
-    model: AnyModel,
-    decoder: nn.Module | None,
-    task: BoundTask,
-    seed: int,
-    vertices: Tensor | None,
-    data: Graph | Timeline,
-    x: Tensor,
-) -> Program:
-    budget = free_bytes(x.device) // 4
-    values = torch.float64 if x.dtype == torch.float64 else torch.float32
-    if isinstance(data, Graph):
-        adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
-        keep = x.numel() * x.element_size() <= budget
-        return StaticProgram(model, decoder, task, seed, vertices, x, adjacency, keep=keep)  # type: ignore[arg-type]
-    snapshots = SnapshotStream(
-        data, model.normalisation, self_loops=model.self_loops, dtype=values, device=x.device, keep_bytes=budget
-    )
-    aggregated = keep_first_aggregation(model, x, snapshots, budget) if isinstance(model, DynamicModel) else None
-    program = TimelineProgram(model, decoder, task, seed, vertices, x, snapshots, aggregated)
-    program.ledger = snapshots.ledger
-    return program
+def _settle_blocks(
+    layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions, data: Graph | Timeline
+) -> Layout:
+    """The layout of this one process, with as many blocks as it or the free memory asks for."""
+    alone = Layout(blocks=layout.blocks, recompute=layout.recompute)
+    training = task.steps("train").stop if isinstance(data, Timeline) else None
+    require_fit(alone, model, vertices=data.vertices, training=training)
+    if not isinstance(data, Timeline) or training is None:
+        return layout
+    return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(data.device))

@@ -1,0 +1,128 @@
+"""Messages that this rank waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trisect.comm import staging
+from trisect.comm import wire as wires
+from trisect.comm.ledger import Ledger
+from trisect.comm.mailbox import Inbox
+from trisect.comm.ring import RingReader
+from trisect.comm.rows import Shape
+from trisect.layout import Wire
+from trisect.ops import memory
+
+PAYLOAD = 1 << 30  # tags of messages between ranks of a host that take the network for want of room are above this
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A message on its way to this rank.
+
+    Attributes:
+        place: where its rows are to be, or their shape.
+        wire: the form of its rows.
+        device, staged: where rows are to be; whether they come by way of host memory.
+        reader, number, inbox: of the ring through which it comes; None for the network.
+        buffer, work: of the network.
+    """
+
+    place: Tensor | Shape
+    wire: Wire
+    peer: int
+    tag: int
+    device: torch.device
+    staged: bool = False
+    reader: RingReader | None = None
+    number: int = 0
+    inbox: Inbox | None = None
+    buffer: Tensor | None = None
+    work: dist.Work | None = None
+
+    def wait(self) -> Tensor:
+        """The rows, once they are here."""
+        if self.work is not None:
+            self.work.wait()
+        message = self.message() if self.reader is None else self._read(self.reader)
+        if self.staged:
+            message = staging.to_device(message, self.device)
+        return wires.decode(message, self.wire, self.place.dtype)
+
+    def message(self) -> Tensor:
+        """Where the message is received: in its place, or in a buffer."""
+        if self.buffer is None:
+            shape, dtype = self._form()
+            if self.staged:
+                self.buffer = staging.host_buffer(shape, dtype, self.device)
+            elif self.wire == "float32" and isinstance(self.place, Tensor) and self.place.is_contiguous():
+                self.buffer = self.place
+            else:
+                self.buffer = memory.empty(shape, dtype, self.device)
+        return self.buffer
+
+    def _read(self, reader: RingReader) -> Tensor:
+        shape, dtype = self._form()
+        taken = reader.take(self.tag, self.number, shape[0] * shape[1] * dtype.itemsize, self.message)
+        if isinstance(taken, Tensor):
+            return taken
+        if taken[0] >= 0 and self.inbox is not None:
+            return self.inbox.read(taken, shape, dtype)
+        dist.recv(self.message(), self.peer, tag=PAYLOAD + taken[1])
+        return self.message()
+
+    def _form(self) -> tuple[tuple[int, int], torch.dtype]:
+        shape = self.place.shape
+        return wires.form(shape[0], shape[1], self.wire, self.place.dtype)
+
+
+@dataclass(slots=True)
+class Swap:
+    """Rows on their way to and from the other ranks of an axis. `wait` gives those of each, in the places named.
+
+    Attributes:
+        receiving: what comes, by its number among the places.
+        stay: rows may stay where they came to lie.
+        works, messages: what goes through the network; the first `arriving` works are of messages to this rank.
+    """
+
+    receiving: dict[int, Incoming]
+    places: Sequence[Tensor | Shape]
+    device: torch.device
+    ledger: Ledger
+    axis: str
+    kind: str
+    stay: bool = False
+    works: list[dist.Work] = field(default_factory=list)
+    messages: list[Tensor] = field(default_factory=list)
+    arriving: int = 0
+
+    def wait(self) -> Sequence[Tensor]:
+        """The rows, once all are here (and all that this rank sends has left)."""
+        start = time.perf_counter()
+        # a message that takes the network for want of room leaves when its receiver asks for it: wait for those last
+        for work in self.works[: self.arriving]:
+            work.wait()
+        rows: list[Tensor] = []
+        for number, place in enumerate(self.places):
+            incoming = self.receiving.get(number)
+            if incoming is None:
+                if isinstance(place, Shape):
+                    place = torch.empty(0, place.width, dtype=place.dtype, device=self.device)
+                rows.append(place)
+                continue
+            own = incoming.wait()
+            if isinstance(place, Tensor) and own is not place and not self.stay:
+                own = place.copy_(own)
+            rows.append(own)
+        for work in self.works[self.arriving :]:
+            work.wait()
+        self.receiving, self.works, self.messages = {}, [], []
+        self.ledger.add(self.axis, self.kind, 0, time.perf_counter() - start)
+        return rows

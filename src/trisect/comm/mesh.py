@@ -1,0 +1,144 @@
+"""`Mesh`: this rank's place among the others, and the process groups along each axis."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from trisect.comm.gathering import gather_values
+from trisect.comm.hub import Hub
+from trisect.comm.mailbox import Mailboxes, Room
+from trisect.comm.neighbours import neighbours
+from trisect.comm.staging import needs_staging
+from trisect.comm.world import Store, World
+from trisect.errors import LayoutError
+from trisect.layout import AXES, Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """Where this rank stands.
+
+    Attributes:
+        layout: the degrees of the cuts.
+        rank: this rank; (time · layer + stage) · vertex + way.
+        device: where its tensors live.
+        device_mesh: torch's mesh with the axes `time`, `layer`, `vertex`; None for one rank.
+        replicas: the group of the ranks that hold the same layers, over which weight gradients are summed.
+        mailboxes: for the ranks of this host; None where there is none, or `layout.transport` is `network`.
+        staged: whether rows go through host memory, since the device has no collectives of its own.
+    """
+
+    layout: Layout
+    rank: int
+    device: torch.device
+    device_mesh: DeviceMesh | None = None
+    replicas: dist.ProcessGroup | None = None
+    mailboxes: Mailboxes | None = None
+    staged: bool = False
+
+    @property
+    def way(self) -> int:
+        """Which part of the vertices."""
+        return self.rank % self.layout.vertex
+
+    @property
+    def stage(self) -> int:
+        """Which run of layers."""
+        return self.rank // self.layout.vertex % self.layout.layer
+
+    @property
+    def moment(self) -> int:
+        """Which run of snapshots."""
+        return self.rank // (self.layout.vertex * self.layout.layer)
+
+    def rank_at(self, *, way: int | None = None, stage: int | None = None, moment: int | None = None) -> int:
+        """The rank at this place, or at another on one or more axes."""
+        way = self.way if way is None else way
+        stage = self.stage if stage is None else stage
+        moment = self.moment if moment is None else moment
+        return (moment * self.layout.layer + stage) * self.layout.vertex + way
+
+    @property
+    def replica_ranks(self) -> list[int]:
+        """The ranks that hold the same layers, this one among them, in their order."""
+        return _replica_ranks(self.layout, self.stage)
+
+    def group(self, axis: str) -> dist.ProcessGroup | None:
+        """The group of this rank's line along an axis; None where the axis is not cut."""
+        if self.device_mesh is None or getattr(self.layout, axis) == 1:
+            return None
+        return self.device_mesh.get_group(axis)
+
+
+def connect(
+    layout: Layout,
+    device: torch.device,
+    timeout: float = 600.0,
+    *,
+    store: Store | None = None,
+    world: World | None = None,
+) -> Mesh:
+    """Join the other ranks.
+
+    Args:
+        timeout: seconds that a rank waits for another, in every group.
+        store: where they meet (`world.meet`), with `world`; None: addresses from the environment.
+    """
+    if layout.world == 1:
+        return Mesh(layout, 0, device)
+    patience = datetime.timedelta(seconds=timeout)
+    if not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+        rank, size = (-1, -1) if world is None else (world.rank, world.size)
+        dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
+    if dist.get_world_size() != layout.world:
+        raise LayoutError(
+            f"the layout needs {layout.time} × {layout.layer} × {layout.vertex} = {layout.world} ranks, "
+            f"but {dist.get_world_size()} were started"
+        )
+    shape = (layout.time, layout.layer, layout.vertex)
+    staged = needs_staging(device, dist.get_backend_config())
+    device_mesh = init_device_mesh("cpu" if staged else device.type, shape, mesh_dim_names=AXES)
+    for axis in AXES:
+        # torch gives these groups its own patience of half an hour
+        dist.distributed_c10d._set_pg_timeout(patience, device_mesh.get_group(axis))
+    rank = dist.get_rank()
+    replicas = None
+    if layout.time * layout.vertex > 1:
+        # every rank takes part in making every group, in the same order
+        for stage in range(layout.layer):
+            members = _replica_ranks(layout, stage)
+            group = dist.new_group(members, timeout=patience)
+            if rank in members:
+                replicas = group
+    mailboxes = None
+    if layout.transport != "network" and (staged or device.type == "cpu"):
+        mailboxes = _mailboxes(rank, layout.world, timeout)
+    return Mesh(layout, rank, device, device_mesh, replicas, mailboxes, staged)
+
+
+def _replica_ranks(layout: Layout, stage: int) -> list[int]:
+    return [
+        (moment * layout.layer + stage) * layout.vertex + way
+        for moment in range(layout.time)
+        for way in range(layout.vertex)
+    ]
+
+
+def _mailboxes(rank: int, world: int, timeout: float) -> Mailboxes | None:
+    gather = partial(gather_values, device=torch.device("cpu"))
+    processes = neighbours(rank, gather)
+    hub = Hub.connect(rank, world, processes, timeout, gather)
+    return None if hub is None else Mailboxes(processes, Room.of_host(len(processes) + 1), hub)
+
+
+def disconnect() -> None:
+    """Leave the other ranks."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,58 @@
+"""What is sent and what is expected: rows of a tensor, and the shape of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trisect.ops import memory
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a tensor [·, width], to be sent: gathered straight to where the message is written.
+
+    Attributes:
+        of: the tensor.
+        which: int64.
+    """
+
+    of: Tensor
+    which: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the message."""
+        return self.which.numel(), self.of.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        return self.of.dtype
+
+    def gathered(self, out: Tensor | None = None) -> Tensor:
+        """The rows as a tensor, in reused memory or in `out`."""
+        if out is None:
+            out = memory.empty(self.shape, self.of.dtype, self.of.device)
+        return torch.index_select(self.of, 0, self.which, out=out)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of rows that are expected and may be wherever they come to lie."""
+
+    rows: int
+    width: int
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As a tensor's."""
+        return self.rows, self.width
+
+
+def gathered(rows: Tensor | Rows) -> Tensor:
+    """Rows as a tensor."""
+    return rows.gathered() if isinstance(rows, Rows) else rows

@@ -1,0 +1,1 @@
+"""Cells, their memory, and the one loop that executes a rank's actions. Knows no files."""

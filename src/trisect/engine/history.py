@@ -1,0 +1,159 @@
+"""What a stage's layers send to their readers: rows of this epoch, history, and later their gradients.
+
+For each layer that is read there are at most two tensors of all columns. One is what readers see: history, over which
+each chunk writes its fresh rows when its turn comes. Where history is not just what the last epoch left, but a mean
+over epochs or fixed for some, a second tensor has it. When all chunks have gone forward, one of the two holds what is
+history from then on, and the other nothing that anybody reads: gradients take its place. Between two epochs there is
+history alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trisect.errors import CheckpointError
+from trisect.ops.memory import empty
+
+
+class HistoryRows:
+    """The tensors of one stage.
+
+    Args:
+        widths: of each slot's message.
+        columns, dtype, device: of the tensors, [columns, width].
+        stale: whether epochs over chunks, which read history, come at all; otherwise a tensor is let go when the layers
+            after it have read it.
+        apart: whether history is kept apart from the rows of the epoch.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        columns: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        stale: bool,
+        apart: bool,
+    ) -> None:
+        self._widths, self._columns, self._device = list(widths), columns, device
+        self.dtype, self.stale, self._apart = dtype, stale, apart
+        none: list[Tensor | None] = [None] * len(widths)
+        self._history, self._other, self._now = list(none), list(none), list(none)
+        # the weight of what history was, where a mean is taken; whether the rows of this epoch become history
+        self._blend = 0.0
+        self._keeps = self._passing = False
+        self._held: set[int] = set()
+
+    def begin(self, *, whole: bool, aside: bool, keep: float | None) -> None:
+        """Begin a pass: over all rows at once (`whole`), or chunk by chunk.
+
+        Args:
+            aside: leave the history as it is.
+            keep: the rows become history, in which what it was before has this weight; None: they do not.
+        """
+        self._held.clear()
+        self._passing = aside or not self.stale
+        self._keeps = not self._passing and keep is not None
+        self._blend = 0.0
+        if self._passing or (whole and not self._keeps):
+            self._passing = True
+            self._now = [None] * len(self._widths)
+        elif whole or not self._apart:
+            self._now = self._history
+        elif keep is not None and keep > 0.0 and all(rows is not None for rows in self._history):
+            self._now, self._blend = self._history, keep
+            self._other = [self._empty(k) if rows is None else rows for k, rows in enumerate(self._other)]
+        else:
+            self._other = [self._empty(k) if rows is None else rows for k, rows in enumerate(self._other)]
+            for other, kept in zip(self._other, self._history, strict=True):
+                if other is not None:
+                    _ = other.zero_() if kept is None else other.copy_(kept)
+            self._now = self._other
+
+    def rows(self, slot: int) -> Tensor:
+        """What readers of a slot see, [columns, width]."""
+        found = self._now[slot]
+        if found is None:
+            found = self._now[slot] = self._empty(slot)
+            if self._passing:
+                for done in range(slot - 1):
+                    self._now[done] = None
+            else:
+                found.zero_()
+        return found
+
+    def end(self) -> None:
+        """The pass is over, backward included: all but history is free for whatever comes before the next one."""
+        none: list[Tensor | None] = [None] * len(self._widths)
+        self._now, self._other = list(none), list(none)
+        self._held.clear()
+
+    def release(self) -> None:
+        """All have read what they wanted, where nothing is history."""
+        if self._passing:
+            self._now = [None] * len(self._widths)
+
+    @property
+    def blends(self) -> bool:
+        """Whether rows are to be brought by `write`, since what they replace still counts."""
+        return self._blend > 0.0
+
+    @torch.no_grad()
+    def write(self, slot: int, low: int, high: int, rows: Tensor) -> None:
+        """Fresh rows take the place of history."""
+        place = self.rows(slot)[low:high]
+        other = self._other[slot]
+        if self._blend > 0.0 and other is not None:
+            torch.lerp(place, rows, 1.0 - self._blend, out=other[low:high])
+        place.copy_(rows)
+
+    def turn(self) -> None:
+        """All chunks have gone forward: from here on nothing is read, and what is history is known."""
+        if self._apart and self._keeps and (self._blend > 0.0 or self._now is self._other):
+            self._history, self._other = self._other, self._history
+            self._now = self._other
+
+    def memory_for_gradients(self, slot: int) -> Tensor:
+        """Memory for gradients of a slot's rows, once all chunks have gone forward, [columns, width]."""
+        found = self._other[slot]
+        if found is not None and found.untyped_storage().data_ptr() in self._held:
+            return self._empty(slot)
+        if found is None:
+            found = self._other[slot] = self._empty(slot)
+        return found
+
+    def hold(self, tensor: Tensor) -> bool:
+        """Whether a tensor is part of what readers see; then backward finds it as it is."""
+        storage = tensor.untyped_storage().data_ptr()
+        if any(rows is not None and rows.untyped_storage().data_ptr() == storage for rows in self._now):
+            self._held.add(storage)
+            return True
+        return False
+
+    def seen(self) -> list[Tensor | None]:
+        """Of each slot, what its readers see."""
+        return list(self._now)
+
+    def history(self) -> dict[str, Tensor]:
+        """All that a resumed run needs, by name."""
+        return {f"history.{slot}": rows for slot, rows in enumerate(self._history) if rows is not None}
+
+    def restore(self, named: Mapping[str, Tensor]) -> None:
+        """Put back what `history` gave."""
+        for name, rows in named.items():
+            slot = int(name.partition(".")[2])
+            wanted = (self._columns, self._widths[slot]) if slot < len(self._widths) else None
+            if rows.shape != wanted:
+                needs = "has none" if wanted is None else f"needs {list(wanted)}"
+                raise CheckpointError(
+                    f"The checkpoint has {name!r} of shape {list(rows.shape)}, and the stage {needs} (the graph was cut"
+                    " in another way, or by another release); start a new run, or continue under another layout."
+                )
+            self._history[slot] = self._empty(slot).copy_(rows)
+
+    def _empty(self, slot: int) -> Tensor:
+        return empty((self._columns, self._widths[slot]), self.dtype, self._device)

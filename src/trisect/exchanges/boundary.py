@@ -1,0 +1,70 @@
+"""Boundary: what one stage gives the next crosses between two ranks, and its gradient back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from trisect.exchanges.base import Exchange
+from trisect.exchanges.facts import Facts
+from trisect.schedule.action import Action
+
+# So many messages of a rank may be on their way in each direction; their buffers are held.
+AHEAD = 8
+# So many may lie in mapped memory that the next stage has not done with.
+UNREAD = 4
+
+
+class Boundary(Exchange):
+    """The rows of a chunk, or of the steps of a run, and the shared inputs that later stages read, side by side."""
+
+    letter: ClassVar[str] = "b"
+
+    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
+        """N·H of the boundary, forward and back, once for every step; as much again for each shared input."""
+        total = {"activations": 0, "gradients": 0}
+        for rank, action in posts:
+            rows = _rows(facts, rank, action)
+            width = sum(facts.boundary_widths(action.stage if action.back else action.stage + 1))
+            total["gradients" if action.back else "activations"] += facts.wire_bytes(rows, width)
+        return total
+
+    def expect(self, action: Action, port: Any) -> None:
+        """Make room for the message of a chunk or block."""
+        rows = _rows(port.facts, port.mesh.rank, action)
+        stage = port.mesh.stage
+        if rows:
+            width = sum(port.facts.boundary_widths(stage + 1 if action.back else stage))
+            port.pending["room", action.message, action.peer] = port.transport.receive(
+                rows, width, port.dtype, action.peer, port.tag(action)
+            )
+
+    def post(self, action: Action, port: Any) -> None:
+        """Send what the stage made, or the gradients of what it was given."""
+        message = port.leaving(action)
+        if message is None:
+            return
+        kind = "gradients" if action.back else "activations"
+        transport = port.transport
+        # where the peer falls behind, its pages are not what grows
+        once = port.rare or transport.unread(action.peer) >= UNREAD
+        mark = port.sent_to_neighbours
+        transport.send(message, action.peer, port.tag(action), "layer", kind, port.key(action), mark=mark, once=once)
+        port.sent_to_neighbours += 1
+        transport.flush(mark + 1 - AHEAD)
+
+    def wait(self, action: Action, port: Any) -> None:
+        """Let a chunk or block enter the stage, or its gradients come back."""
+        incoming = port.pending.pop(("room", action.message, action.peer), None)
+        port.enter(action, None if incoming is None else incoming.wait())
+
+
+def _rows(facts: Facts, rank: int, action: Action) -> int:
+    """How many rows of a part a message has: a chunk's of one step, or all of the own steps of a block."""
+    part, run = rank % facts.parts, rank // (facts.parts * facts.layout.layer)
+    if facts.timeline:
+        return len(facts.runs[action.block or 0][run]) * facts.rows[part]
+    bounds = facts.chunk_rows[part]
+    if len(bounds) == 2 or facts.layout.chunks == 1:
+        return facts.rows[part]
+    return bounds[action.chunk + 1] - bounds[action.chunk]

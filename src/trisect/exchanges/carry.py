@@ -1,0 +1,59 @@
+"""Carry: the recurrent state goes from the rank of the earlier steps to the next, vertex chunk by vertex chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from trisect.exchanges.base import Exchange
+from trisect.exchanges.facts import Facts, equal_shares
+from trisect.schedule.action import Action
+
+
+class Carry(Exchange):
+    """Exact, since vertices are independent in the recurrent part; ranks work as a pipeline along time."""
+
+    letter: ClassVar[str] = "c"
+
+    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
+        """A state of the chunk's rows a message, forward and back."""
+        total = 0
+        for rank, action in posts:
+            layer = facts.halves[action.half].layer
+            rows = _chunk(facts, layer, rank % facts.parts, action.chunk)
+            count, width = facts.layers[layer].state_shape(rows.stop - rows.start)
+            total += count * width * facts.dtype.itemsize
+        return {"carry": total}
+
+    def expect(self, action: Action, port: Any) -> None:
+        """Make room for a state."""
+        layer = port.layer_of(action)
+        rows = _chunk(port.facts, layer, port.mesh.way, action.chunk)
+        count, width = port.facts.layers[layer].state_shape(rows.stop - rows.start)
+        port.pending["room", action.message, action.peer] = port.transport.receive(
+            count, width, port.dtype, action.peer, port.tag(action), wire="float32"
+        )
+
+    def post(self, action: Action, port: Any) -> None:
+        """Hand a state, or its gradient, on."""
+        recurrence = port.recurrences[port.layer_of(action)]
+        states = recurrence.wanted if action.back else recurrence.after
+        message = recurrence.packing.pack(states.pop(action.chunk))
+        port.transport.send(message, action.peer, port.tag(action), "time", "carry", wire="float32", mark=port.turn)
+
+    def wait(self, action: Action, port: Any) -> None:
+        """Begin a chunk with the state, or the gradient, that came."""
+        layer = port.layer_of(action)
+        recurrence = port.recurrences[layer]
+        rows = _chunk(port.facts, layer, port.mesh.way, action.chunk)
+        message = port.pending.pop(("room", action.message, action.peer)).wait()
+        state = recurrence.packing.unpack(message, rows.stop - rows.start)
+        if action.back:
+            recurrence.wanted[action.chunk] = state
+        else:
+            recurrence.before[action.block or 0, action.chunk] = state
+
+
+def _chunk(facts: Facts, layer: int, part: int, chunk: int) -> slice:
+    bounds = equal_shares(facts.rows[part], facts.chunks_of(layer))
+    return slice(bounds[chunk], bounds[chunk + 1])

@@ -1,0 +1,109 @@
+"""Redistribute by rows: parts exchange rows for feature columns, sum over neighbours with the whole matrix, and back.
+
+A layer whose neighbours' part is a sum does its row work on an equal share of the rows. An all-to-all turns rows into
+columns: each rank then has all rows of its share of the features, sums them up with the whole matrix, and a second
+all-to-all turns the sums back. There is no halo, no partitioner, and the balance is perfect; 2·N·M·(P-1)/P elements
+cross in a layer and pass, whatever the graph and almost whatever P, where a halo grows with P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from trisect.comm.rows import Shape
+from trisect.exchanges.base import Exchange, crossings
+from trisect.exchanges.facts import Facts, LayerFacts, equal_shares, offsets
+from trisect.nn.halves import HalfKind
+from trisect.schedule.action import Action
+
+
+class RedistributeRows(Exchange):
+    """Rows to columns before the sum over neighbours, columns to rows after it; gradients the other way."""
+
+    letter: ClassVar[str] = "r"
+
+    @classmethod
+    def refusal(cls, layer: LayerFacts) -> str | None:
+        """Attention and the like weigh neighbours by whole rows."""
+        return None if layer.collects else "it does more with its neighbours' rows than sum them up"
+
+    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
+        """N·M·(P-1)/P elements each time: each part sends all but its own share of its rows' columns."""
+        total = 0
+        for (half, block, back), count in crossings(posts).items():
+            total += (
+                count
+                * len(facts.steps(block))
+                * crossing_bytes(facts, facts.halves[half].layer, _to_columns(facts, half, back))
+            )
+        return {"redistribute": total}
+
+    def post(self, action: Action, port: Any) -> None:
+        """Let own rows, or own columns, go."""
+        (message,), _ = port.crossed(action)
+        facts, part, steps = port.facts, port.mesh.way, len(port.steps_of(action))
+        bounds = equal_shares(facts.layers[facts.halves[action.half].layer].message_channels, facts.parts)
+        starts = offsets(facts.rows)
+        own, width = facts.rows[part], bounds[part + 1] - bounds[part]
+        if _to_columns(facts, action.half, action.back):
+            message = _or_zeros(message, steps * own, bounds[-1], port)
+            pieces = [message[:, low:high].contiguous() for low, high in pairwise(bounds)]
+            shapes = [Shape(steps * rows, width, port.dtype) for rows in facts.rows]
+        else:
+            frames = _or_zeros(message, steps * facts.vertices, width, port).view(steps, facts.vertices, width)
+            pieces = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(starts)]
+            shapes = [Shape(steps * own, high - low, port.dtype) for low, high in pairwise(bounds)]
+        # a share without columns has nothing to send
+        outgoing = [piece[:0] if k == part or not piece.shape[1] else piece for k, piece in enumerate(pieces)]
+        expected = [Shape(0, s.width, s.dtype) if k == part or not s.width else s for k, s in enumerate(shapes)]
+        swap = port.transport.begin_swap(outgoing, expected, "redistribute", port.key(action))
+        port.pending[action.message] = (swap, pieces[part])
+
+    def wait(self, action: Action, port: Any) -> None:
+        """Hand the columns of all rows, or the rows with all columns, on."""
+        swap, kept = port.pending.pop(action.message)
+        received = list(swap.wait())
+        facts, part, steps = port.facts, port.mesh.way, len(port.steps_of(action))
+        received[part] = kept
+        if _to_columns(facts, action.half, action.back):
+            frames = [
+                piece.reshape(steps, rows, kept.shape[1]) for piece, rows in zip(received, facts.rows, strict=True)
+            ]
+            whole = torch.cat(frames, 1).flatten(0, 1)
+        else:
+            whole = torch.cat(
+                [
+                    piece.reshape(steps * facts.rows[part], -1)
+                    if piece.numel()
+                    else piece.new_empty(steps * facts.rows[part], 0)
+                    for piece in received
+                ],
+                1,
+            )
+        port.deliver(action, [whole])
+
+
+def crossing_bytes(facts: Facts, layer: int, to_columns: bool) -> int:
+    """Bytes that leave all parts when the rows of one step turn into columns, or the other way."""
+    bounds = equal_shares(facts.layers[layer].message_channels, facts.parts)
+    widths = [high - low for low, high in pairwise(bounds)]
+    total = 0
+    for sender, own in enumerate(facts.rows):
+        for reader, rows in enumerate(facts.rows):
+            if sender != reader:
+                total += facts.wire_bytes(own, widths[reader]) if to_columns else facts.wire_bytes(rows, widths[sender])
+    return total
+
+
+def _to_columns(facts: Facts, half: int, back: bool) -> bool:
+    """Whether rows turn into columns: before a sum forward, and behind it in backward."""
+    return (facts.halves[half].kind is HalfKind.AGGREGATE) != back
+
+
+def _or_zeros(message: Tensor | None, rows: int, width: int, port: Any) -> Tensor:
+    return torch.zeros(rows, width, dtype=port.dtype, device=port.device) if message is None else message

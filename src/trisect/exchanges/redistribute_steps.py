@@ -1,0 +1,133 @@
+"""Redistribute by steps: P1's two all-to-alls around the recurrent part.
+
+(Own steps × all rows) become (all steps of a block × an own share of the rows), and back. It fits every temporal
+module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from trisect.comm.rows import Shape
+from trisect.exchanges.base import Exchange, crossings
+from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
+from trisect.nn.halves import HalfKind
+from trisect.schedule.action import Action
+
+
+class RedistributeSteps(Exchange):
+    """Rows by steps to steps by rows before a temporal half, and back after it; their gradients the other way."""
+
+    letter: ClassVar[str] = "t"
+
+    @classmethod
+    def refusal(cls, layer: LayerFacts) -> str | None:
+        """A weight has no rows."""
+        return "its state is a weight matrix, which has no vertices to deal out" if layer.state == "weight" else None
+
+    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
+        """Σ over runs of steps · (rows that other runs do), times what crosses."""
+        total = 0
+        for (half, block, back), count in crossings(posts).items():
+            rows = 0
+            for part in facts.rows:
+                bounds = equal_shares(part, facts.layout.time)
+                for run, steps in enumerate(facts.runs[block]):
+                    rows += len(steps) * (part - (bounds[run + 1] - bounds[run]))
+            total += count * facts.wire_bytes(rows, _width(facts, half, back=back))
+        return {"redistribute": total}
+
+    def post(self, action: Action, port: Any) -> None:
+        """Let own rows go to the ranks that work on them next."""
+        crossed, _ = port.crossed(action)
+        facts, run = port.facts, port.mesh.moment
+        spreads = _spreads(facts, action.half)
+        runs, rows = facts.runs[action.block], facts.rows[port.mesh.way]
+        by_rows = spreads != action.back
+        bounds = equal_shares(rows, len(runs))
+        count = len(runs[run]) * rows if by_rows else len(facts.steps(action.block)) * (bounds[run + 1] - bounds[run])
+        pieces = [
+            torch.zeros(count, width, dtype=port.dtype, device=port.device) if tensor is None else tensor
+            for tensor, width in zip(crossed, _widths(facts, action.half, back=action.back), strict=False)
+        ]
+        message = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        swap = _by_rows if by_rows else _by_steps
+        port.pending[action.message] = swap(message, runs, rows, port, action)
+
+    def wait(self, action: Action, port: Any) -> None:
+        """Hand what came to the half that reads it, or the gradients to what made it."""
+        whole = port.pending.pop(action.message)()
+        port.deliver(action, _split(port.facts, action, whole))
+
+
+def _spreads(facts: Facts, half: int) -> bool:
+    """Whether rows by steps become steps by rows before a half."""
+    layer = facts.halves[half].layer
+    temporal = facts.halves[half].kind is HalfKind.TEMPORAL and layer < len(facts.layers)
+    return temporal and facts.layers[layer].along == "redistribute"
+
+
+def _widths(facts: Facts, half: int, *, back: bool) -> list[int]:
+    """How wide each value is that crosses before a half."""
+    number = facts.halves[half].layer
+    if not _spreads(facts, half):
+        previous = facts.layers[facts.halves[half - 1].layer]
+        return [previous.out_channels]
+    layer = facts.layers[number]
+    widths = [layer.inside_channels]
+    if layer.concat and not (number == 0 and (facts.fixed or back)):
+        widths.append(layer.in_channels)
+    return widths
+
+
+def _width(facts: Facts, half: int, *, back: bool) -> int:
+    return sum(_widths(facts, half, back=back))
+
+
+def _split(facts: Facts, action: Action, whole: Tensor) -> list[Tensor]:
+    widths = _widths(facts, action.half, back=action.back)
+    flat = whole.flatten(0, 1)
+    return [flat] if len(widths) == 1 else [piece.contiguous() for piece in torch.split(flat, widths, 1)]
+
+
+def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Any, action: Action) -> Any:
+    """[own steps · rows, width] → [all steps, share, width]."""
+    run, width, first = port.mesh.moment, message.shape[1], runs[0].start
+    bounds = equal_shares(rows, len(runs))
+    frames = message.view(len(runs[run]), rows, width)
+    pieces = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(bounds)]
+    share = bounds[run + 1] - bounds[run]
+    whole = message.new_empty(runs[-1].stop - first, share, width)
+    places = [whole[own.start - first : own.stop - first].view(len(own) * share, width) for own in runs]
+    swap = port.transport.begin_swap(pieces, places, "redistribute", port.key(action), axis="time")
+    places[run].copy_(pieces[run])
+
+    def wait() -> Tensor:
+        swap.wait()
+        return whole
+
+    return wait
+
+
+def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Any, action: Action) -> Any:
+    """[all steps · share, width] → [own steps, rows, width]."""
+    run, width, first = port.mesh.moment, message.shape[1], runs[0].start
+    bounds = equal_shares(rows, len(runs))
+    sizes = [high - low for low, high in pairwise(bounds)]
+    frames = message.view(runs[-1].stop - first, sizes[run], width)
+    pieces = [frames[own.start - first : own.stop - first].flatten(0, 1) for own in runs]
+    steps = len(runs[run])
+    shapes = [Shape(0 if k == run else steps * size, width, message.dtype) for k, size in enumerate(sizes)]
+    swap = port.transport.begin_swap(pieces, shapes, "redistribute", port.key(action), axis="time")
+
+    def wait() -> Tensor:
+        received = list(swap.wait())
+        received[run] = pieces[run]
+        return torch.cat([piece.reshape(steps, size, width) for piece, size in zip(received, sizes, strict=True)], 1)
+
+    return wait

@@ -1,0 +1,63 @@
+"""Summary: all parts give their candidates for what a weight reads of a snapshot (EvolveGCN-H)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from trisect.comm.rows import Shape
+from trisect.exchanges.base import Exchange, crossings
+from trisect.exchanges.facts import Facts
+from trisect.schedule.action import Action
+
+
+class Summary(Exchange):
+    """Every part evolves the same weights and has its own share of their gradient; candidates' gradients go back to
+    their owners. Exact on the wire, since all parts must evolve the same weights.
+    """
+
+    letter: ClassVar[str] = "m"
+
+    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
+        """Each part's candidates to all others, of each step."""
+        total = 0
+        for (half, block, _), count in crossings(posts).items():
+            layer = facts.halves[half].layer
+            rows = sum(_candidates(facts, layer)) * (facts.parts - 1) * len(facts.steps(block))
+            total += count * rows * facts.layers[layer].in_channels * facts.dtype.itemsize
+        return {"summary": total}
+
+    def post(self, action: Action, port: Any) -> None:
+        """Give own candidates to all parts, or each part the gradients of its candidates."""
+        (rows,), _ = port.crossed(action)
+        facts, part, steps = port.facts, port.mesh.way, len(port.steps_of(action))
+        layer = facts.halves[action.half].layer
+        counts, width = _candidates(facts, layer), facts.layers[layer].in_channels
+        if action.back:
+            if rows is None:
+                rows = torch.zeros(steps * sum(counts), width, dtype=port.dtype, device=port.device)
+            pieces = [piece.flatten(0, 1) for piece in torch.split(rows.view(steps, sum(counts), width), counts, 1)]
+            shapes = [Shape(0 if k == part else steps * counts[part], width, port.dtype) for k in range(facts.parts)]
+        else:
+            pieces = [rows] * facts.parts
+            shapes = [Shape(0 if k == part else steps * count, width, port.dtype) for k, count in enumerate(counts)]
+        outgoing = [piece[:0] if k == part else piece for k, piece in enumerate(pieces)]
+        swap = port.transport.begin_swap(outgoing, shapes, "summary", 0, wire="float32")
+        port.pending[action.message] = (swap, pieces[part])
+
+    def wait(self, action: Action, port: Any) -> None:
+        """Hand all candidates on in the order of parts, so that all parts break ties alike; or add up gradients."""
+        swap, own = port.pending.pop(action.message)
+        received = list(swap.wait())
+        received[port.mesh.way] = own
+        if action.back:
+            port.deliver(action, [torch.stack([piece.reshape(own.shape) for piece in received]).sum(0)])
+            return
+        steps, width = len(port.steps_of(action)), own.shape[1]
+        port.deliver(action, [torch.cat([piece.reshape(steps, -1, width) for piece in received], 1).flatten(0, 1)])
+
+
+def _candidates(facts: Facts, layer: int) -> list[int]:
+    return [min(rows, facts.layers[layer].out_channels) for rows in facts.rows]

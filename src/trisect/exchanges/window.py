@@ -1,0 +1,66 @@
+"""Window: a temporal part that reads the last w frames needs only the w-1 frames before its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from trisect.exchanges.base import Exchange
+from trisect.exchanges.facts import Facts, LayerFacts
+from trisect.schedule.action import Action
+
+
+class Window(Exchange):
+    """One message from each run to each later one that reads its frames, and the gradients of the frames back."""
+
+    letter: ClassVar[str] = "w"
+
+    @classmethod
+    def refusal(cls, layer: LayerFacts) -> str | None:
+        """Only a window of frames has an end."""
+        return None if layer.state == "window" else "it remembers all steps before, not a window of them"
+
+    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
+        """The frames of the part's rows that the reader asks for."""
+        total = 0
+        for rank, action in posts:
+            layer = facts.layers[facts.halves[action.half].layer]
+            rows = len(_steps(facts, rank, action)) * facts.rows[rank % facts.parts]
+            total += facts.wire_bytes(rows, layer.state_widths[0])
+        return {"halo": total}
+
+    def expect(self, action: Action, port: Any) -> None:
+        """Make room for frames."""
+        layer = port.facts.layers[port.layer_of(action)]
+        rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.way]
+        port.pending["room", action.message, action.peer] = port.transport.receive(
+            rows, layer.state_widths[0], port.dtype, action.peer, port.tag(action)
+        )
+
+    def post(self, action: Action, port: Any) -> None:
+        """Send own frames, or the gradients of frames that were read."""
+        temporal, steps = port.temporal_of(action), _steps(port.facts, port.mesh.rank, action)
+        message = torch.cat(temporal.window_gradients(steps) if action.back else temporal.frames_for(steps))
+        port.transport.send(message, action.peer, port.tag(action), "time", "halo", port.key(action), mark=port.turn)
+
+    def wait(self, action: Action, port: Any) -> None:
+        """Begin a run with the frames that came, or note the gradients of own frames."""
+        temporal, steps = port.temporal_of(action), _steps(port.facts, port.mesh.rank, action)
+        frames = port.pending.pop(("room", action.message, action.peer)).wait().chunk(len(steps))
+        for step, frame in zip(steps, frames, strict=True):
+            if action.back:
+                temporal.add_frame_gradient(step, frame)
+            else:
+                temporal.given[step] = frame
+
+
+def _steps(facts: Facts, rank: int, action: Action) -> tuple[int, ...]:
+    """Which steps a message has the frames (or their gradients) of."""
+    ranks = facts.parts * facts.layout.layer
+    own, peer = rank // ranks, (action.peer or 0) // ranks
+    reads = action.incoming != action.back
+    reader, owner = (own, peer) if reads else (peer, own)
+    window = facts.layers[facts.halves[action.half].layer].window
+    return facts.read_before(action.block or 0, reader, owner, window)

@@ -1,0 +1,104 @@
+"""Shards of one graph: all of it, or a part with its halo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.ops.aggregate import aggregate
+from trisect.partition.halo import Share
+from trisect.shards.shard import Shard
+
+
+class GraphShard(Shard):
+    """A part of a graph (or all of it), of one step.
+
+    Args:
+        share: the part's block of the adjacency with its halo lists.
+        features: gives x of the own rows [rows, features]; called when they are first needed, and again after
+            `aggregate` has read them, so that rows that lie in a file and are not read again take no memory.
+        vertices: the user's ids of the own rows; `halo_vertices` of the halo rows.
+        whole: gives the matrix of all rows, where rows are redistributed by columns.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        features: Callable[[], Tensor],
+        vertices: Tensor | None,
+        halo_vertices: Tensor | None = None,
+        whole: Callable[[], Adjacency] | None = None,
+    ) -> None:
+        self.rows, self.vertices = share.rows, vertices
+        self._share, self._read, self._whole = share, features, whole
+        self._ids = None
+        if vertices is not None and halo_vertices is not None:
+            self._ids = torch.cat([vertices, halo_vertices])
+        self._interior: tuple[int, ...] | None = None
+        self._x: Tensor | None = None
+        self._matrix: Adjacency | None = None
+        self._aggregated: Tensor | None = None
+
+    def features(self, steps: range) -> Tensor:
+        """Give x of the own rows, [1, rows, features]."""
+        if self._x is None:
+            self._x = self._read()
+        return self._x[None]
+
+    def snapshots(self, steps: range) -> Sequence[Adjacency]:
+        """Give the part's block."""
+        return [self._share.adjacency]
+
+    def share(self, step: int) -> Share:
+        """Give the part with its halo lists."""
+        return self._share
+
+    def with_share(self, share: Share) -> GraphShard:
+        """The same part with its chunks cut otherwise."""
+        other = GraphShard(share, self._read, self.vertices, None, self._whole)
+        other._ids, other._x, other._aggregated = self._ids, self._x, self._aggregated
+        return other
+
+    def interior(self) -> tuple[int, ...]:
+        """Give, for each chunk, the own row from which on no row takes part in an exchange."""
+        if self._interior is None:
+            self._interior = self._share.interior()
+        return self._interior
+
+    def column_ids(self, step: int) -> Tensor | None:
+        """Give the user's ids of own and halo rows."""
+        return self._ids
+
+    def whole(self, steps: range) -> Sequence[Adjacency]:
+        """Give the matrix of all rows, read once: its transpose is kept with it."""
+        if self._whole is None:
+            return super().whole(steps)
+        if self._matrix is None:
+            self._matrix = self._whole()
+        return [self._matrix]
+
+    def aggregated(self, steps: range) -> Tensor | None:
+        """Give Â·x of the own rows, [1, rows, features], once it is made."""
+        return None if self._aggregated is None else self._aggregated[None]
+
+    def keep(self, aggregated: Tensor) -> None:
+        """Keep Â·x of the own rows, as somebody else has made it."""
+        self._aggregated = aggregated
+
+    def keep_aggregated(self, fetch: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Make Â·x of the own rows, which has no trained part, once for all epochs.
+
+        Args:
+            fetch: gives the rows of all columns from the own ones; the features of the halo cross once.
+        """
+        x = self._read()
+        self._aggregated = aggregate(x if fetch is None else fetch(x), self._share.adjacency)
+
+
+def whole_share(adjacency: Adjacency, *, symmetric: bool = False) -> Share:
+    """All of a graph as a part without a halo."""
+    none = torch.empty(0, dtype=torch.int64)
+    return Share(0, adjacency, none, (((0, 0),),), ((none,),), (0, adjacency.rows), symmetric)

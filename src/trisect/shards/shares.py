@@ -1,0 +1,244 @@
+"""A static graph cut into shares on disk, so that each rank reads its own and nothing else.
+
+One process cuts; the ranks map the arrays of their part. A folder holds `cut.json`, the labels of all vertices (small),
+and for each part its block of the adjacency, its features and its halo lists. Rows stand in partition order everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import MatrixForm
+from trisect.graph.graph import Graph
+from trisect.layout import Layout
+from trisect.ops.aggregate import aggregate
+from trisect.partition import Share, cut_graph, quality, share_of
+from trisect.partition.order import choose_order
+from trisect.partition.partition import Partition
+from trisect.shards.arrays import load_array, save_array
+from trisect.shards.timeline_shares import TimelineCut, is_timeline_cut, read_timeline_cut
+
+_META, _FEATURES, _AGGREGATED = "cut.json", "x.npy", "aggregated.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What all ranks know of a cut graph.
+
+    Attributes:
+        starts: of the partition's chunks.
+        order: the user's vertex at each position.
+        y, splits: labels and masks of all vertices, in partition order.
+        features: their number.
+        remote: rows that each part reads from others.
+        symmetric: whether the matrix is its own transpose.
+        quality: of the parts, as the summary shows it.
+        by_columns: whether rows are redistributed by columns: then parts are equal shares, and `whole` is on disk.
+    """
+
+    folder: Path
+    parts: int
+    chunks: int
+    starts: tuple[int, ...]
+    order: Tensor
+    y: Tensor | None
+    splits: dict[str, Tensor]
+    features: int
+    remote: tuple[int, ...]
+    symmetric: bool
+    quality: dict[str, Any]
+    by_columns: bool = False
+
+    @property
+    def vertices(self) -> int:
+        """How many there are."""
+        return self.order.numel()
+
+    def labels(self) -> Graph:
+        """A graph with the labels alone, to bind a task to."""
+        nothing = torch.zeros(1, dtype=torch.int64).expand(self.vertices)
+        empty = Adjacency(nothing, nothing, torch.zeros(0, dtype=torch.int32), None, self.vertices)
+        return Graph(empty, None, self.y, self.splits, None, self.order)
+
+    @property
+    def chunk_rows(self) -> list[list[int]]:
+        """Of each part, where its chunks begin and the last ends, counted from its first row."""
+        pieces = [self.starts[part * self.chunks : (part + 1) * self.chunks + 1] for part in range(self.parts)]
+        return [[start - starts[0] for start in starts] for starts in pieces]
+
+    def rows(self, part: int) -> slice:
+        """The positions of a part."""
+        return slice(self.starts[part * self.chunks], self.starts[(part + 1) * self.chunks])
+
+
+def write_shares(
+    graph: Graph,
+    layout: Layout,
+    form: MatrixForm,
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    reorder: bool = True,
+    by_columns: Callable[[Sequence[int], int], bool] = lambda rows, remote: False,
+) -> None:
+    """Cut the graph into layout.vertex parts of layout.chunks chunks each, and write them.
+
+    Args:
+        form: how the matrix is prepared.
+        by_columns: says, from the rows of each part and the rows that all parts read of others, whether rows are to be
+            redistributed by columns instead.
+    """
+    order = choose_order(graph) if reorder else None
+    graph = graph if order is None else graph.reordered(order)
+    # asked to redistribute, nobody needs a cut by METIS
+    partition = None if layout.spatial == "redistribute" else cut_graph(graph.adjacency, layout.vertex, layout.chunks)
+    columns = partition is None
+    if partition is not None and layout.spatial == "auto" and layout.vertex > 1:
+        volume = quality(graph.adjacency, partition.owner_by_vertex(), layout.vertex).volume
+        columns = by_columns([last - first for first, last in map(partition.part, range(layout.vertex))], volume)
+    if partition is None or columns:
+        partition = Partition.equal(graph.vertices, layout.vertex)
+    graph = graph.reordered(partition.order)
+    values = torch.float64 if dtype == torch.float64 else torch.float32
+    adjacency = graph.normalised(form.normalisation, self_loops=form.self_loops, dtype=values)
+    features = graph.features()
+    remote = []
+    for part in range(layout.vertex):
+        rows = slice(*partition.part(part))
+        target = folder / f"part-{part}"
+        target.mkdir(parents=True)
+        if columns:
+            remote.append(0)
+            save_array(
+                target / _AGGREGATED, aggregate(features.to(values), adjacency.rows_between(rows.start, rows.stop))
+            )
+        else:
+            share = share_of(adjacency, partition, part)
+            remote.append(share.halo.numel())
+            _write_share(share, target)
+        save_array(target / _FEATURES, features[rows])
+    if columns:
+        _write_matrix(adjacency, folder)
+    for name, tensor in (("y", graph.y), ("order", graph.order)):
+        if tensor is not None:
+            save_array(folder / f"{name}.npy", tensor)
+    for name, mask in graph.splits.items():
+        save_array(folder / f"split-{name}.npy", mask)
+    meta = {
+        "parts": layout.vertex,
+        "chunks": partition.chunks,
+        "starts": partition.starts,
+        "features": features.shape[1],
+        "splits": sorted(graph.splits),
+        "remote": remote,
+        "symmetric": adjacency.is_symmetric(),
+        "quality": _quality(graph.adjacency, partition),
+        "by_columns": columns,
+    }
+    (folder / _META).write_text(json.dumps(meta))
+
+
+def read_cut(folder: Path) -> Cut | TimelineCut:
+    """What all ranks know."""
+    if is_timeline_cut(folder):
+        return read_timeline_cut(folder)
+    meta = json.loads((folder / _META).read_text())
+    y = folder / "y.npy"
+    return Cut(
+        folder=folder,
+        parts=meta["parts"],
+        chunks=meta["chunks"],
+        starts=tuple(meta["starts"]),
+        order=load_array(folder / "order.npy"),
+        y=load_array(y) if y.exists() else None,
+        splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
+        features=meta["features"],
+        remote=tuple(meta["remote"]),
+        symmetric=meta["symmetric"],
+        quality=meta["quality"],
+        by_columns=meta["by_columns"],
+    )
+
+
+def read_features(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
+    """The features of one part, [rows, features]."""
+    return load_array(cut.folder / f"part-{part}" / _FEATURES).to(dtype)
+
+
+def read_aggregated(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
+    """Â·x of one part's rows, [rows, features], as it was made when the data were cut by columns."""
+    return load_array(cut.folder / f"part-{part}" / _AGGREGATED).to(dtype)
+
+
+def read_whole(cut: Cut) -> Adjacency:
+    """The matrix of all rows, mapped."""
+    arrays = {name: load_array(cut.folder / f"{name}.npy") for name in ("pointers", "indices")}
+    values = cut.folder / "values.npy"
+    return Adjacency.from_csr(
+        arrays["pointers"], arrays["indices"], load_array(values) if values.exists() else None, cut.vertices
+    )
+
+
+def read_share(cut: Cut, part: int) -> Share:
+    """The share of one part; where rows are redistributed by columns, its rows alone."""
+    if cut.by_columns:
+        own, none = cut.rows(part), torch.empty(0, dtype=torch.int64)
+        nobody = tuple(((0, 0),) for _ in range(cut.parts))
+        block = read_whole(cut).rows_between(own.start, own.stop)
+        return Share(
+            part, block, none, nobody, tuple((none,) for _ in range(cut.parts)), (0, block.rows), cut.symmetric
+        )
+    folder = cut.folder / f"part-{part}"
+    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy") if path.name != _FEATURES}
+    rows = arrays["pointers"].numel() - 1
+    values = arrays.get("values")
+    matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
+    receive = arrays["receive"].reshape(cut.parts, cut.chunks, 2).tolist()
+    counts = arrays["send_counts"].tolist()
+    pieces = list(torch.split(arrays["send"], counts))
+    send = tuple(tuple(pieces[q * cut.chunks : (q + 1) * cut.chunks]) for q in range(cut.parts))
+    first = cut.rows(part).start
+    bounds = cut.starts[part * cut.chunks : (part + 1) * cut.chunks + 1]
+    return Share(
+        part=part,
+        adjacency=matrix,
+        halo=arrays["halo"],
+        receive=tuple(tuple((low, high) for low, high in chunks) for chunks in receive),
+        send=send,
+        chunk_rows=tuple(bound - first for bound in bounds),
+        symmetric=cut.symmetric,
+    )
+
+
+def _write_share(share: Share, folder: Path) -> None:
+    _write_matrix(share.adjacency, folder)
+    save_array(folder / "halo.npy", share.halo)
+    save_array(folder / "receive.npy", torch.tensor(share.receive, dtype=torch.int64))
+    pieces = [rows for chunks in share.send for rows in chunks]
+    save_array(folder / "send.npy", torch.cat(pieces))
+    save_array(folder / "send_counts.npy", torch.tensor([piece.numel() for piece in pieces]))
+
+
+def _write_matrix(matrix: Adjacency, folder: Path) -> None:
+    save_array(folder / "pointers.npy", torch.cat([matrix.starts, matrix.ends[-1:]]))
+    save_array(folder / "indices.npy", matrix.indices)
+    if matrix.values is not None:
+        save_array(folder / "values.npy", matrix.values)
+
+
+def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
+    found = {}
+    for name, count, per in (("parts", partition.parts, partition.chunks), ("chunks", len(partition.starts) - 1, 1)):
+        if count > 1:
+            sizes = torch.tensor(partition.starts).diff().reshape(-1, per).sum(1)
+            assignment = torch.repeat_interleave(torch.arange(count), sizes)
+            found[name] = asdict(quality(adjacency, assignment, count))
+    return found

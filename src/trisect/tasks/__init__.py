@@ -1,0 +1,24 @@
+"""Tasks by name: what is learnt, and how it is judged. Knows no ranks."""
+
+from trisect.tasks.base import SPLITS, BoundTask, Place, Split, Statistics, Task
+from trisect.tasks.edge_classification import EdgeClassification
+from trisect.tasks.link_prediction import LinkPrediction
+from trisect.tasks.node_classification import NodeClassification
+from trisect.tasks.node_regression import NodeRegression
+from trisect.tasks.registry import TASKS, make_task, task_options
+
+__all__ = [
+    "SPLITS",
+    "TASKS",
+    "BoundTask",
+    "EdgeClassification",
+    "LinkPrediction",
+    "NodeClassification",
+    "NodeRegression",
+    "Place",
+    "Split",
+    "Statistics",
+    "Task",
+    "make_task",
+    "task_options",
+]

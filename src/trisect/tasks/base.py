@@ -1,0 +1,148 @@
+"""What a task is: which rows have a target, the loss over them, and numbers that say how good a model is.
+
+A task never sees a rank. Its loss is a sum over the rows at hand divided by a constant that the whole run shares, so
+that the losses (and gradients) of parts, stages and runs add up. What it measures comes as `Statistics`, which merge
+the same way. A static graph is a timeline of one step: outputs are always [steps, rows, channels].
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trisect.errors import LayoutError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.noise import Noise
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+Frames = Tensor | Sequence[Tensor]
+
+
+@dataclass
+class Statistics:
+    """What metrics are made from: `sums` add up over rows, steps and ranks, `rows` are strung together."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    rows: dict[str, Tensor] = field(default_factory=dict)
+
+    def merge(self, other: Statistics) -> Statistics:
+        """The statistics of both."""
+        sums = dict(self.sums)
+        for name, value in other.sums.items():
+            sums[name] = sums[name] + value if name in sums else value
+        rows = dict(self.rows)
+        for name, value in other.rows.items():
+            rows[name] = torch.cat([rows[name], value]) if name in rows else value
+        return Statistics(sums, rows)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a task needs to know of the run: its seed, and the user's id of each row where vertices were reordered."""
+
+    seed: int = 0
+    vertices: Tensor | None = None
+
+
+class BoundTask(ABC):
+    """A task on one graph: targets found, splits fixed, constants known.
+
+    Attributes:
+        channels: how wide the model's output must be, or None where the decoder adapts to it.
+        monitor: the measure by which the best epoch is chosen, unless the user says otherwise.
+        cheap: whether all splits may be measured in every evaluation; otherwise train and test wait for the end,
+            unless one of them is monitored.
+        final: the splits that are measured at the end.
+        whole: whether a step is measured from the outputs of all vertices together (tasks on pairs).
+        notes: what the user should know of the splits, a sentence each.
+    """
+
+    channels: int | None = None
+    monitor: str = "val.loss"
+    cheap: bool = True
+    final: tuple[Split, ...] = SPLITS
+    whole: bool = False
+    notes: tuple[str, ...] = ()
+
+    def warn(self) -> None:
+        """Give the notes as warnings."""
+        for note in self.notes:
+            warnings.warn(note, stacklevel=3)
+
+    def decoder(self, channels: int) -> nn.Module | None:
+        """The trained part that follows the model's last layer of `channels` outputs (it belongs to the last stage)."""
+        return None
+
+    def restrict(self, rows: Tensor) -> BoundTask:
+        """The same task, constants and all, for a part of the rows (positions, int64) alone."""
+        raise LayoutError(f"{type(self).__name__} reads pairs of vertices and cannot be cut by vertex or chunk yet.")
+
+    def divide(self, starts: Sequence[int], way: int) -> BoundTask:
+        """The same task, constants and all, for the loss of one of several parts of the rows, which are intervals."""
+        return self.restrict(torch.arange(starts[way], starts[way + 1]))
+
+    def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
+        """Of a divided task: for each part the rows (positions among all vertices, ascending) of other parts whose
+        outputs of this step its loss reads; None where a loss reads its own rows alone.
+
+        All parts find the same, since what is sampled is a function of the seed, the epoch and the step.
+        """
+        return None
+
+    @abstractmethod
+    def steps(self, split: Split) -> range:
+        """The steps whose outputs a split reads."""
+
+    @abstractmethod
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
+        """The training loss of these outputs: a sum divided by the run's constant.
+
+        Args:
+            frames: [steps, rows, channels], the outputs of steps first_step, first_step + 1, …; of a divided task that
+                wants rows of other parts, for each step the own rows and then those, part by part.
+            noise: the epoch, for what is sampled anew in each.
+        """
+
+    @abstractmethod
+    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """What these outputs say about a split. Steps outside it are ignored."""
+
+    @abstractmethod
+    def metrics(self, statistics: Statistics) -> dict[str, Any]:
+        """Named measures, `loss` among them, from merged statistics."""
+
+    @abstractmethod
+    def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
+        """What the user gets for these outputs, named; every tensor begins with [steps, rows, …]."""
+
+
+class Task(ABC):
+    """A task as the user asks for it: a name and options (the fields of the subclass, a frozen dataclass)."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def bind(self, data: Graph | Timeline, place: Place) -> BoundTask:
+        """The task on these data, or a DataError that says what they lack."""
+
+    def options(self) -> Mapping[str, Any]:
+        """The options as plain values."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+
+def take(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows], whose backward adds in a fixed order (that of plain indexing does not, on several threads)."""
+    return nn.functional.embedding(rows, x)
+
+
+def take_ascending(x: Tensor, rows: Tensor) -> Tensor:
+    """`take` of distinct ascending rows: x itself where these are all."""
+    return x if rows.numel() == x.shape[0] else take(x, rows)

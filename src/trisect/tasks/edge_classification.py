@@ -1,0 +1,153 @@
+"""One class for each event of a timeline: embeddings of step t classify the events of step t + horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.errors import DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.noise import Noise
+from trisect.tasks.base import SPLITS, BoundTask, Frames, Place, Split, Statistics, Task
+from trisect.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
+from trisect.tasks.division import Division
+from trisect.tasks.node_classification import (
+    ClassWeights,
+    class_weights,
+    classification_metrics,
+    classification_statistics,
+)
+from trisect.tasks.splits import Shares, notes_on_steps, refuse_empty, split_steps
+
+
+@dataclass(frozen=True)
+class EdgeClassification(Task):
+    """Cross entropy over the labelled events (label -1: none).
+
+    Args:
+        decoder: `mlp` (on the concatenation) or `bilinear`.
+        hidden: width inside an `mlp` decoder.
+        horizon: how many steps ahead the events lie; 0 classifies those of the same step.
+        class_weights: a weight a class, or `balanced` (inverse to its frequency in train), or None.
+        split: fractions of the steps, or whole counts, for train, val and test in this order.
+    """
+
+    name: ClassVar[str] = "edge-classification"
+    decoder: PairDecoderName = "mlp"
+    hidden: int = 64
+    horizon: int = 0
+    class_weights: ClassWeights = None
+    split: Shares = (0.7, 0.1, 0.2)
+
+    def bind(self, data: Graph | Timeline, place: Place) -> BoundEdgeClassification:
+        """Needs a timeline with integer labels edge_y, one an event."""
+        if not isinstance(data, Timeline):
+            raise DataError("task edge-classification needs a timeline, and the data are one graph.")
+        if data.edge_y is None:
+            raise DataError("task edge-classification needs labels of events, edge_y, and the data have none.")
+        classes = int(data.edge_y.max()) + 1 if data.edge_y.numel() else 0
+        if classes < 2:
+            raise DataError(f"task edge-classification needs at least 2 classes, and edge_y has {classes}.")
+        if data.steps <= self.horizon:
+            raise DataError(f"task.horizon {self.horizon} needs more than that many steps, and there are {data.steps}.")
+        return BoundEdgeClassification(self, data, classes)
+
+
+class BoundEdgeClassification(BoundTask):
+    """Edge classification on one timeline."""
+
+    monitor = "val.f1_micro"
+    whole = True
+
+    def __init__(self, task: EdgeClassification, timeline: Timeline, classes: int) -> None:
+        self._division: Division | None = None
+        self.task, self.timeline, self.classes = task, timeline, classes
+        targets = [int((timeline.event_labels(step) >= 0).sum()) for step in range(task.horizon, timeline.steps)]
+        self.runs = split_steps(timeline.steps - task.horizon, task.split, targets)
+        self.notes = notes_on_steps(self.runs, targets, task.split, "labelled event", shift=task.horizon)
+        counts = {name: self._counts(self.runs[name]) for name in SPLITS}
+        refuse_empty({name: int(counts[name].sum()) for name in SPLITS}, "event")
+        weights = class_weights(task.class_weights, counts["train"])
+        self._constant = float((counts["train"] * weights).sum())
+        self.weights = weights.to(timeline.device)
+
+    def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The labelled events that step's embeddings classify: src, dst, labels."""
+        at = step + self.task.horizon
+        src, dst = self.timeline.events(at)
+        labels = self.timeline.event_labels(at)
+        known = labels >= 0
+        return src[known].long(), dst[known].long(), labels[known].long()
+
+    def _counts(self, run: range) -> Tensor:
+        counts = torch.zeros(self.classes, dtype=torch.float64)
+        for step in run:
+            counts += torch.bincount(self._events(step)[2], minlength=self.classes).cpu()
+        return counts
+
+    def decoder(self, channels: int) -> PairDecoder:
+        """A score a class for each event."""
+        return pair_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
+
+    def steps(self, split: Split) -> range:
+        """The steps whose embeddings classify."""
+        return self.runs[split]
+
+    def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(logits, labels, self.weights)
+
+    def divide(self, starts: Sequence[int], way: int) -> BoundEdgeClassification:
+        """The events whose source lies in the part."""
+        part = copy(self)
+        part._division = Division(tuple(starts), way)
+        return part
+
+    def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
+        """The destinations of the events of each part."""
+        if self._division is None:
+            return None
+        if step not in self.runs["train"]:
+            return [torch.zeros(0, dtype=torch.int64)] * self._division.parts
+        return self._division.remote(*self._events(step)[:2])
+
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
+        """Weighted cross entropy over the training events, divided by the sum of their weights."""
+        score = cast(PairDecoder, decoder)
+        total = frames[0].new_zeros(())
+        for position, frame in enumerate(frames):
+            if first_step + position in self.runs["train"]:
+                src, dst, labels = self._events(first_step + position)
+                if self._division is not None:
+                    mine = self._division.mine(src)
+                    remote = self._division.remote(src, dst)[self._division.way]
+                    labels = labels[mine]
+                    src, dst = self._division.local(src[mine], dst[mine], remote)
+                total = total + self._loss_sum(score(frame, src, dst), labels)
+        return total / self._constant
+
+    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """A confusion matrix and the loss; with two classes the scores as well."""
+        score = cast(PairDecoder, decoder)
+        found = Statistics()
+        for position, frame in enumerate(frames):
+            if first_step + position in self.runs[split]:
+                src, dst, labels = self._events(first_step + position)
+                logits = score(frame, src, dst)
+                loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
+                found = found.merge(classification_statistics(logits, labels, loss, weight, self.classes))
+        return found
+
+    def metrics(self, statistics: Statistics) -> dict[str, Any]:
+        """loss, accuracy, f1_micro, f1_macro, f1_per_class; with two classes auc and f1 (of class 1)."""
+        return classification_metrics(statistics)
+
+    def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
+        """`embedding` [steps, rows, channels]; classes of pairs come from the decoder on them."""
+        return {"embedding": frames}

@@ -1,0 +1,284 @@
+"""Which pairs will be linked in the next snapshot: embeddings of step t score pairs of step t + horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trisect.errors import ConfigError, DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.noise import Noise
+from trisect.tasks import metrics
+from trisect.tasks.all_pairs import rank_all_pairs
+from trisect.tasks.base import SPLITS, BoundTask, Frames, Place, Split, Statistics, Task
+from trisect.tasks.decoders import PairDecoder, PairDecoderName, Remembering, pair_decoder
+from trisect.tasks.division import Division
+from trisect.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
+from trisect.tasks.splits import Shares, notes_on_steps, split_steps
+
+_MEASURES = ("map", "mrr", "auc")
+
+
+@dataclass(frozen=True)
+class LinkPrediction(Task):
+    """Binary cross entropy over the pairs of the next snapshot and sampled pairs that are not in it.
+
+    Args:
+        decoder: `mlp` (on the concatenation), `dot` or `bilinear`.
+        hidden: width inside an `mlp` decoder.
+        memory: where above 0, the decoder reads beside the embeddings how often the pair itself was linked in so many
+            steps, t among them, and how long ago.
+        horizon: how many steps ahead the pairs lie.
+        negatives: sampled pairs a positive in training, new in each epoch.
+        sampling: `uniform` draws both ends of a sampled pair; `destinations` keeps the source of the positive.
+        eval_negatives: the same in evaluation, fixed for the whole run and uniform; or `all`: every ordered pair of
+            vertices that is not linked, a vertex with itself included, as EvolveGCN evaluates (val and test only).
+        candidates: whether pairs are sampled from `all` vertices or from those `seen` up to step t.
+        positive_weight, negative_weight: of a pair in the loss.
+        average: over `pairs` (a step counts by the pairs that it scores, in the loss and in the measures) or `steps`.
+        mrr: over source `rows`, as EvolveGCN counts (all positives of a source are ranked together), or `pairs` (each
+            positive against the negatives of its source).
+        split: fractions of the steps, or whole counts, for train, val and test in this order.
+    """
+
+    name: ClassVar[str] = "link-prediction"
+    decoder: PairDecoderName = "mlp"
+    hidden: int = 64
+    memory: int = 0
+    horizon: int = 1
+    negatives: int = 1
+    sampling: Literal["uniform", "destinations"] = "uniform"
+    eval_negatives: int | Literal["all"] = 100
+    candidates: Literal["all", "seen"] = "all"
+    positive_weight: float = 1.0
+    negative_weight: float = 1.0
+    average: Literal["pairs", "steps"] = "pairs"
+    mrr: Literal["rows", "pairs"] = "rows"
+    split: Shares = (0.7, 0.1, 0.2)
+
+    def bind(self, data: Graph | Timeline, place: Place) -> BoundLinkPrediction:
+        """Needs a timeline of more than `horizon` steps."""
+        if not isinstance(data, Timeline):
+            raise DataError("task link-prediction needs a timeline, and the data are one graph.")
+        for option, least in (("horizon", 1), ("negatives", 1), ("memory", 0)):
+            if getattr(self, option) < least:
+                raise ConfigError(f"task.{option} is {getattr(self, option)}; it must be at least {least}.")
+        if isinstance(self.eval_negatives, int) and self.eval_negatives < 1:
+            raise ConfigError(f"task.eval_negatives is {self.eval_negatives}; it must be at least 1, or all.")
+        if data.steps <= self.horizon:
+            raise DataError(
+                f"task link-prediction with horizon {self.horizon} needs more than {self.horizon} steps, and the"
+                f" timeline has {data.steps}; use a shorter period."
+            )
+        return BoundLinkPrediction(self, data, place)
+
+
+class BoundLinkPrediction(BoundTask):
+    """Link prediction on one timeline."""
+
+    monitor = "val.map"
+    cheap = False
+    whole = True
+
+    def __init__(self, task: LinkPrediction, timeline: Timeline, place: Place) -> None:
+        self.task, self.timeline, self.place = task, timeline, place
+        targets = timeline.event_counts()[task.horizon :].tolist()
+        self.runs = split_steps(timeline.steps - task.horizon, task.split, targets)
+        self.notes = notes_on_steps(self.runs, targets, task.split, "event", shift=task.horizon)
+        self._pairs = {step: self._read_pairs(step) for run in self.runs.values() for step in run}
+        everyone = torch.arange(timeline.vertices) if place.vertices is None else torch.argsort(place.vertices)
+        self._everyone = Candidates(timeline.vertices, everyone.to(timeline.device))
+        self._first_seen = first_seen(timeline) if task.candidates == "seen" else None
+        self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
+        self._memories: dict[int, Memory] = {}
+        self._division: Division | None = None
+        self._drawn: dict[Any, Any] = {}
+        counts = {name: sum(len(self._pairs[step]) for step in self.runs[name]) for name in SPLITS}
+        if counts["train"] == 0:
+            raise DataError("the training steps have no pair to predict; check task.split and the period.")
+        self._filled = sum(len(self._pairs[step]) > 0 for step in self.runs["train"])
+        self._constant = float(counts["train"] * (1 + task.negatives))
+        if task.eval_negatives == "all":
+            self.final = ("val", "test")  # the train steps would take longer than the training
+
+    def _events(self, step: int) -> tuple[Tensor, Tensor]:
+        src, dst = self.timeline.events(step)
+        if self.timeline.undirected:
+            src, dst = torch.cat([src, dst]), torch.cat([dst, src])
+        return src.long(), dst.long()
+
+    def _read_pairs(self, step: int) -> Pairs:
+        return Pairs.of(*self._events(step + self.task.horizon), self.timeline.vertices)
+
+    def _candidates(self, step: int) -> Candidates:
+        if self._first_seen is None:
+            return self._everyone
+        rows = self._everyone.rows
+        return Candidates(self.timeline.vertices, rows[self._first_seen[rows] <= step])
+
+    def decoder(self, channels: int) -> PairDecoder:
+        """Scores pairs."""
+        decoder = pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
+        return Remembering(decoder) if self.task.memory else decoder
+
+    def _remembered(self, step: int) -> dict[str, Any]:
+        """What the decoder reads at a step beside the embeddings."""
+        if not self.task.memory:
+            return {}
+        if step not in self._memories:
+            last = range(step, max(-1, step - self.task.memory), -1)
+            codes = [src * self.timeline.vertices + dst for src, dst in map(self._events, last)]
+            self._memories[step] = Memory.gather(codes, self.timeline.vertices)
+        return {"memory": self._memories[step]}
+
+    def steps(self, split: Split) -> range:
+        """The steps whose embeddings score."""
+        return self.runs[split]
+
+    def _bce(self, positive: Tensor, negative: Tensor) -> Tensor:
+        return (
+            self.task.positive_weight * functional.softplus(-positive).sum()
+            + self.task.negative_weight * functional.softplus(negative).sum()
+        )
+
+    def divide(self, starts: Sequence[int], way: int) -> BoundLinkPrediction:
+        """The pairs whose source lies in the part."""
+        part = copy(self)
+        part._division, part._drawn = Division(tuple(starts), way), {}
+        return part
+
+    def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
+        """The destinations of the pairs of each part."""
+        if self._division is None:
+            return None
+        if step not in self.runs["train"] or not len(self._pairs[step]):
+            return [torch.zeros(0, dtype=torch.int64)] * self._division.parts
+        return self._division.remote(*self._ends(noise, step))
+
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
+        """Weighted binary cross entropy, the mean over pairs or over steps."""
+        score = cast(PairDecoder, decoder)
+        total = frames[0].new_zeros(())
+        for position, frame in enumerate(frames):
+            step = first_step + position
+            if step not in self.runs["train"] or not len(self._pairs[step]):
+                continue
+            src, dst = self._ends(noise, step)
+            exists, count = len(self._pairs[step]), src.numel()
+            more = self._remembered(step)
+            if self._division is not None:
+                mine = self._division.mine(src)
+                remote = self._division.remote(src, dst)[self._division.way]
+                exists, src, dst = int(mine[:exists].sum()), src[mine], dst[mine]
+                if more:
+                    more = {**more, "codes": src * self.timeline.vertices + dst}
+                src, dst = self._division.local(src, dst, remote)
+            logits = score(frame, src, dst, **more)[:, 0]
+            part = self._bce(logits[:exists], logits[exists:])
+            total = total + (part / count if self.task.average == "steps" else part)
+        return total / (self._filled if self.task.average == "steps" else self._constant)
+
+    def _ends(self, noise: Noise, step: int) -> tuple[Tensor, Tensor]:
+        """The pairs of a training step, those that exist first and then the sampled ones."""
+        pairs = self._pairs[step]
+        if self._division is None:
+            src, dst = self._sample(noise.at(step=step).key("negatives"), step)
+            return torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
+        # asked for when rows are fetched, and again for the loss
+        if self._drawn.get("epoch") != noise.epoch:
+            self._drawn = {"epoch": noise.epoch}
+        if step not in self._drawn:
+            src, dst = self._sample(noise.at(step=step).key("negatives"), step)
+            self._drawn[step] = torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
+        found: tuple[Tensor, Tensor] = self._drawn[step]
+        return found
+
+    def _sample(self, key: int, step: int) -> tuple[Tensor, Tensor]:
+        pairs, among, each = self._pairs[step], self._candidates(step), self.task.negatives
+        if self.task.sampling == "destinations":
+            return sample_destinations(key, each, among, pairs, self.place.vertices)
+        return sample(key, len(pairs) * each, among, pairs)
+
+    def _judge(self, score: PairDecoder, frame: Tensor, step: int) -> dict[str, float]:
+        """The measures of a step, its loss as a sum, and over how many pairs."""
+        task, pairs = self.task, self._pairs[step]
+        if task.eval_negatives == "all":
+            weights = (task.positive_weight, task.negative_weight)
+            found = rank_all_pairs(
+                score.blocks(frame, **self._remembered(step)), self.timeline.vertices, pairs, task.mrr, weights
+            )
+            return {**found, "pairs": float(self.timeline.vertices**2)}
+        scores, labels, sources = self._scored(score, frame, step)
+        rank = metrics.mean_reciprocal_rank if task.mrr == "rows" else metrics.pair_reciprocal_rank
+        return {
+            "map": metrics.average_precision(scores, labels),
+            "auc": metrics.roc_auc(scores, labels),
+            "mrr": rank(scores, labels, sources),
+            "loss": float(self._bce(scores[labels == 1].double(), scores[labels == 0].double())),
+            "pairs": float(scores.numel()),
+        }
+
+    def _scored(self, score: PairDecoder, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs that exist and the sampled ones of a step: scores, labels, sources."""
+        pairs = self._pairs[step]
+        if step not in self._negatives:
+            key = Noise(self.place.seed, epoch=0, step=step).key("evaluation negatives")
+            wanted = len(pairs) * int(self.task.eval_negatives)
+            self._negatives[step] = sample_distinct(key, wanted, self._candidates(step), pairs)
+        src, dst = self._negatives[step]
+        sources = torch.cat([pairs.src, src])
+        labels = torch.zeros_like(sources)
+        labels[: len(pairs)] = 1
+        scores = score(frame, sources, torch.cat([pairs.dst, dst]), **self._remembered(step))[:, 0]
+        return scores, labels, sources
+
+    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Each measure of each step, at the step's place in a vector over the whole timeline."""
+        score = cast(PairDecoder, decoder)
+        sums = {
+            name: torch.zeros(self.timeline.steps, dtype=torch.float64)
+            for name in (*_MEASURES, "loss", "pairs", "filled")
+        }
+        for position, frame in enumerate(frames):
+            step = first_step + position
+            if step not in self.runs[split] or not len(self._pairs[step]):
+                continue
+            for name, value in self._judge(score, frame, step).items():
+                sums[name][step] = value
+            sums["filled"][step] = 1
+        return Statistics(sums)
+
+    def metrics(self, statistics: Statistics) -> dict[str, Any]:
+        """loss, map, mrr, auc: averaged over the steps that have pairs; and `per_step`, a list each."""
+        if not statistics.sums or not bool(statistics.sums["filled"].any()):
+            return {}
+        steps = torch.nonzero(statistics.sums["filled"])[:, 0]
+        pairs = statistics.sums["pairs"][steps]
+        weight = pairs if self.task.average == "pairs" else torch.ones_like(pairs)
+        loss = statistics.sums["loss"][steps] / pairs
+        found: dict[str, Any] = {"loss": float((loss * weight).sum() / weight.sum())}
+        for name in _MEASURES:
+            found[name] = float((statistics.sums[name][steps] * weight).sum() / weight.sum())
+        found["per_step"] = {name: statistics.sums[name][steps].tolist() for name in _MEASURES}
+        found["per_step"]["step"] = steps.tolist()
+        return found
+
+    def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
+        """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
+        return {"embedding": frames}
+
+
+def first_seen(timeline: Timeline) -> Tensor:
+    """The first step at which each row has an event; int64 [vertices], `steps` where it never has."""
+    found = torch.full((timeline.vertices,), timeline.steps, dtype=torch.int64, device=timeline.device)
+    for step in range(timeline.steps - 1, -1, -1):
+        for ends in timeline.events(step):
+            found[ends.long()] = step
+    return found

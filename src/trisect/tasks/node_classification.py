@@ -1,0 +1,174 @@
+"""One class for each vertex, of a graph or of the steps of a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.errors import ConfigError, DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.noise import Noise
+from trisect.tasks import metrics
+from trisect.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take_ascending
+from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
+from trisect.tasks.node import Moment, NodeTargets, node_targets
+from trisect.tasks.splits import Shares
+
+ClassWeights = Sequence[float] | Literal["balanced"] | None
+
+
+@dataclass(frozen=True)
+class NodeClassification(Task):
+    """Cross entropy over the labelled vertices (label -1: none).
+
+    Args:
+        class_weights: a weight a class, or `balanced` (inverse to its frequency in train), or None.
+        decoder: `auto`, `none`, `linear` or `mlp`; what follows the model's last layer.
+        hidden: width inside an `mlp` decoder.
+        at: on a timeline with one label a vertex, whether the outputs of the `last` step or of `every` step are judged.
+        horizon: on a timeline with labels a step, how many steps ahead the label lies.
+        split: fractions of the vertices where the data have no masks; fractions or counts of steps for labels a step.
+    """
+
+    name: ClassVar[str] = "node-classification"
+    class_weights: ClassWeights = None
+    decoder: VertexDecoderName = "auto"
+    hidden: int = 64
+    at: Moment = "last"
+    horizon: int = 0
+    split: Shares = (0.6, 0.2, 0.2)
+
+    def bind(self, data: Graph | Timeline, place: Place) -> BoundNodeClassification:
+        """Needs integer labels y."""
+        y = data.y
+        if y is None:
+            raise DataError("task node-classification needs labels y, and the data have none.")
+        if y.is_floating_point():
+            raise DataError(f"task node-classification needs integer labels y, and they are {y.dtype}.")
+        classes = int(y.max()) + 1 if y.numel() else 0
+        if classes < 2:
+            raise DataError(f"task node-classification needs at least 2 classes, and the labels y have {classes}.")
+        targets = node_targets(data, y.long(), y >= 0, place, self.split, self.at, self.horizon)
+        return BoundNodeClassification(self, targets, classes)
+
+
+class BoundNodeClassification(BoundTask):
+    """Node classification on one graph."""
+
+    def __init__(self, task: NodeClassification, targets: NodeTargets, classes: int) -> None:
+        self.task, self.targets, self.classes = task, targets, classes
+        self.notes = targets.notes
+        self.channels = None if task.decoder in ("linear", "mlp") else classes
+        self.monitor = "val.auc" if classes == 2 else "val.accuracy"
+        counts = self._train_counts()
+        weights = class_weights(task.class_weights, counts)
+        self._constant = float((counts * weights).sum())
+        self.weights = weights.to(targets.y.device)
+
+    def _train_counts(self) -> Tensor:
+        counts = torch.zeros(self.classes, dtype=torch.float64)
+        for step in self.targets.runs["train"]:
+            rows = self.targets.rows("train", step)
+            counts += torch.bincount(self.targets.values(rows, step), minlength=self.classes).cpu()
+        return counts
+
+    def decoder(self, channels: int) -> VertexDecoder | None:
+        """Nothing where the model gives the outputs itself."""
+        return vertex_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
+
+    def restrict(self, rows: Tensor) -> BoundNodeClassification:
+        """The same constants, fewer rows."""
+        part = copy(self)
+        part.targets = self.targets.restrict(rows)
+        return part
+
+    def steps(self, split: Split) -> range:
+        """The steps whose outputs are judged."""
+        return self.targets.runs[split]
+
+    def _logits(self, decoder: nn.Module | None, frame: Tensor, rows: Tensor) -> Tensor:
+        # rows first, then decoder and softmax: they never touch a vertex without a target
+        chosen = take_ascending(frame, rows)
+        return chosen if decoder is None else decoder(chosen)
+
+    def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(logits, labels, self.weights)
+
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
+        """Weighted cross entropy over the training vertices, divided by the sum of their weights."""
+        total = frames[0].new_zeros(())
+        for position, frame in enumerate(frames):
+            if first_step + position in self.targets.runs["train"]:
+                rows = self.targets.rows("train", first_step + position)
+                labels = self.targets.values(rows, first_step + position)
+                total = total + self._loss_sum(self._logits(decoder, frame, rows), labels)
+        return total / self._constant
+
+    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """A confusion matrix and the loss; with two classes the scores as well."""
+        found = Statistics()
+        for position, frame in enumerate(frames):
+            if first_step + position in self.targets.runs[split]:
+                rows = self.targets.rows(split, first_step + position)
+                labels = self.targets.values(rows, first_step + position)
+                logits = self._logits(decoder, frame, rows)
+                loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
+                found = found.merge(classification_statistics(logits, labels, loss, weight, self.classes))
+        return found
+
+    def metrics(self, statistics: Statistics) -> dict[str, Any]:
+        """loss, accuracy, f1_micro, f1_macro, f1_per_class; with two classes auc and f1 (of class 1)."""
+        return classification_metrics(statistics)
+
+    def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
+        """`class` [steps, rows] and `probability` [steps, rows, classes]."""
+        logits = frames if decoder is None else decoder(frames)
+        return {"class": logits.argmax(-1), "probability": torch.softmax(logits, -1)}
+
+
+def class_weights(option: ClassWeights, counts: Tensor) -> Tensor:
+    """Weights float64 [classes] from the option; `balanced` gives every class the same total weight."""
+    classes = counts.numel()
+    if option is None:
+        return torch.ones(classes, dtype=torch.float64)
+    if isinstance(option, str):
+        if option != "balanced":
+            raise ConfigError(f"task.class_weights is {option!r}; use balanced, a list of {classes} numbers, or none.")
+        return torch.where(counts > 0, counts.sum() / (classes * counts.clamp(min=1)), 0.0)
+    if len(option) != classes or min(option) < 0:
+        raise ConfigError(f"task.class_weights is {list(option)}; give {classes} numbers of at least 0, one a class.")
+    return torch.tensor(list(option), dtype=torch.float64)
+
+
+def classification_statistics(logits: Tensor, labels: Tensor, loss: Tensor, weight: Tensor, classes: int) -> Statistics:
+    """Give what `classification_metrics` reads of some rows; `loss` and `weight` are sums over them."""
+    sums = {"confusion": metrics.confusion(logits.argmax(1), labels, classes), "loss": loss, "weight": weight}
+    return Statistics(sums, {"scores": logits[:, 1] - logits[:, 0], "labels": labels} if classes == 2 else {})
+
+
+def classification_metrics(statistics: Statistics) -> dict[str, Any]:
+    """The measures that a confusion matrix (`confusion`), `loss`, `weight` and, for two classes, scores allow."""
+    if "confusion" not in statistics.sums:
+        return {}
+    counts = statistics.sums["confusion"]
+    if int(counts.sum()) == 0:
+        return {}
+    per_class = metrics.f1_per_class(counts)
+    found: dict[str, Any] = {
+        "loss": float(statistics.sums["loss"] / statistics.sums["weight"]),
+        "accuracy": metrics.accuracy_of(counts),
+        "f1_micro": metrics.f1(counts, "micro"),
+        "f1_macro": metrics.f1(counts, "macro"),
+        "f1_per_class": per_class.tolist(),
+    }
+    if "scores" in statistics.rows:
+        found["auc"] = metrics.roc_auc(statistics.rows["scores"], statistics.rows["labels"])
+        found["f1"] = float(per_class[1])
+    return found

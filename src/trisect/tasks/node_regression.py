@@ -1,0 +1,116 @@
+"""Numbers for each vertex: of a graph, or of the next step of a timeline (forecasting)."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from trisect.errors import DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.noise import Noise
+from trisect.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take_ascending
+from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
+from trisect.tasks.node import Moment, NodeTargets, node_targets
+from trisect.tasks.splits import Shares
+
+
+@dataclass(frozen=True)
+class NodeRegression(Task):
+    """Squared error over the vertices with a target (NaN: none).
+
+    Args:
+        horizon: on a timeline with targets a step, the output of step t is compared with y[t + horizon].
+        decoder: `auto`, `none`, `linear` or `mlp`; what follows the model's last layer.
+        hidden: width inside an `mlp` decoder.
+        at: on a timeline with one target a vertex, whether the outputs of the `last` or of `every` step are judged.
+        split: fractions of the vertices where the data have no masks; fractions or counts of steps for targets a step.
+    """
+
+    name: ClassVar[str] = "node-regression"
+    horizon: int = 1
+    decoder: VertexDecoderName = "auto"
+    hidden: int = 64
+    at: Moment = "last"
+    split: Shares = (0.7, 0.1, 0.2)
+
+    def bind(self, data: Graph | Timeline, place: Place) -> BoundNodeRegression:
+        """Needs numbers y: [vertices], [vertices, outputs], [steps, vertices] or [steps, vertices, outputs]."""
+        y = data.y
+        if y is None:
+            raise DataError("task node-regression needs targets y, and the data have none.")
+        values = y if y.is_floating_point() else y.float()
+        by_step = isinstance(data, Timeline) and tuple(y.shape[:2]) == (data.steps, data.vertices)
+        if values.dim() == (2 if by_step else 1):
+            values = values[..., None]
+        targets = node_targets(data, values, ~values.isnan().any(-1), place, self.split, self.at, self.horizon)
+        return BoundNodeRegression(self, targets, values.shape[-1])
+
+
+class BoundNodeRegression(BoundTask):
+    """Node regression on one graph."""
+
+    monitor = "val.loss"
+
+    def __init__(self, task: NodeRegression, targets: NodeTargets, outputs: int) -> None:
+        self.task, self.targets, self.outputs = task, targets, outputs
+        self.notes = targets.notes
+        self.channels = None if task.decoder in ("linear", "mlp") else outputs
+        self._constant = float(targets.count("train") * outputs)
+
+    def decoder(self, channels: int) -> VertexDecoder | None:
+        """Nothing where the model gives the outputs itself."""
+        return vertex_decoder(self.task.decoder, channels, self.outputs, self.task.hidden)
+
+    def restrict(self, rows: Tensor) -> BoundNodeRegression:
+        """The same constants, fewer rows."""
+        part = copy(self)
+        part.targets = self.targets.restrict(rows)
+        return part
+
+    def steps(self, split: Split) -> range:
+        """The steps whose outputs are judged."""
+        return self.targets.runs[split]
+
+    def _error(self, decoder: nn.Module | None, frame: Tensor, split: Split, step: int) -> Tensor:
+        rows = self.targets.rows(split, step)
+        chosen = take_ascending(frame, rows)
+        return (chosen if decoder is None else decoder(chosen)) - self.targets.values(rows, step).to(frame.dtype)
+
+    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
+        """Mean squared error over the training targets."""
+        total = frames[0].new_zeros(())
+        for position, frame in enumerate(frames):
+            if first_step + position in self.targets.runs["train"]:
+                total = total + self._error(decoder, frame, "train", first_step + position).square().sum()
+        return total / self._constant
+
+    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Sums of squared and absolute errors."""
+        found = Statistics()
+        for position, frame in enumerate(frames):
+            if first_step + position in self.targets.runs[split]:
+                error = self._error(decoder, frame, split, first_step + position).double()
+                sums = {
+                    "squared": error.square().sum(),
+                    "absolute": error.abs().sum(),
+                    "count": torch.tensor(float(error.numel()), dtype=torch.float64, device=error.device),
+                }
+                found = found.merge(Statistics(sums))
+        return found
+
+    def metrics(self, statistics: Statistics) -> dict[str, Any]:
+        """loss and mse (equal), rmse, mae."""
+        if "count" not in statistics.sums or float(statistics.sums["count"]) == 0:
+            return {}
+        count = statistics.sums["count"]
+        mse = float(statistics.sums["squared"] / count)
+        return {"loss": mse, "mse": mse, "rmse": mse**0.5, "mae": float(statistics.sums["absolute"] / count)}
+
+    def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
+        """`value` [steps, rows, outputs]: the forecast for step t + horizon, or the vertex's own value."""
+        return {"value": frames if decoder is None else decoder(frames)}

@@ -1,0 +1,61 @@
+"""From a name and options, as a configuration has them, to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from trisect.config import names
+from trisect.errors import ConfigError
+from trisect.settings.nearest import unknown_setting, unknown_value
+from trisect.tasks.base import Task
+from trisect.tasks.edge_classification import EdgeClassification
+from trisect.tasks.link_prediction import LinkPrediction
+from trisect.tasks.node_classification import NodeClassification
+from trisect.tasks.node_regression import NodeRegression
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (NodeClassification, LinkPrediction, EdgeClassification, NodeRegression)
+}
+names.require_names("task", TASKS, names.TASKS)
+
+
+def task_options(name: str) -> dict[str, Any]:
+    """The options of a task and their defaults."""
+    return {field.name: field.default for field in fields(_class_of(name))}  # type: ignore[arg-type]
+
+
+def make_task(task: str | Mapping[str, Any] | Task, **options: Any) -> Task:
+    """The task of that name (or `{name: …, options}`), with its options checked."""
+    if isinstance(task, Task):
+        if options:
+            raise ConfigError(f"task {task.name} is already made; give {sorted(options)[0]} when you make it.")
+        return task
+    if isinstance(task, Mapping):
+        options = {**task, **options}
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise ConfigError(f"task.name is missing; use one of {', '.join(TASKS)}.")
+    else:
+        name = task
+    chosen = _class_of(name)
+    hints = get_type_hints(chosen)
+    known = [field.name for field in fields(chosen)]  # type: ignore[arg-type]
+    for key, value in options.items():
+        if key not in known:
+            raise ConfigError(unknown_setting("task", key, known))
+        try:
+            TypeAdapter(hints[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            wanted = "; or ".join(dict.fromkeys(detail["msg"] for detail in error.errors()))
+            raise ConfigError(f"task.{key} is {value!r}: {wanted[0].lower()}{wanted[1:]}.") from None
+    return chosen(**{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
+
+
+def _class_of(name: str) -> type[Task]:
+    if name not in TASKS:
+        raise ConfigError(unknown_value("task", name, TASKS))
+    return TASKS[name]

@@ -1,0 +1,95 @@
+"""`Job`: all that a worker process needs, as one value that is written once beside the shards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from trisect.config import Config, TrainOptions, parse_config
+from trisect.layout import Layout, parse_layout
+from trisect.tasks import Task, make_task
+from trisect.tasks.registry import TASKS
+from trisect.train.models import HandedModel, ModelSource, NamedModel
+from trisect.train.processes.handed import pack, unpack
+
+Verb = Literal["train", "fit", "predict"]
+
+JOB, SHARDS, TOLD = "job.json", "shards", "told.jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What every rank of a run is told.
+
+    Attributes:
+        verb: `train` a run directory, `fit` for a caller in Python, or `predict` from a run directory.
+        model: by name, or the caller's own.
+        layout: of the ranks; that of the configuration, or for `predict` another.
+        config: of the run directory, resolved; None for `fit`.
+        run: the run directory; None for `fit`.
+        resume: whether `train` goes on from the newest checkpoint.
+        pieces: where `predict` puts its rows.
+    """
+
+    verb: Verb
+    model: ModelSource
+    task: Task
+    options: TrainOptions
+    layout: Layout
+    config: Config | None = None
+    run: Path | None = None
+    resume: bool = False
+    pieces: Path | None = None
+
+    @classmethod
+    def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
+        """The job of a resolved configuration, under its own layout unless `more` says otherwise."""
+        model, task = named_model(config), make_task(config.task.model_dump())
+        return cls(verb, model, task, config.train, more.pop("layout", config.layout), config, run, **more)
+
+    def write(self, folder: Path) -> bytes:
+        """Write the job into a folder; gives what the ranks are to read from their standard input."""
+        named = isinstance(self.model, NamedModel)
+        registered = TASKS.get(self.task.name) is type(self.task)
+        plain = {
+            "verb": self.verb,
+            "model": asdict(self.model) if isinstance(self.model, NamedModel) else None,
+            "task": {"name": self.task.name, **self.task.options()} if registered else None,
+            "options": asdict(self.options),
+            "layout": str(self.layout),
+            "config": None if self.config is None else self.config.resolved(),
+            "run": None if self.run is None else str(self.run.absolute()),
+            "resume": self.resume,
+            "pieces": None if self.pieces is None else str(self.pieces.absolute()),
+            "path": sys.path,  # modules of the caller's own layers may be found nowhere else
+        }
+        (folder / JOB).write_text(json.dumps(plain))
+        objects = {} if named else {"model": self.model}
+        return pack(objects if registered else {**objects, "task": self.task})
+
+    @classmethod
+    def read(cls, folder: Path, stream: IO[bytes]) -> Job:
+        """The job that `write` wrote; `stream` gives the rest."""
+        plain = json.loads((folder / JOB).read_text())
+        sys.path[:] = plain["path"]
+        objects = unpack(stream) if plain["model"] is None or plain["task"] is None else {}
+        return cls(
+            plain["verb"],
+            HandedModel(objects["model"]) if plain["model"] is None else NamedModel(**plain["model"]),
+            objects["task"] if plain["task"] is None else make_task(plain["task"]),
+            TrainOptions(**plain["options"]),
+            parse_layout(plain["layout"]),
+            None if plain["config"] is None else parse_config(plain["config"]),
+            None if plain["run"] is None else Path(plain["run"]),
+            plain["resume"],
+            None if plain["pieces"] is None else Path(plain["pieces"]),
+        )
+
+
+def named_model(config: Config) -> NamedModel:
+    """The configuration's model, yet to be made."""
+    options = config.model.model_dump(exclude_none=True)
+    return NamedModel(options.pop("name"), options, config.train.seed)

@@ -1,0 +1,132 @@
+"""Outputs of a trained model as a table: a row for each vertex (and step), the user's ids first."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trisect.data.records import Array, Names, Record
+from trisect.errors import TrisectError
+from trisect.train.outputs.pieces import Joined, Pieces
+from trisect.train.outputs.predict import outputs
+from trisect.train.setup import Setup
+
+SUFFIXES = (".parquet", ".npz")
+_BLOCK = 65_536  # rows
+
+
+def check_target(path: Path) -> None:
+    """Raise where `path` cannot be written, before anything is computed."""
+    if path.suffix not in SUFFIXES:
+        raise TrisectError(f"--out is {path}, but must end in .parquet or .npz.")
+    if path.is_dir():
+        raise TrisectError(f"--out is {path}, which is a directory; give a file.")
+    if not path.parent.is_dir():
+        raise TrisectError(f"--out is {path}, but the directory {path.parent} does not exist.")
+    if path.suffix == ".parquet":
+        _parquet()
+
+
+def export(setup: Setup, record: Record, path: Path) -> int:
+    """Write embeddings and the task's outputs of all vertices (and steps); returns how many rows.
+
+    An .npz holds `vertex` [vertices], `embedding` and each output as [vertices, …], or [steps, vertices, …] for a
+    timeline. A Parquet file has a row for each vertex (and `step`), lists where a row has several numbers.
+    """
+    with pieces_beside(path) as folder:
+        pieces = Pieces(folder)
+        for first, columns in outputs(setup):
+            pieces.add(first, setup.vertices, columns)
+        return join(folder, path, record.names, record.vertices, setup.steps, timeline=setup.timeline)
+
+
+def pieces_folder(path: Path) -> Path:
+    """Where the pieces of a table lie until they are joined: beside it, so that all ranks see them."""
+    return path.absolute().with_name(f".{path.name}.pieces")
+
+
+@contextmanager
+def pieces_beside(path: Path) -> Iterator[Path]:
+    """An empty folder for the pieces, gone afterwards."""
+    folder = pieces_folder(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def join(folder: Path, path: Path, names: Names | None, vertices: int, steps: int, *, timeline: bool) -> int:
+    """Put pieces together into one file, in the user's vertex order, a block of rows at a time; returns its rows."""
+    pieces = Joined(folder, vertices, steps)
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        if path.suffix == ".npz":
+            _write_npz(draft, pieces, names, timeline)
+        else:
+            _write_parquet(draft, pieces, names, timeline)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return steps * vertices
+
+
+def vertex_ids(names: Names | None, start: int, stop: int) -> Array:
+    """The user's ids of some vertices; their numbers where there are none."""
+    return np.arange(start, stop) if names is None else np.asarray(names[start:stop])
+
+
+def _write_npz(path: Path, pieces: Joined, names: Names | None, timeline: bool) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("vertex.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, vertex_ids(names, 0, pieces.vertices), allow_pickle=False)
+        for name in pieces.names:
+            dtype, row = pieces.shape(name)
+            shape = (*((pieces.steps,) if timeline else ()), pieces.vertices, *row)
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                for step, start, stop in pieces.blocks(_BLOCK):
+                    file.write(pieces.block(name, step, start, stop).tobytes())
+
+
+def _write_parquet(path: Path, pieces: Joined, names: Names | None, timeline: bool) -> None:
+    pyarrow, parquet = _parquet()
+    writer = None
+    try:
+        for step, start, stop in pieces.blocks(_BLOCK):  # a row group each
+            columns = {"vertex": pyarrow.array(vertex_ids(names, start, stop))}
+            if timeline:
+                columns["step"] = pyarrow.array(np.full(stop - start, step, np.int32))
+            columns |= {name: _column(pyarrow, pieces.block(name, step, start, stop)) for name in pieces.names}
+            table = pyarrow.table(columns)
+            writer = parquet.ParquetWriter(path, table.schema) if writer is None else writer
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _column(pyarrow: Any, values: Array) -> Any:
+    if values.ndim == 1:
+        return pyarrow.array(values)
+    flat = values.reshape(len(values), -1)
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(flat.reshape(-1)), flat.shape[1])
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise TrisectError(
+            "Parquet needs pyarrow; install it with: pip install 'trisect[parquet]', or give --out a name in .npz."
+        ) from None
+    return pyarrow, parquet

@@ -1,0 +1,107 @@
+"""Outputs of a trained model for every vertex, in the user's vertex order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from trisect.comm.neighbours import Gather
+from trisect.errors import CheckpointError, ConfigError
+from trisect.train.run.run_directory import RunDirectory
+from trisect.train.setup import Setup
+
+
+def predict(setup: Setup, steps: range | None = None) -> dict[str, Tensor]:
+    """What the task promises for each vertex, with the parameters as they are: every tensor is [steps, vertices, …].
+
+    Args:
+        steps: of a timeline; None: all.
+    """
+    return _collect(setup, predictions(setup, steps))
+
+
+def embed(setup: Setup, steps: range | None = None) -> Tensor:
+    """What the model knows of each vertex before it is turned into scores: [steps, vertices, channels].
+
+    For tasks with a decoder it is the model's output; otherwise what its last layer reads.
+    """
+    return _collect(setup, embeddings(setup, steps))["embedding"]
+
+
+@torch.no_grad()
+def outputs(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Embeddings and the task's outputs of all steps, some at a time: (first step, name → [steps, rows, …]).
+
+    Rows stand in the program's order.
+    """
+    if setup.program.decodes:
+        yield from _decoded(setup)
+    else:
+        yield from embeddings(setup)
+        yield from predictions(setup)
+
+
+@torch.no_grad()
+def _decoded(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """`outputs` of a model with a decoder, in one pass: what the decoder reads, and what the task makes of it."""
+    program = setup.program
+    for first, frames in program.outputs(range(setup.steps)):
+        yield first, {"embedding": frames} | program.task.predict(program.decoder, frames, first)
+
+
+def embeddings(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """The embeddings alone, as `outputs` gives them."""
+    hidden = not setup.program.decodes
+    for first, frames in setup.program.outputs(range(setup.steps) if steps is None else steps, hidden=hidden):
+        yield first, {"embedding": frames}
+
+
+@torch.no_grad()
+def predictions(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """The task's outputs alone, as `outputs` gives them."""
+    program = setup.program
+    for first, frames in program.outputs(range(setup.steps) if steps is None else steps):
+        yield first, program.task.predict(program.decoder, frames, first)
+
+
+def _collect(setup: Setup, found: Iterator[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
+    parts: dict[str, list[Tensor]] = {}
+    for _, columns in found:
+        for name, value in columns.items():
+            parts.setdefault(name, []).append(setup.to_user_order(value, dim=1).cpu())
+    return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def trained_parameters(
+    directory: RunDirectory,
+    say: Callable[[str], None] = lambda sentence: None,
+    *,
+    rank: int = 0,
+    gather: Gather = lambda own: [own],
+) -> dict[str, Tensor]:
+    """The parameters of the best epoch of a run, by name (`model.…`, `decoder.…`), whatever layout wrote them.
+
+    Args:
+        rank, gather: of ranks that read together, as for `Checkpoints.latest`.
+    """
+    checkpoint = directory.checkpoints.latest(say, _is_parameter, rank=rank, gather=gather)
+    if checkpoint is None:
+        raise ConfigError(f"The run in {directory.path} has no checkpoint yet; let it train first.")
+    # before its first evaluation a run has no best epoch; its newest parameters serve then
+    best = {name.removeprefix("best."): t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
+    return best or checkpoint.tensors
+
+
+def load_parameters(setup: Setup, tensors: dict[str, Tensor], directory: RunDirectory) -> None:
+    """Put trained parameters into the modules at hand: all of the model's, or one stage's."""
+    known = setup.modules.state_dict().keys()
+    try:
+        setup.modules.load_state_dict({name: tensor for name, tensor in tensors.items() if name in known})
+    except RuntimeError:
+        raise CheckpointError(f"The checkpoint in {directory.path} does not fit the model in its run.") from None
+
+
+def _is_parameter(name: str) -> bool:
+    return name.removeprefix("best.").split(".", 1)[0] in ("model", "decoder")

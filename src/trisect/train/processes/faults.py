@@ -1,0 +1,174 @@
+"""How a rank that ends badly says so: to our launcher, to torchrun, and to the ranks that are left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World
+from trisect.errors import RunError, TrisectError
+
+OURS = ("trisect-*", ".*.pieces")  # how temporary folders are named; no other is removed
+_SETTLE = 2.0
+_LOST = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timed out", "Connection refused")
+
+
+class LostRankError(RunError):
+    """Another rank is gone, or was silent for too long."""
+
+
+def follow_launcher() -> None:
+    """As a rank that our launcher started: leave when it is gone, and take its temporary folders along."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None:
+        return
+    threading.Thread(target=_leave_when_alone, args=(int(launcher),), daemon=True).start()
+
+
+def _leave_when_alone(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(0.5)
+    try:
+        # killed, it could not; every rank does, since any of them may be killed as well
+        remove_folders(os.environ.get(FOLDERS, "[]"))
+    finally:
+        os._exit(1)
+
+
+def remove_folders(given: str) -> None:
+    """Remove the temporary folders that a launcher names: a JSON list, of which absolute paths named as ours count."""
+    for folder in map(Path, json.loads(given)):
+        if folder.is_absolute() and any(fnmatchcase(folder.name, pattern) for pattern in OURS):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, unexpected: bool = False) -> None:
+    """Leave word for the launcher, ours or torchrun, of why this rank ends.
+
+    Args:
+        of_peer: it only lost another one.
+        unexpected: what it printed on standard error helps to understand it.
+    """
+    folder, torchrun = os.environ.get(FAILURES), os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if folder is not None:
+        note = {
+            "rank": rank,
+            "time": time.time(),
+            "message": message,
+            "of_peer": of_peer,
+            "exit_code": exit_code,
+            "unexpected": unexpected,
+        }
+        draft = Path(folder, f".rank-{rank}.json")
+        with suppress(OSError):
+            draft.write_text(json.dumps(note))
+            draft.replace(Path(folder, f"rank-{rank}.json"))
+    elif torchrun is not None and not of_peer:
+        extra = {"py_callstack": "", "timestamp": str(int(time.time()))}
+        with suppress(OSError):
+            Path(torchrun).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+
+
+@contextmanager
+def reporting_failures(world: World) -> Iterator[None]:
+    """Be one rank: whatever ends it badly is told to whoever started it."""
+    follow_launcher()
+    try:
+        yield
+    except TrisectError as error:
+        tell_failure(world.rank, str(error), of_peer=isinstance(error, LostRankError), exit_code=error.exit_code)
+        if FAILURES in os.environ:
+            leave(error.exit_code)  # the launcher says it
+        raise
+    except Exception as error:
+        tell_failure(world.rank, f"{type(error).__name__}: {error}", of_peer=False, unexpected=True)
+        raise
+
+
+@contextmanager
+def be_rank(world: World) -> Iterator[None]:
+    """As `reporting_failures`; a rank that lost another says so and leaves at once."""
+    try:
+        with reporting_failures(world):
+            yield
+    except LostRankError as error:
+        print(f"trisect: {error}", file=sys.stderr)
+        leave(error.exit_code)
+
+
+def leave(code: int) -> None:
+    """End at once: with ranks gone and messages under way, an orderly end could wait for them or abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@contextmanager
+def naming_lost_ranks(store: Store, world: World) -> Iterator[None]:
+    """Turn torch's complaint about an address into a sentence that names the rank which ended or was silent.
+
+    A rank that fails leaves its reason in the store. One that only notices asks there who has left none.
+
+    Raises:
+        LostRankError: in place of the RuntimeError that torch.distributed raises for a lost peer.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_lost(error):
+            raise LostRankError(_name(store, world, error)) from error
+        reason = str(error) if isinstance(error, TrisectError) else f"{type(error).__name__}: {error}"
+        if FAILURES not in os.environ:
+            _ask(lambda: store.set(f"failed/{world.rank}", reason))
+        raise
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether torch.distributed raised this because another rank is gone or silent."""
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
+
+
+def _name(store: Store, world: World, error: BaseException) -> str:
+    said = str(error).splitlines()[0].split("] ", 1)[-1]
+    if FAILURES in os.environ:  # the launcher sees all ranks, and names it
+        return f"lost another rank ({said})."
+    found: dict[str, str] = {}
+
+    def ask() -> None:
+        store.set(f"lost/{world.rank}", "1")
+        time.sleep(_SETTLE)  # the others notice at about the same time
+        silent = []
+        for rank in range(world.size):
+            if rank == world.rank or store.check([f"lost/{rank}"]):
+                continue
+            if store.check([f"failed/{rank}"]):
+                found["failed"] = f"rank {rank}: {store.get(f'failed/{rank}').decode()}"
+            else:
+                silent.append(rank)
+        if silent:
+            found["silent"] = f"rank {', '.join(map(str, silent))} is gone or silent; the run is stopped."
+
+    _ask(ask)
+    if world.rank == 0:
+        time.sleep(_SETTLE)  # the store may be ours, and others may still ask
+    return found.get("failed") or found.get("silent") or f"rank {world.rank} lost another rank ({said})."
+
+
+def _ask(question: Callable[[], object]) -> None:
+    """Ask the store, which may be gone as well, for a few seconds."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            question()
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(_SETTLE + 3.0)

@@ -1,0 +1,72 @@
+"""What every rank does first: find its share of the data, and join the others."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from trisect.comm.mesh import Mesh, connect, disconnect
+from trisect.comm.world import Store, World, meet
+from trisect.errors import RunError
+from trisect.layout import Layout
+from trisect.train.processes.faults import naming_lost_ranks
+
+_LONGEST_CUT = datetime.timedelta(hours=12)
+
+
+@contextmanager
+def joined(
+    layout: Layout, world: World, device: torch.device, timeout: float, shares: Path | Callable[[Path], None]
+) -> Iterator[tuple[Mesh, Path]]:
+    """This rank's place among the others, and the folder of the shares.
+
+    Args:
+        timeout: seconds that a rank waits for another.
+        shares: the folder; or a function that cuts the data into one, which the first rank of each host calls, before
+            any rank is connected.
+    """
+    world.require(layout)
+    store = meet(world)
+    own: Path | None = None
+    try:
+        with naming_lost_ranks(store, world):
+            if isinstance(shares, Path):
+                folder = shares
+            elif world.local_rank == 0:
+                folder = own = Path(tempfile.mkdtemp(prefix="trisect-shares-"))
+                _cut(store, world, shares, own)
+            else:
+                folder = _find(store, world)
+            mesh = connect(layout, device, timeout, store=store, world=world)
+            yield mesh, folder
+            # after a failure the process ends, and waiting for ranks that are gone would only delay that
+            disconnect()
+    finally:
+        if own is not None:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:
+    found = ""
+    try:
+        cut(folder)
+        found = str(folder)
+    finally:
+        store.set(f"cut/{world.rank}", found)
+
+
+def _find(store: Store, world: World) -> Path:
+    key = f"cut/{world.first_here}"
+    store.wait([key], _LONGEST_CUT)
+    found = store.get(key).decode()
+    if not found:
+        error = RunError(f"rank {world.first_here} could not cut the data; it says why.")
+        error.exit_code = 2
+        raise error
+    return Path(found)

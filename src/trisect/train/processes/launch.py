@@ -1,0 +1,212 @@
+"""Start the local ranks of a run, watch them, and end all when one ends badly, naming the first that did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER
+from trisect.errors import LayoutError, RunError
+from trisect.ops.memory import free_bytes
+
+_POLL = 0.05
+_GRACE = 5.0
+_SETTLE = 3.0
+_LEAST = 150 << 20  # what a rank takes before it has any data: the interpreter and torch
+
+
+def launch(
+    command: Sequence[str],
+    world: int,
+    *,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    handed: bytes = b"",
+    folders: Sequence[str | Path] = (),
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
+    """Run `command` once a rank on this machine, with the variables that torchrun would set.
+
+    Rank 0 keeps the terminal; what the others print on standard error is shown if they fail. Whatever ends this call
+    (an exception, Ctrl-C) ends the ranks.
+
+    Args:
+        threads: for each rank; cores / ranks by default.
+        handed: what each rank reads from its standard input.
+        folders: temporary ones of the caller, which the ranks remove if this process is killed; their names are
+            among `faults.OURS`.
+        on_poll: called now and then while the ranks run.
+
+    Raises:
+        RunError: names the first rank that ended badly, and why; with that rank's exit code where it is the user's
+            mistake.
+        LayoutError: there is no room for so many processes.
+    """
+    require_room(world)
+    share = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
+    with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
+        ranks: list[subprocess.Popen[bytes]] = []
+        try:
+            port = _free_port()
+            for rank in range(world):
+                variables = {
+                    **os.environ,
+                    "OMP_NUM_THREADS": str(share),
+                    **(environment or {}),
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "LOCAL_WORLD_SIZE": str(world),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    LAUNCHER: str(os.getpid()),
+                    FAILURES: folder,
+                    FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
+                }
+                with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
+                    stdin.write(handed)
+                    stdin.seek(0)
+                    ranks.append(
+                        subprocess.Popen(  # noqa: S603
+                            list(command),
+                            env=variables,
+                            stdin=stdin,
+                            stdout=None if rank == 0 else subprocess.DEVNULL,
+                            stderr=None if rank == 0 else errors,
+                            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
+                        )
+                    )
+            first = _watch(ranks, on_poll)
+            failure = None if first is None else _failure(Path(folder), ranks, first)
+        finally:
+            _end(ranks)
+        on_poll()
+        if failure is not None:
+            raise failure
+
+
+def require_room(world: int) -> None:
+    """Raise a LayoutError where this machine cannot hold so many ranks, whatever they are to do."""
+    free = free_bytes(torch.device("cpu"), bounded=False)
+    if world * _LEAST > free:
+        room = free // _LEAST
+        remedy = f"use at most {room} ranks" if room > 1 else "use one rank" if room == 1 else "end other programs"
+        raise LayoutError(
+            f"The layout needs {world} rank{'s' if world > 1 else ''}, and this machine has {free >> 20} MiB of free "
+            f"memory, where each takes at least {_LEAST >> 20}; {remedy}, or use several hosts with torchrun."
+        )
+
+
+def _watch(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]) -> int | None:
+    """Wait for all ranks; the first that ends badly, or None."""
+    running = set(range(len(ranks)))
+    while running:
+        for rank in sorted(running):
+            code = ranks[rank].poll()
+            if code is not None:
+                running.discard(rank)
+                if code != 0:
+                    return rank
+        on_poll()
+        time.sleep(_POLL)
+    return None
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask those that still run to end, and kill those that do not."""
+    alive = [rank for rank in ranks if rank.poll() is None]
+    try:
+        for rank in alive:
+            rank.terminate()
+            # one that was stopped ends only when it goes on
+            with suppress(OSError, AttributeError):
+                rank.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + _GRACE
+        for rank in alive:
+            with suppress(subprocess.TimeoutExpired):
+                rank.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for rank in alive:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+        if alive and sys.stdout.isatty():
+            sys.stdout.write("\x1b[?25h")  # a rank that drew a bar had hidden the cursor
+            sys.stdout.flush()
+
+
+def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int) -> RunError:
+    """What to tell: the earliest word that a rank left about itself, else who was killed, else who was silent."""
+    notes = _notes(folder)
+    noticed = first in notes and notes[first]["of_peer"]
+    # the rank that ended first only noticed; see which of the others have something to say, and which are silent
+    deadline = time.monotonic() + (_SETTLE if noticed or ranks[first].returncode == -signal.SIGABRT else 0.0)
+    while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
+        time.sleep(_POLL)
+    notes = _notes(folder)
+    own = sorted((note for note in notes.values() if not note["of_peer"]), key=lambda note: note["time"])
+    if own:
+        if own[0].get("unexpected"):
+            _show(folder, own[0]["rank"])
+        error = RunError(f"rank {own[0]['rank']}: {own[0]['message']}")
+        error.exit_code = int(own[0].get("exit_code", 1))
+        return error
+    codes = {rank: process.returncode for rank, process in enumerate(ranks)}
+    killed = [rank for rank, code in codes.items() if code is not None and code < 0]
+    killed.sort(key=lambda rank: (codes[rank] == -signal.SIGABRT, rank != first))
+    if killed:
+        _show(folder, killed[0])
+        code = -codes[killed[0]]
+        name = signal.Signals(code).name if code in set(signal.Signals) else "unknown"
+        return RunError(f"rank {killed[0]} was ended by signal {code} ({name}); the run is stopped.")
+    if noticed:
+        silent = [rank for rank, code in codes.items() if code is None and rank not in notes]
+        silent = [rank for rank in silent if _is_stopped(ranks[rank].pid)] or silent
+        if silent:
+            which = f"rank {silent[0]} is" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))} are"
+            return RunError(f"{which} silent, and the others waited for longer than train.timeout; the run is stopped.")
+        return RunError(f"rank {first} {notes[first]['message']}")
+    _show(folder, first)
+    return RunError(f"rank {first} ended with exit code {codes[first]}; the run is stopped.")
+
+
+def _notes(folder: Path) -> dict[int, dict[str, Any]]:
+    notes = {}
+    for path in folder.glob("rank-*.json"):
+        with suppress(OSError, ValueError):
+            note = json.loads(path.read_text())
+            notes[int(note["rank"])] = note
+    return notes
+
+
+def _show(folder: Path, rank: int) -> None:
+    """The last lines that a rank printed on standard error (rank 0's have been seen)."""
+    errors = folder / f"rank-{rank}.err"
+    lines = errors.read_text(errors="replace").strip().splitlines() if errors.exists() else []
+    if lines:
+        sys.stderr.write("\n".join(lines[-30:]) + "\n")
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the system says that a process is stopped (SIGSTOP, a debugger); False where it does not tell."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in ("T", "t")
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,70 @@
+"""What a run tells while it goes on, in this process or from rank 0 to the process that started it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Listener(Protocol):
+    """Is told how far a run is."""
+
+    def say(self, text: str) -> None:
+        """A sentence for the user."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """One more epoch has ended."""
+
+
+class NoListener:
+    """Hears nothing: every rank but the first."""
+
+    def say(self, text: str) -> None:
+        """Ignore."""
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Ignore."""
+
+
+class WrittenListener:
+    """Writes what it is told to a file, a JSON line each, for a `Relay` in another process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+
+    def say(self, text: str) -> None:
+        """A line `{"say": …}`."""
+        self._write({"say": text})
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """A line `{"epoch": …}`."""
+        self._write({"epoch": dict(record)})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+class Relay:
+    """Tells a listener what a `WrittenListener` has written since the last look."""
+
+    def __init__(self, path: Path, listener: Listener) -> None:
+        self._path, self._listener, self._read = path, listener, 0
+
+    def tell(self) -> None:
+        """Look once."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # the rest of it is still being written
+                self._read += len(line)
+                told = json.loads(line)
+                if "say" in told:
+                    self._listener.say(told["say"])
+                else:
+                    self._listener.epoch(told["epoch"])

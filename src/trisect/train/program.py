@@ -1,0 +1,388 @@
+"""`Program`: one rank of a model on its data under a layout: epochs, exact passes and outputs, on the one engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh
+from trisect.comm.transport import Transport
+from trisect.engine.rank import HistoryUse, Observer, PassState, RankEngine
+from trisect.engine.staleness import DriftMeter, historical_reads
+from trisect.errors import RunError
+from trisect.exchanges.catalogue import volume
+from trisect.exchanges.facts import Facts
+from trisect.layout import Layout
+from trisect.layout.history import MERGED
+from trisect.nn.dynamic import DynamicModel
+from trisect.nn.halves import AnyLayer
+from trisect.noise import Noise
+from trisect.partition.halo import merge_chunks
+from trisect.partition.partition import order_digest
+from trisect.plan.build import in_order, schedule_of
+from trisect.plan.plan import forward_only, hidden, runs_until, whole
+from trisect.schedule.action import Action, Pass
+from trisect.schedule.schedule import Schedule
+from trisect.schedule.validate import validate
+from trisect.shards.graph_shard import GraphShard
+from trisect.shards.shard import Shard
+from trisect.tasks.base import BoundTask, Split, Statistics
+from trisect.train.models import AnyModel
+
+
+class Program:
+    """One rank's work; one process is a layout of one rank. Its answers are those of all ranks together.
+
+    Args:
+        model: the whole model; layers of other stages may lie on the meta device.
+        decoder: the task's trained part, in the last stage.
+        task: bound to all vertices, in the order of the shards.
+        seed: of everything random.
+        facts: how the model goes over the data.
+        shard: what this rank reads of them.
+        starts: part p has the positions starts[p] .. starts[p+1]-1.
+        order: the user's vertex at each position, or None where they were not reordered.
+        ledger: the one that the shard counts in.
+
+    Attributes:
+        decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        decoder: nn.Module | None,
+        task: BoundTask,
+        seed: int,
+        *,
+        mesh: Mesh,
+        facts: Facts,
+        shard: Shard,
+        starts: Sequence[int],
+        order: Tensor | None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.model, self.mesh, self.facts, self.shard = model, mesh, facts, shard
+        self.decodes = decoder is not None
+        self.decoder = decoder if mesh.stage == mesh.layout.layer - 1 else None
+        self.ledger = Ledger() if ledger is None else ledger
+        self.history = self._recipe = mesh.layout.recipe if facts.stale else None
+        self._whole_task = task
+        self._first_row = starts[mesh.way]
+        own = (starts[mesh.way], starts[mesh.way + 1])
+        self._starts = tuple(starts)
+        cut = facts.parts > 1
+        self._loss_task = task.divide(starts, mesh.way) if cut else task
+        # outputs of a task on pairs are measured with the rows of all parts
+        self.task = task if task.whole or not cut else self._loss_task
+        self._row_tasks: dict[tuple[int, int], BoundTask] = {(0, own[1] - own[0]): self._loss_task}
+        self._origin = Noise(seed, vertices=shard.vertices)
+        self.noise = self._origin
+        self._transport = Transport(mesh, self.ledger, mesh.layout.wire)
+        self._plain = Transport(mesh, Ledger())
+        self._drift = DriftMeter()
+        self._order: list[int] = []
+        self._first_epoch: int | None = None
+        self._history_name = None if order is None or self.history is None else history_name(mesh.layout, order)
+        self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
+        self._volumes: dict[Facts, int] = {}
+        self._engine = self._make_engine()
+        self._state: PassState | None = None
+        self._actions: Sequence[Action] = ()
+        self._epoch_facts = facts
+        self._schedule(facts, Pass.TRAIN)
+
+    def _make_engine(self) -> RankEngine:
+        stage, facts = self.mesh.stage, self.facts
+        layers: dict[int, AnyLayer] = {
+            number: self.model.stack[number] for number in range(facts.bounds[stage], facts.bounds[stage + 1])
+        }
+        last = stage == self.mesh.layout.layer - 1
+        head = self.model.head if isinstance(self.model, DynamicModel) else None
+        if last and head is not None:
+            layers[len(facts.layers)] = head
+        history = self.history
+        return RankEngine(
+            facts,
+            self._transport,
+            self.shard,
+            layers,
+            self._loss,
+            readers=self._readers if facts.fetches else None,
+            extra=[] if self.decoder is None else list(self.decoder.parameters()),
+            history=None if history is None else HistoryUse(history.scale, history.apart),
+            drift=self._drift,
+        )
+
+    # Training
+
+    def begin(self, epoch: int) -> None:
+        """Enter an epoch (1, 2, …): all that it draws is a function of its number."""
+        self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
+        history, facts, order = self.history, self.facts, None
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        exact = history is None or history.is_exact(epoch, self._first_epoch)
+        if history is not None and not exact:
+            if history.refreshes(epoch):
+                self._refresh()
+            order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
+        self._epoch_facts = facts = facts if order is not None or facts.timeline else whole(facts)
+        actions = self._schedule(facts, Pass.TRAIN).ranks[self.mesh.rank]
+        self._actions = actions if order is None else in_order(actions, order)
+        keep: float | None = None
+        if history is not None and history.keeps(epoch, self._first_epoch):
+            keep = 0.0 if exact else history.blend
+        self._state = self._engine.begin(self.noise, facts=facts, whole=exact, keep=keep)
+
+    def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
+        """Do all actions of the epoch that was begun; `on_step` is called where the optimiser steps."""
+        state = self._require_state()
+        state.on_step = on_step
+        state.run(self._actions, observer, **fields)
+        self._state = None
+
+    def total_loss(self) -> float:
+        """Give the loss of the epoch, once backward is done: the sum over chunks, runs and ranks."""
+        return float(self._transport.sum_everywhere(self._require_state().finish().detach().double().cpu()))
+
+    def _require_state(self) -> PassState:
+        if self._state is None:
+            raise RuntimeError("internal error: the program was run before an epoch was begun")
+        return self._state
+
+    def _schedule(self, facts: Facts, pass_: Pass) -> Schedule:
+        schedule = self._schedules.get((facts, pass_))
+        if schedule is None:
+            schedule = self._schedules[facts, pass_] = schedule_of(facts, pass_=pass_)
+            validate(schedule)
+        return schedule
+
+    def _loss(self, frames: Any, rows: slice, first_step: int) -> Tensor:
+        key = (rows.start, rows.stop)
+        task = self._row_tasks.get(key)
+        if task is None:
+            first = self._first_row
+            task = self._whole_task.restrict(torch.arange(first + rows.start, first + rows.stop))
+            self._row_tasks[key] = task
+        return task.loss(self.decoder, frames, first_step, self.noise)
+
+    def _readers(self, step: int, noise: Noise | None) -> list[list[Tensor]]:
+        """[reader][owner] → positions among the owner's rows that the reader's loss wants at a step."""
+        wanted = self._loss_task.wanted(step, self.noise if noise is None else noise) or []
+        bounds = torch.tensor(self._starts, device=self.mesh.device)
+        lists = []
+        for rows in wanted:
+            cuts = torch.searchsorted(rows, bounds).tolist()
+            lists.append([rows[a:b] - start for a, b, start in zip(cuts, cuts[1:], self._starts, strict=False)])
+        return lists
+
+    @property
+    def formula_bytes(self) -> int:
+        """What leaves all ranks in the epoch that was begun last; what a loss fetches depends on what it samples."""
+        facts = self._epoch_facts
+        if not facts.fetches:
+            if facts not in self._volumes:
+                self._volumes[facts] = sum(volume(facts, self._schedule(facts, Pass.TRAIN)).values())
+            return self._volumes[facts]
+        training = facts.runs[-1][-1].stop
+        fetched = [
+            sum(rows.numel() for rows in self._loss_task.wanted(step, self.noise) or ()) for step in range(training)
+        ]
+        return sum(volume(facts, self._schedule(facts, Pass.TRAIN), fetched).values())
+
+    def plan(self) -> dict[str, Any]:
+        """Give what was decided before the run, as plan.json has it: exchanges, stages, runs, bytes by formula."""
+        facts = self.facts
+        schedule = self._schedule(facts, Pass.TRAIN)
+        moved = volume(facts, schedule) if not facts.fetches else {}
+        return {
+            "layout": str(facts.layout),
+            "halves": [str(half) for half in facts.halves],
+            "stages": [
+                [facts.stage_halves(s).start, facts.stage_halves(s).stop - 1] for s in range(facts.layout.layer)
+            ],
+            "layers": [{"across": layer.across, "along": layer.along} for layer in facts.layers],
+            "rows": list(facts.rows),
+            "runs": [[[run.start, run.stop] for run in block] for block in facts.runs] if facts.timeline else None,
+            "actions_per_epoch": [len(actions) for actions in schedule.ranks],
+            "bytes_per_epoch": {f"{axis}/{kind}": size for (axis, kind), size in sorted(moved.items())},
+        }
+
+    # Exact passes
+
+    @torch.no_grad()
+    def outputs(
+        self, steps: range, *, hidden: bool = False, observer: Observer | None = None, **fields: Any
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Give exact outputs (nothing dropped) of this rank's steps and rows: (first step, [steps, rows, channels]).
+
+        A timeline is run from its first step on, since state is carried. All ranks must go through to the end; only
+        those of the last stage yield anything. With `hidden`, what a static model's last layer, or a dynamic one's
+        head, reads instead. Of a task on pairs all rows are given, the steps of a run dealt to its parts.
+        """
+        for first, frames in self._evaluate(steps, None, hidden_only=hidden, observer=observer, **fields):
+            skip = max(0, steps.start - first)
+            if skip < len(frames):
+                if self.task.whole and self.facts.parts > 1:
+                    yield from self._all_rows(first + skip, frames[skip:])
+                else:
+                    yield first + skip, frames[skip:]
+
+    def _evaluate(
+        self,
+        steps: range,
+        noise: Noise | None,
+        *,
+        hidden_only: bool = False,
+        observer: Observer | None = None,
+        **fields: Any,
+    ) -> Iterator[tuple[int, Tensor]]:
+        facts = self.facts
+        runs = None
+        if facts.timeline:
+            runs = runs_until(facts.runs, facts.runs[-1][-1].stop, max(1, steps.stop))
+        facts = forward_only(facts, runs)
+        if hidden_only:
+            facts = hidden(facts, dynamic=isinstance(self.model, DynamicModel))
+        schedule = self._schedule(facts, Pass.EVALUATE)
+        state = self._engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
+        yield from state.stream(schedule.ranks[self.mesh.rank], observer, **fields)
+        state.finish()
+
+    def _all_rows(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """[steps, own rows, channels] → every `parts`-th step with the rows of all parts, [1, rows, channels]."""
+        parts, mine, channels = self.facts.parts, self.mesh.way, frames.shape[2]
+        own, rows = frames[mine::parts], [b - a for a, b in pairwise(self._starts)]
+        counts = [0 if part == mine else len(own) * rows[part] for part in range(parts)]
+        outgoing = [frames[part::parts].reshape(-1, channels) for part in range(parts)]
+        received = self._plain.swap(outgoing, counts, channels, frames.dtype, "evaluation", 0)
+        pieces = [own if p == mine else received[p].view(len(own), rows[p], channels) for p in range(parts)]
+        joined = torch.cat(pieces, 1)
+        for index in range(len(own)):
+            yield first + mine + index * parts, joined[index : index + 1]
+
+    @torch.no_grad()
+    def exact_loss(self, epoch: int) -> float | None:
+        """Give the training loss computed exactly, with all that the epoch draws; None where every epoch is exact."""
+        if self.history is None:
+            return None
+        noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
+        own = 0.0
+        for first, frames in self._evaluate(range(1), noise):
+            own += float(self._loss_task.loss(self.decoder, frames, first, noise))
+        return self.total(own)
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Fill the history from an exact pass."""
+        facts = forward_only(self.facts)
+        state = self._engine.begin(None, pass_=Pass.REFRESH, facts=facts, keep=0.0)
+        state.run(self._schedule(facts, Pass.REFRESH).ranks[self.mesh.rank])
+        state.finish()
+
+    # History
+
+    def state(self) -> dict[str, Tensor]:
+        """Give what else than parameters a resumed run needs: history, which belongs to this rank and layout alone."""
+        boards = self._engine.boards
+        if self.history is None or boards is None:
+            return {}
+        return {self._prefix() + name: value for name, value in boards.history.history().items()}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put history back. That of another layout or cut is of no use: then it starts anew with the next epoch."""
+        if self._history_name is None:
+            return
+        prefix = self._prefix()
+        own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        if self._engine.boards is not None:
+            self._engine.boards.history.restore(own)
+        # a stage that sends no messages has no history of its own, and goes on with those that have
+        ours = any(name.startswith(self._history_name) for name in tensors)
+        self._first_epoch = 1 if ours else None
+        if tensors and not ours and self.history is not None and self.mesh.rank == 0:
+            other = next(iter(tensors)).partition(".")[0]
+            warnings.warn(
+                f"The checkpoint's history is that of another layout or cut ({other}); it starts anew in the next"
+                " epoch.",
+                stacklevel=2,
+            )
+
+    def _prefix(self) -> str:
+        return f"{self._history_name}rank-{self.mesh.rank}."
+
+    def tighten(self, level: int, epoch: int) -> str:
+        """Be as strict as `History.tightened` says, from this epoch on; say what that is in words."""
+        if self._recipe is None:
+            raise RunError(f"a program without history cannot be made stricter (level {level}, epoch {epoch})")
+        layout = self.mesh.layout
+        self.history, chunks, words = self._recipe.tightened(level, layout.chunks)
+        facts, shard = self.facts, self.shard
+        if 1 < chunks < layout.chunks and isinstance(shard, GraphShard):
+            self.shard = shard.with_share(merge_chunks(shard.share(0), MERGED))
+            bounds = [(*starts[:-1][::MERGED], starts[-1]) for starts in facts.chunk_rows]
+            facts = replace(facts, chunk_rows=tuple(bounds))
+        self.facts = replace(facts, layout=replace(facts.layout, chunks=chunks), stale=self.history is not None)
+        self._first_epoch = epoch
+        self._engine = self._make_engine()
+        return words
+
+    def staleness(self) -> dict[str, Any] | None:
+        """Say which reads were historical in the last stale epoch, and how far history was from what replaced it."""
+        if self._recipe is None:
+            return None
+        historical, reads = historical_reads(self.shard.share(0), self._order)
+        drift = self._drift
+        layers = self.total(float(drift.layers))
+        return {
+            "history": self._recipe.parts(),
+            "chunks": self.mesh.layout.chunks,
+            "historical_reads": self.total(float(historical)) / max(1.0, self.total(float(reads))),
+            "drift": self.total(drift.total) / layers if layers else None,
+        }
+
+    # All ranks together
+
+    def total(self, value: float) -> float:
+        """Give the sum over all ranks of something that each of them counts for itself."""
+        return float(self._transport.sum_everywhere(torch.tensor(value, dtype=torch.float64)))
+
+    def total_square(self, square: float) -> float:
+        """Give the squared norm of all gradients; parts and runs of a stage hold the same, each counts its share."""
+        if self.mesh.layout.world == 1:
+            return square
+        return self.total(square / (self.mesh.layout.vertex * self.mesh.layout.time))
+
+    def listed(self, value: float) -> list[float]:
+        """Give a value of each rank."""
+        values = torch.zeros(self.mesh.layout.world, dtype=torch.float64)
+        values[self.mesh.rank] = value
+        return [float(v) for v in self._transport.sum_everywhere(values)]
+
+    def merged(self, measured: Mapping[Split, Statistics]) -> dict[Split, Statistics]:
+        """Give what was measured on all ranks, strung together in their order, the same on all."""
+        if self.mesh.layout.world == 1:
+            return dict(measured)
+        plain: dict[str, Any] = {
+            split: [{name: value.cpu() for name, value in values.items()} for values in (part.sums, part.rows)]
+            for split, part in measured.items()
+        }
+        total = {split: Statistics() for split in measured}
+        for other in self._transport.gather(plain):
+            for split in measured:
+                sums, rows = other[split]
+                total[split] = total[split].merge(Statistics(sums, rows))
+        return total
+
+
+def history_name(layout: Layout, order: Tensor) -> str:
+    """Give how names of history begin: with all that decides which rows it has, and where."""
+    return f"layer={layout.layer},vertex={layout.vertex},chunks={layout.chunks},order={order_digest(order)}."

@@ -1,0 +1,411 @@
+"""Checkpoints: safetensors shards and one JSON manifest, written beside and renamed, never pickled.
+
+A checkpoint is a directory `epoch-000020/` with a shard per rank and `manifest.json`:
+
+    format, version, run, epoch, best, meta
+    files    rank-00000.safetensors → {bytes, sha256}
+    tensors  name → {shape: of the whole tensor, shards: [{file, offset, shape}]}
+    sha256   of the manifest itself without this key
+
+Tensors are named by what they are, with their place in the whole, so that a layout may read what another one wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trisect.comm.neighbours import Gather
+from trisect.errors import CheckpointError
+
+FORMAT = "trisect-checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"^epoch-(\d{6,})$")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank's tensor stands in the whole one: the whole's shape, and the first index of each dimension."""
+
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a rank wrote: its file, that file's size and hash, and its tensors' (own shape, place)."""
+
+    file: str
+    bytes: int
+    sha256: str
+    tensors: dict[str, tuple[tuple[int, ...], Place]]
+
+    def plain(self) -> dict[str, Any]:
+        """As values that ranks may tell each other."""
+        tensors = {name: (own, place.shape, place.offset) for name, (own, place) in self.tensors.items()}
+        return {"file": self.file, "bytes": self.bytes, "sha256": self.sha256, "tensors": tensors}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Shard:
+        """What `plain` was made from."""
+        tensors = {name: (own, Place(shape, offset)) for name, (own, shape, offset) in values["tensors"].items()}
+        return cls(values["file"], values["bytes"], values["sha256"], tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint that was read and found whole. Tensors are the whole ones, on the CPU."""
+
+    path: Path
+    epoch: int
+    best: bool
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run: the last `keep` and the best.
+
+    Args:
+        directory: made when the first checkpoint is written.
+        run: identifies the run; a checkpoint with another one is foreign.
+        keep: how many of the last stay, besides the best.
+    """
+
+    def __init__(self, directory: str | Path, *, run: str, keep: int = 2) -> None:
+        self.directory = Path(directory)
+        self.run = run
+        self.keep = keep
+
+    def save(
+        self,
+        tensors: Mapping[str, Tensor],
+        meta: Mapping[str, Any],
+        *,
+        epoch: int,
+        best: bool = False,
+        places: Mapping[str, Place] | None = None,
+    ) -> Path:
+        """Write the state after `epoch` epochs of a run of one rank."""
+        draft = self.draft(epoch)
+        return self.commit(draft, [write_shard(draft, 0, tensors, places)], meta, epoch=epoch, best=best)
+
+    def draft(self, epoch: int) -> Path:
+        """An empty directory beside the final one, for the ranks' shards."""
+        draft = self.directory / f".epoch-{epoch:06d}.draft"
+        if draft.exists():
+            shutil.rmtree(draft)
+        draft.mkdir(parents=True)
+        return draft
+
+    def commit(self, draft: Path, shards: Sequence[Shard], meta: Mapping[str, Any], *, epoch: int, best: bool) -> Path:
+        """Write the manifest and give the draft its name; until then no reader sees it."""
+        manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "run": self.run,
+            "epoch": epoch,
+            "best": best,
+            "files": {shard.file: {"bytes": shard.bytes, "sha256": shard.sha256} for shard in shards},
+            "tensors": _index(shards),
+            "meta": dict(meta),
+        }
+        manifest["sha256"] = _manifest_hash(manifest)
+        write_synced(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
+        _sync_directory(draft)
+        final = self._path(epoch)
+        if final.exists():  # a resumed run writes an epoch again
+            old = self.directory / f".epoch-{epoch:06d}.old"
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+            draft.rename(final)
+            shutil.rmtree(old)
+        else:
+            draft.rename(final)
+        _sync_directory(self.directory)
+        self._prune()
+        return final
+
+    def paths(self) -> list[Path]:
+        """All checkpoints, the oldest first, whether whole or not."""
+        if not self.directory.is_dir():
+            return []
+        found = [path for path in self.directory.iterdir() if path.is_dir() and _NAME.match(path.name)]
+        return sorted(found, key=_epoch_of)
+
+    def latest(
+        self,
+        say: Callable[[str], None] = lambda sentence: None,
+        wanted: Callable[[str], bool] = lambda name: True,
+        *,
+        rank: int = 0,
+        gather: Gather = lambda own: [own],
+    ) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None where there is none at all.
+
+        Of its tensors those are read whose names are `wanted`.
+
+        A damaged or foreign one is told to `say`, set aside under a name ending in `.damaged`, and the one before it
+        is tried. Ranks that call this together all get the same epoch: the newest that is whole for each of them.
+        Nothing is set aside before all have read, and then by rank 0 alone.
+
+        Args:
+            rank, gather: this rank among those that call, and what each of them gives, in their order.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none of them can be used.
+        """
+        found, passed = self._newest(wanted)
+        while True:
+            seen = gather((None if found is None else _epoch_of(found.path), passed))
+            epochs = [epoch for epoch, _ in seen]
+            damage: dict[int, str] = {epoch: said for _, other in reversed(seen) for epoch, said in other.items()}
+            if None in epochs:
+                if damage:
+                    raise CheckpointError(damage[min(damage)])
+                if found is None and set(epochs) == {None}:
+                    return None
+                raise CheckpointError(
+                    f"Not every rank sees the checkpoints in {self.directory}; put it on a file system that all hosts"
+                    " share."
+                )
+            agreed = min(epochs)
+            if set(epochs) == {agreed}:
+                break
+            if found is None or _epoch_of(found.path) > agreed:
+                found, more = self._newest(wanted, agreed)
+                passed |= more
+        if rank == 0:
+            for epoch in damage:
+                _set_aside(self._path(epoch))
+        if damage:
+            say(f"{damage[min(damage)]} Continuing from {self._path(agreed).name} instead.")
+        return found
+
+    def _newest(
+        self, wanted: Callable[[str], bool], limit: int | None = None
+    ) -> tuple[Checkpoint | None, dict[int, str]]:
+        """The newest whole checkpoint (not after the epoch `limit`), and what is wrong with those passed over."""
+        passed: dict[int, str] = {}
+        for path in reversed(self.paths()):
+            if limit is None or _epoch_of(path) <= limit:
+                try:
+                    return self.read(path, wanted), passed
+                except CheckpointError as error:
+                    passed[_epoch_of(path)] = str(error)
+        return None, passed
+
+    def _path(self, epoch: int) -> Path:
+        return self.directory / f"epoch-{epoch:06d}"
+
+    def best(self) -> Checkpoint | None:
+        """The newest checkpoint that was the best when it was written, or None."""
+        for path in reversed(self.paths()):
+            if _is_best(path):
+                return self.read(path)
+        return None
+
+    def read(self, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
+        """A checkpoint, after its sizes and hashes were compared with its manifest."""
+        manifest = read_manifest(path)
+        if manifest["run"] != self.run:
+            raise CheckpointError(f"The checkpoint {path} belongs to another run (its settings differ); remove it.")
+        for name, expected in manifest["files"].items():
+            _verify(path, name, expected)
+        return Checkpoint(
+            path=path,
+            epoch=manifest["epoch"],
+            best=manifest["best"],
+            tensors=_assemble(path, {k: v for k, v in manifest["tensors"].items() if wanted(k)}),
+            meta=manifest["meta"],
+        )
+
+    def _prune(self) -> None:
+        paths = self.paths()
+        last = set(paths[-self.keep :])
+        best = next((path for path in reversed(paths) if _is_best(path)), None)
+        for path in paths:
+            if path not in last and path != best:
+                shutil.rmtree(path)
+
+
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_shard(
+    draft: Path, rank: int, tensors: Mapping[str, Tensor], places: Mapping[str, Place] | None = None
+) -> Shard:
+    """Write a rank's tensors to `rank-00000.safetensors` in `draft`. A tensor without a place is a whole one."""
+    name = f"rank-{rank:05d}.safetensors"
+    size, digest = _write_tensors(draft / name, tensors)
+    entries = {}
+    for key, value in tensors.items():
+        own = tuple(value.shape)
+        entries[key] = (own, (places or {}).get(key) or Place(own, (0,) * len(own)))
+    return Shard(name, size, digest, entries)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the checkpoint `path`, checked against its own hash."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"The checkpoint {path} is damaged: it has no {MANIFEST}.") from None
+    except (OSError, ValueError):
+        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} cannot be read.") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"The checkpoint {path} is not one of Trisect's.")
+    if manifest.get("version") != VERSION:
+        raise CheckpointError(
+            f"The checkpoint {path} has the format version {manifest.get('version')!r}; this release reads {VERSION}."
+        )
+    if manifest.get("sha256") != _manifest_hash(manifest):
+        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} does not match its own hash.")
+    return manifest
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
+    """Write a safetensors file one tensor at a time, since history may fill half of the memory; its size and hash."""
+    # as the library has it: by falling alignment, then by name
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        value = tensors[name]
+        begin, end = end, end + value.numel() * value.element_size()
+        header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in (len(text).to_bytes(8, "little"), text):
+            digest.update(piece)
+            file.write(piece)
+        for name in names:
+            if tensors[name].numel():
+                content = tensors[name].detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy().data
+                digest.update(content)
+                file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(text) + end, digest.hexdigest()
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside and rename, so that a reader sees the old file or the new one and nothing between."""
+    draft = path.with_name(f".{path.name}.draft")
+    write_synced(draft, content)
+    draft.replace(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _index(shards: Sequence[Shard]) -> dict[str, Any]:
+    index: dict[str, Any] = {}
+    for shard in shards:
+        for name, (own, place) in shard.tensors.items():
+            entry = index.setdefault(name, {"shape": list(place.shape), "shards": []})
+            entry["shards"].append({"file": shard.file, "offset": list(place.offset), "shape": list(own)})
+    return index
+
+
+def _assemble(path: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
+    from safetensors import safe_open
+
+    files: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, entry in index.items():
+        for shard in entry["shards"]:
+            if shard["file"] not in files:
+                files[shard["file"]] = safe_open(path / shard["file"], framework="pt")
+            part: Tensor = files[shard["file"]].get_tensor(name)
+            if shard["shape"] == entry["shape"]:
+                tensors[name] = part
+                continue
+            whole = tensors.setdefault(name, torch.empty(entry["shape"], dtype=part.dtype))
+            whole[tuple(slice(o, o + n) for o, n in zip(shard["offset"], shard["shape"], strict=True))] = part
+    return tensors
+
+
+def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
+    try:
+        with (path / name).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected["bytes"]:
+                raise CheckpointError(
+                    f"The checkpoint {path} is damaged: {name} has {size} bytes, and its manifest says"
+                    f" {expected['bytes']}."
+                )
+            digest = hashlib.sha256()
+            while block := file.read(1 << 22):
+                digest.update(block)
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint {path} is damaged: {name} cannot be read ({error.strerror}).") from None
+    if digest.hexdigest() != expected["sha256"]:
+        raise CheckpointError(f"The checkpoint {path} is damaged: {name} does not match the hash in its manifest.")
+
+
+def _manifest_hash(manifest: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _is_best(path: Path) -> bool:
+    try:
+        return bool(read_manifest(path)["best"])
+    except CheckpointError:
+        return False
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a checkpoint so that it counts no more; of several processes that try, one does it."""
+    claimed = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.rename(claimed)
+    except OSError:  # another one was faster, or whoever predicts may only read here
+        return
+    aside = path.with_name(f"{path.name}.damaged")
+    shutil.rmtree(aside, ignore_errors=True)
+    claimed.rename(aside)
+
+
+def _epoch_of(path: Path) -> int:
+    return int(path.name.removeprefix("epoch-"))

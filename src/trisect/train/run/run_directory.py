@@ -1,0 +1,315 @@
+"""The run directory: who may write in it, and the files of a run as they grow.
+
+config.yaml          every setting, resolved
+plan.json            what was decided before the first epoch
+metrics.jsonl        a line an epoch
+events/rank-R.jsonl  what each rank did when
+checkpoints/         see `checkpoint`
+summary.json         the whole run in one object
+trace.json           the events for Perfetto (Chrome trace)
+tensorboard/         where tensorboard is installed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import yaml
+from torch import Tensor
+
+from trisect.config import Config, parse_config, read_yaml
+from trisect.errors import CheckpointError
+from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+PLAN = "plan.json"
+SUMMARY = "summary.json"
+TRACE = "trace.json"
+
+# settings that may differ between a run and its continuation: they do not change what an epoch computes
+_FREE = {
+    "data": {"directory"},
+    "train": {"epochs", "device", "threads", "timeout", "eval_every", "patience", "checkpoint_every", "keep"},
+}
+
+
+def fingerprint(config: Config) -> str:
+    """A short name for what a run computes; equal for a run and every continuation of it."""
+    return hashlib.sha256(json.dumps(_fixed(config), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _fixed(config: Config) -> dict[str, Any]:
+    plain = config.resolved()
+    plain.pop("layout")  # a checkpoint may be continued under another layout
+    return {
+        section: {key: value for key, value in values.items() if key not in _FREE.get(section, set())}
+        for section, values in plain.items()
+    }
+
+
+class RunDirectory:
+    """One run's files. Made by `create` or `reopen`; a context manager that keeps other processes out."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path = path
+        self.config = config
+        self.checkpoints = Checkpoints(path / "checkpoints", run=fingerprint(config), keep=config.train.keep)
+        self._lock: IO[bytes] | None = None
+
+    @staticmethod
+    def refuse_used(path: str | Path) -> None:
+        """Raise where a new run cannot be put into `path`; writes nothing."""
+        path = Path(path)
+        if path.is_dir():
+            if (path / CONFIG).exists():
+                raise CheckpointError(
+                    f"The output directory {path} already holds a run; choose another --out, or continue it with"
+                    " --resume."
+                )
+            if any(path.iterdir()):
+                raise CheckpointError(f"The output directory {path} is not empty; choose another --out.")
+        elif path.exists():
+            raise CheckpointError(f"The output directory {path} is a file; choose another --out.")
+
+    @classmethod
+    def create(cls, path: str | Path, config: Config) -> RunDirectory:
+        """A new run in `path`, which must not exist or be empty."""
+        path = Path(path)
+        cls.refuse_used(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / CONFIG, _yaml(config))
+        except OSError as error:
+            raise CheckpointError(f"The output directory {path} cannot be written: {error.strerror}.") from None
+        return cls(path, config)
+
+    @classmethod
+    def reopen(cls, path: str | Path, config: Config | None = None) -> RunDirectory:
+        """The run in `path`, to be read or continued, with its own settings or with `config` where that fits them."""
+        path = Path(path)
+        old = read_config(path)
+        if config is None or config == old:
+            return cls(path, old)
+        _refuse_difference(path, _fixed(old), _fixed(config))
+        return cls(path, config)
+
+    def __enter__(self) -> RunDirectory:
+        with contextlib.suppress(ImportError):  # no fcntl on Windows
+            import fcntl
+
+            self._lock = (self.path / ".lock").open("wb")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._lock.close()
+                raise CheckpointError(f"Another process is writing to {self.path}; wait until it has ended.") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            (self.path / ".lock").unlink(missing_ok=True)
+
+    def describe_start(self, checkpoint: Checkpoint | None) -> str:
+        """Where a resumed run begins, in words."""
+        if checkpoint is None:
+            return f"There is no checkpoint in {self.path} yet; starting from the first epoch."
+        return f"Continuing after epoch {checkpoint.epoch}."
+
+    def continue_from(self, checkpoint: Checkpoint | None) -> None:
+        """Drop what was written after the checkpoint (None: everything), so that it can be written again."""
+        write_atomically(self.path / CONFIG, _yaml(self.config))
+        epoch = 0 if checkpoint is None else checkpoint.epoch
+        for path in (self.path / METRICS, *self.path.glob("events/rank-*.jsonl")):
+            lines = [json.dumps(record) + "\n" for record in _records(path) if record.get("epoch", 0) <= epoch]
+            write_atomically(path, "".join(lines).encode())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
+        return list(_records(self.path / METRICS))
+
+    def events(self, rank: int) -> list[dict[str, Any]]:
+        """The lines of a rank's events."""
+        return list(_records(self.path / "events" / f"rank-{rank}.jsonl"))
+
+    def ranks(self) -> list[int]:
+        """The ranks that wrote events."""
+        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("events/rank-*.jsonl"))
+
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, or None where the run has not ended."""
+        try:
+            return dict(json.loads((self.path / SUMMARY).read_bytes()))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise CheckpointError(f"{self.path / SUMMARY} is damaged: it is not JSON.") from None
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        """Write plan.json: what was decided before the first epoch."""
+        write_atomically(self.path / PLAN, json.dumps(plan, indent=2).encode())
+
+    def plan(self) -> dict[str, Any]:
+        """Read plan.json; nothing where the run has none."""
+        try:
+            plan = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return plan if isinstance(plan, dict) else {}
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """summary.json and trace.json, at the end."""
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
+        write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
+
+    def trace(self) -> dict[str, Any]:
+        """All ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
+        events: list[dict[str, Any]] = []
+        by_rank = {rank: self.events(rank) for rank in self.ranks()}
+        origin = min((event["start"] for found in by_rank.values() for event in found), default=0.0)
+        for rank, found in by_rank.items():
+            events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
+            for event in found:
+                extra = {key: value for key, value in event.items() if key not in {"name", "start", "seconds", "lane"}}
+                events.append(
+                    {
+                        "ph": "X",
+                        "name": event["name"],
+                        "pid": rank,
+                        "tid": event.get("lane", 0),
+                        "ts": round((event["start"] - origin) * 1e6, 1),
+                        "dur": round(event["seconds"] * 1e6, 1),
+                        "args": extra,
+                    }
+                )
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+class RunRecorder:
+    """Writes what the trainer tells to the run directory, a rank's share of it.
+
+    Args:
+        directory: where.
+        rank: rank 0 writes metrics, checkpoints and tensorboard; every rank its events.
+        on_epoch: called with each epoch's record, for progress.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        *,
+        rank: int = 0,
+        on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    ) -> None:
+        self._directory = directory
+        self._on_epoch = on_epoch
+        (directory.path / "events").mkdir(exist_ok=True)
+        self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
+        self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
+        self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        if self._metrics is not None:
+            self._metrics.write(json.dumps(dict(record)) + "\n")
+            self._metrics.flush()
+        self._events.flush()
+        if self._board is not None:
+            for name, value in _scalars(record):
+                self._board.add_scalar(name, value, record["epoch"])
+        self._on_epoch(record)
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """What a rank did: `start` in seconds since 1970."""
+        self._events.write(json.dumps({"name": name, "start": start, "seconds": seconds, **fields}) + "\n")
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """The state after meta["epoch"] epochs."""
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())  # a checkpoint must not know epochs that metrics.jsonl forgot
+        self._directory.checkpoints.save(tensors, meta, epoch=int(meta["epoch"]), best=best)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._metrics is not None:
+            self._metrics.close()
+        self._events.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_config(path: str | Path) -> Config:
+    """The settings of the run in `path`."""
+    path = Path(path)
+    try:
+        text = (path / CONFIG).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.") from None
+    except (OSError, UnicodeDecodeError):
+        raise CheckpointError(f"{path / CONFIG} cannot be read.") from None
+    plain = read_yaml(text, str(path / CONFIG))
+    if not isinstance(plain, dict):
+        raise CheckpointError(f"{path / CONFIG} is damaged: it is not a mapping.")
+    return parse_config(plain)
+
+
+def _yaml(config: Config) -> bytes:
+    return yaml.safe_dump(config.resolved(), sort_keys=False).encode()
+
+
+def _refuse_difference(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    for section in old:
+        for key in sorted({*old[section], *new[section]}):
+            before, now = old[section].get(key), new[section].get(key)
+            if before != now:
+                raise CheckpointError(
+                    f"{section}.{key} is {now!r}, but the run in {path} was made with {before!r}; use that, or start a"
+                    " new run in another --out."
+                )
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(lines, 1):
+        record = _parsed(line)
+        if record is not None:
+            yield record
+        elif number < len(lines):
+            raise CheckpointError(f"{path} is damaged at line {number}.")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return None
+
+
+def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            for inner, number in _scalars(value):
+                yield f"{key}/{inner}", number
+        elif key != "epoch" and isinstance(value, (int, float)):
+            yield key, float(value)
+
+
+def _tensorboard(path: Path) -> SummaryWriter | None:
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(path))

@@ -1,0 +1,73 @@
+"""Checkpoints of a run on the pretend device lie on the host, and another run goes on from them anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trisect.config import TrainOptions
+from trisect.errors import ConfigError
+from trisect.graph.graph import Graph
+from trisect.train.device import check_device
+from trisect.train.fit import fit, model_maker
+from trisect.train.loop import train
+from trisect.train.run.checkpoint import write_shard
+
+
+class Kept:
+    """A recorder that keeps the last checkpoint as it comes back from its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.last: tuple[dict[str, torch.Tensor], dict[str, object]] | None = None
+
+    def epoch(self, record: object) -> None: ...
+
+    def event(self, name: str, start: float, seconds: float, **fields: object) -> None: ...
+
+    def checkpoint(self, tensors: dict[str, torch.Tensor], meta: dict[str, object], *, best: bool) -> None:
+        folder = self._folder / str(meta["epoch"])
+        folder.mkdir(exist_ok=True)
+        write_shard(folder, 0, tensors)
+        (file,) = folder.glob("*.safetensors")
+        self.last = (load_file(file), dict(meta))
+
+
+@pytest.mark.parametrize("then", ["sim", "cpu"])
+def test_a_run_goes_on_from_a_checkpoint(then: str, community: Graph, tmp_path: Path, pretend: ModuleType) -> None:
+    maker = model_maker("gcn", {"hidden": 8, "layers": 2}, 0)
+    straight = train(maker, community, "node-classification", TrainOptions(epochs=5, precision="float64"))
+    kept = Kept(tmp_path)
+    options = TrainOptions(epochs=3, precision="float64", device="sim")
+    train(maker, community, "node-classification", options, recorder=kept)
+    assert kept.last is not None
+    options = TrainOptions(epochs=5, precision="float64", device=then)
+    resumed = train(maker, community, "node-classification", options, resume=kept.last)
+    assert resumed.loss == pytest.approx(straight.loss, rel=1e-10)
+    assert resumed.loss != pytest.approx(straight.loss[::-1], rel=1e-10)
+
+
+def test_a_run_is_saved_from_the_device(community: Graph, tmp_path: Path, pretend: ModuleType) -> None:
+    run = fit("gcn", community, epochs=2, device="sim", hidden=8)
+    run.save(tmp_path / "model.safetensors")
+    saved = load_file(tmp_path / "model.safetensors")
+    for name, value in run.result.modules.state_dict().items():
+        torch.testing.assert_close(saved[name], value.cpu(), rtol=0, atol=0)
+
+
+def test_devices_that_are_not_there_are_refused(pretend: ModuleType) -> None:
+    assert check_device("sim").type == "sim"
+    with pytest.raises(ConfigError, match="cannot make a tensor"):
+        check_device("meta")
+    with pytest.raises(ConfigError, match="is no device"):
+        check_device("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="this machine has 0 CUDA devices"):
+            check_device("cuda")
+    if torch.version.cuda is None:
+        with pytest.raises(ConfigError, match="torch is built without CUDA"):
+            check_device("cuda:1")

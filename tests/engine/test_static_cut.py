@@ -1,0 +1,192 @@
+"""Graphs cut by vertex, by layer, and both: every gradient against one process, in real worlds of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("gcn", {"layers": 4, "hidden": 6, "dropout": 0.3}),
+    ("gcnii", {"layers": 6, "hidden": 6, "dropout": 0.3}),
+    ("sage", {"layers": 4, "hidden": 6, "dropout": 0.3}),
+    ("resgcn+", {"layers": 4, "hidden": 6, "dropout": 0.3}),
+    ("gat", {"layers": 3, "hidden": 6, "heads": 2, "attention_dropout": 0.4}),
+    ("gin", {"layers": 3, "hidden": 6, "train_eps": True}),
+    ("pyg", {}),
+]
+# the models whose layers do no more with what they read than sum it up
+COLLECTS = ("gcn", "gcnii", "sage", "resgcn+", "gin")
+# edges of `community` and `isolated` go one way, so that halo gradients are added up where they arrive
+GRAPHS = ["community", "mutual", "star", "path", "isolated"]
+EXACT: dict[int, list[dict[str, int]]] = {
+    1: [{}],
+    2: [{"vertex": 2}, {"layer": 2}],
+    3: [{"vertex": 3}, {"layer": 3}],
+    4: [{"vertex": 4}, {"vertex": 2, "layer": 2}],
+}
+STALE: dict[int, list[dict[str, int]]] = {
+    1: [{"chunks": 4}],
+    2: [{"layer": 2, "chunks": 4}, {"vertex": 2, "chunks": 3}],
+    3: [{"layer": 3, "chunks": 5}],
+    4: [{"vertex": 2, "layer": 2, "chunks": 3}],
+}
+
+
+def worst(results: list[dict[str, Any]], what: str) -> float:
+    return max(result[what] for result in results)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_exact_cuts_equal_one_process(world: int, tmp_path: Path, ranks: ModuleType) -> None:
+    graphs = {1: GRAPHS[:1], 3: GRAPHS[:2]}.get(world, GRAPHS)
+    cases = [
+        {"run": "gradients", "layout": layout, "model": model, "options": options, "graph": graph}
+        for layout in EXACT[world]
+        for graph in graphs
+        for model, options in (MODELS if graph in GRAPHS[:2] else [MODELS[0], MODELS[3], MODELS[4]])
+    ]
+    for case, results in zip(cases, ranks.run_forks(world, cases, tmp_path), strict=True):
+        assert worst(results, "gradient") < 1e-10, case
+        assert worst(results, "loss") < 1e-12, case
+
+
+def test_unusual_cuts_are_exact(tmp_path: Path, ranks: ModuleType) -> None:
+    """Parts that do not read each other, a part without training vertices, one with fewer vertices than chunks; waits
+    without overlap; ranks that are late at random."""
+    common: list[dict[str, Any]] = [
+        {"graph": "components", "cut": "components"},
+        {"untrained": True},
+        {"cut": "uneven"},
+        {"overlap": False},
+        {"delayed": True},
+        {"graph": "mutual", "cut": "uneven"},
+        {"graph": "mutual", "delayed": True},
+    ]
+    cases = [
+        {"run": "gradients", "layout": layout, "model": model, "options": options, **setting}
+        for setting in common
+        for layout in EXACT[4]
+        if layout.get("vertex") == 2 or "cut" not in setting
+        for model, options in (MODELS[0], MODELS[1], MODELS[4])
+    ]
+    for case, results in zip(cases, ranks.run_forks(4, cases, tmp_path), strict=True):
+        assert worst(results, "gradient") < 1e-10, case
+        assert worst(results, "loss") < 1e-12, case
+        if case.get("cut") == "components":
+            assert worst(results, "halo") == 0
+        assert all(result["bytes"][axis] <= result["formula"][axis] for result in results for axis in result["bytes"])
+
+
+def test_stale_chunks_may_be_empty_or_late(tmp_path: Path, ranks: ModuleType) -> None:
+    layout = {"vertex": 2, "layer": 2, "chunks": 4}
+    cases = [
+        {"run": "stale", "layout": layout, "model": model, "options": options, "scale": 2.0, **setting}
+        for setting in ({"cut": "uneven"}, {"delayed": True}, {"cut": "uneven", "graph": "mutual"})
+        for model, options in (MODELS[0], MODELS[1], MODELS[4])
+    ]
+    for case, results in zip(cases, ranks.run_forks(4, cases, tmp_path), strict=True):
+        assert worst(results, "gradient") < 1e-10, case
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_losses_of_twenty_epochs(world: int, tmp_path: Path, ranks: ModuleType) -> None:
+    chosen = [MODELS[0], MODELS[1], MODELS[5]]
+    cases = [
+        {"run": "losses", "layout": layout, "model": model, "options": options}
+        for layout in EXACT[world]
+        for model, options in chosen
+        if layout != {"vertex": 4} and layout != {"layer": 3}
+    ]
+    *right, broken = ranks.run_forks(world, [*cases, {**cases[0], "seed": 10}], tmp_path)
+    for case, results in zip(cases, right, strict=True):
+        assert worst(results, "loss") < 1e-5, case
+    assert worst(broken, "loss") > 1e-3
+
+
+def test_bytes_are_those_of_the_formula(tmp_path: Path, ranks: ModuleType) -> None:
+    cases = [
+        {"run": "gradients", "layout": {**layout, "wire": wire}, "model": model, "options": options, "graph": graph}
+        for layout in EXACT[4]
+        for wire in ("float32", "bfloat16", "int8")
+        for graph, (model, options) in [
+            *(("community", MODELS[k]) for k in (0, 1, 6)),
+            *(("mutual", MODELS[k]) for k in (0, 1)),
+        ]
+    ]
+    for case, results in zip(cases, ranks.run_forks(4, cases, tmp_path), strict=True):
+        sent = {axis: sum(result["bytes"][axis] for result in results) for axis in results[0]["bytes"]}
+        assert sent == results[0]["formula"], case
+        assert sum(sent.values()) > 0
+        wire = case["layout"]["wire"]
+        # rounding of the wire reaches the gradients, and no more than it
+        bound = {"float32": 1e-10, "bfloat16": 0.1, "int8": 0.3}[wire]
+        assert worst(results, "gradient") < bound, case
+        assert wire == "float32" or worst(results, "gradient") > 1e-6, case
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_columns_and_recomputation_equal_one_process(world: int, tmp_path: Path, ranks: ModuleType) -> None:
+    """Rows redistributed by columns where the model sums up what it reads, and layers computed again, each with the
+    bytes of the formula; a spoilt exchange is the negative control."""
+    layouts: list[dict[str, Any]] = {2: [{"vertex": 2}, {"layer": 2}], 4: [{"vertex": 2, "layer": 2}]}[world]
+    forms: list[dict[str, Any]] = [
+        {"spatial": "redistribute"},
+        {"recompute": True},
+        {"spatial": "redistribute", "recompute": True},
+    ]
+    cases = [
+        {"run": "gradients", "layout": {**layout, **form}, "model": model, "options": options, "graph": graph}
+        for layout in layouts
+        for form in forms
+        if "vertex" in layout or "spatial" not in form
+        for graph in GRAPHS[:2]
+        for model, options in MODELS
+        if "spatial" not in form or model in COLLECTS
+    ]
+    wrong = [{**case, "break": "swap"} for case in cases if "vertex" in case["layout"]][:: len(COLLECTS)]
+    results = ranks.run_forks(world, [*cases, *wrong], tmp_path)
+    for case, result in zip(cases, results, strict=False):
+        assert worst(result, "gradient") < 1e-10, case
+        assert worst(result, "loss") < 1e-12, case
+        sent = {axis: sum(rank["bytes"][axis] for rank in result) for axis in result[0]["bytes"]}
+        assert sent == result[0]["formula"], case
+        columns = case["layout"].get("spatial") == "redistribute"
+        assert set(result[0]["across"]) - {"none"} == (
+            ({"redistribute"} if columns else {"halo"}) if "vertex" in case["layout"] else set()
+        ), case
+        assert worst(result, "again") > 0 or "recompute" not in case["layout"], case
+    for case, result in zip(wrong, results[len(cases) :], strict=True):
+        assert worst(result, "gradient") > 1e-5, case
+
+
+def test_columns_need_layers_that_sum_up(tmp_path: Path, ranks: ModuleType) -> None:
+    case = {"run": "gradients", "layout": {"vertex": 2, "spatial": "redistribute"}, "model": "gat", "options": {}}
+    with pytest.raises(AssertionError, match="layer 0 of the model cannot be summed up by columns"):
+        ranks.run_forks(2, [case], tmp_path)
+
+
+def test_a_wrong_halo_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
+    case = {"run": "gradients", "layout": {"vertex": 2}, "model": "gcn", "options": MODELS[0][1], "break": "halo"}
+    for results in ranks.run_forks(2, [{**case, "graph": graph} for graph in GRAPHS[:2]], tmp_path):
+        assert worst(results, "gradient") > 1e-3
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path, ranks: ModuleType) -> None:
+    cases = [
+        {"run": "stale", "layout": layout, "model": model, "options": options, **recipe}
+        for layout in STALE[world]
+        for model, options in MODELS
+        for recipe in ({"scale": 1.0}, {"scale": 2.0, "period": 3}, {"scale": 2.0, "blend": 0.8})
+    ]
+    both = [case for case in cases if "vertex" in case["layout"] and case["model"] in ("gcn", "gcnii")]
+    cases += [{**case, "graph": "mutual"} for case in both]
+    wrong = {"run": "stale", "layout": STALE[world][0], "model": "gcn", "options": MODELS[0][1], "break": "order"}
+    *right, broken = ranks.run_forks(world, [*cases, wrong], tmp_path)
+    for case, results in zip(cases, right, strict=True):
+        assert worst(results, "gradient") < 1e-10, case
+        assert worst(results, "loss") < 1e-12, case
+    assert worst(broken, "gradient") > 1e-3

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trisect.comm.ledger import Ledger
+from trisect.graph.timeline import Timeline
+from trisect.nn.dynamic import DynamicModel
+from trisect.nn.dynamic_models import Spatial, recurrent
+from trisect.partition.timeline import cut_timeline, deal, step_work
+from trisect.shards.timeline_parts import TimelinePart, WholeTimeline
+from trisect.shards.timeline_shares import (
+    TimelineCut,
+    is_timeline_cut,
+    read_timeline_cut,
+    read_timeline_part,
+    write_timeline_shares,
+)
+from trisect.train.blocks import choose_blocks
+
+VERTICES, STEPS = 30, 6
+
+
+def make(seed: int = 0, **more: Any) -> Timeline:
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.tensor([20, 0, 35, 12, 40, 7])
+    total = int(counts.sum())
+    ends = torch.randint(0, VERTICES, (2, total), generator=generator)
+    return Timeline.from_arrays(
+        ends[0], ends[1], torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]), vertices=VERTICES, **more
+    )
+
+
+def model_for(features: int, spatial: Spatial = "gcn") -> DynamicModel:
+    return recurrent(features, 3, spatial=spatial, layers=2, hidden=4).model(0)
+
+
+def shares(
+    timeline: Timeline, folder: Path, model: DynamicModel, parts: int, *, aggregated: bool = True
+) -> tuple[Timeline, TimelineCut]:
+    partition = cut_timeline(timeline, parts)
+    timeline = timeline.reordered(partition.order)
+    runs = deal(step_work(timeline)[:4], 2, 2)
+    write_timeline_shares(timeline, partition, runs, model, folder, aggregated=aggregated, dtype=torch.float64)
+    assert is_timeline_cut(folder)
+    return timeline, read_timeline_cut(folder)
+
+
+def part_of(cut: TimelineCut, way: int, model: DynamicModel, budget: int = 1 << 20) -> TimelinePart:
+    part = read_timeline_part(cut, way, model, torch.float64, budget, Ledger())
+    assert isinstance(part, TimelinePart)
+    return part
+
+
+def whole_of(cut: TimelineCut, model: DynamicModel, budget: int = 1 << 20) -> WholeTimeline:
+    part = read_timeline_part(cut, 0, model, torch.float64, budget, Ledger())
+    assert isinstance(part, WholeTimeline)
+    return part
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"undirected": True, "smoothing": {"kind": "edge-life", "length": 3}},
+        {"smoothing": {"kind": "m-transform", "length": 2}, "weighted": True},
+    ],
+    ids=["plain", "undirected", "weighted"],
+)
+@pytest.mark.parametrize("spatial", ["gcn", "sage", "gin"])
+def test_blocks_are_rows_of_the_whole_snapshots(
+    tmp_path: Path, parts: int, options: dict[str, Any], spatial: Spatial
+) -> None:
+    options = dict(options)
+    if options.pop("weighted", False):
+        options["weight"] = torch.rand(114, generator=torch.Generator().manual_seed(3)) + 0.1
+    model = model_for(2, spatial)
+    timeline, cut = shares(make(**options), tmp_path, model, parts, aggregated=spatial != "gin")
+    found = [part_of(cut, way, model) for way in range(parts)]
+    steps = range(STEPS)
+    for step in steps:
+        whole = timeline.snapshot(step, model.normalisation, self_loops=model.self_loops, dtype=torch.float64).dense()
+        for way, part in enumerate(found):
+            rows = slice(cut.starts[way], cut.starts[way + 1])
+            block = part.snapshots(steps)[step]
+            positions = _halo_positions(cut, found, way, step)
+            columns = torch.cat([torch.arange(rows.start, rows.stop), positions])
+            assert torch.allclose(block.dense(), whole[rows][:, columns], rtol=1e-7, atol=0)
+            hidden = whole[rows].clone()
+            hidden[:, columns] = 0
+            assert not hidden.any()  # nothing that a row reads is left out
+            x = timeline.features_at(step).double()
+            assert part.features(steps)[step].equal(x[rows])
+            known = part.aggregated(steps)
+            if known is not None:
+                assert torch.allclose(known[step], (whole @ x)[rows], rtol=1e-6)
+    assert int(cut.halo.sum()) == sum(part.share(step).halo.numel() for part in found for step in range(4)) > 0
+
+
+def _halo_positions(cut: TimelineCut, parts: list[TimelinePart], way: int, step: int) -> Tensor:
+    """From what the others would send, which must be what the part expects."""
+    mine = parts[way].share(step)
+    pieces = []
+    for other, part in enumerate(parts):
+        [sent], [(low, high)] = part.share(step).send[way], mine.receive[other]
+        assert sent.numel() == high - low
+        pieces.append(sent + cut.starts[other])
+    positions = torch.cat(pieces)
+    assert mine.halo.equal(positions)
+    assert cut.timeline.order is not None
+    columns = parts[way].column_ids(step)
+    assert columns is not None
+    own = torch.arange(cut.starts[way], cut.starts[way + 1])
+    assert columns.equal(cut.timeline.order[torch.cat([own, positions])])
+    return positions
+
+
+def test_a_wrong_row_sum_shows(tmp_path: Path) -> None:
+    model = model_for(2)
+    _, cut = shares(make(), tmp_path, model, 2)
+    part = part_of(cut, 0, model)
+    before = part.snapshots(range(1))[0].dense()
+    assert part.sums is not None
+    part.sums[0] += 1
+    part._blocks.clear()
+    assert not torch.allclose(part.snapshots(range(1))[0].dense(), before)
+
+
+def test_a_rank_along_time_maps_the_whole_timeline(tmp_path: Path) -> None:
+    model = model_for(2)
+    x = torch.rand(STEPS, VERTICES, 2)
+    timeline, cut = shares(make(x=x, splits=None), tmp_path, model, 1)
+    part = whole_of(cut, model)
+    assert part.rows == VERTICES
+    assert cut.runs == deal(step_work(timeline)[:4], 2, 2)
+    assert cut.timeline.src.equal(timeline.src)
+    run = cut.runs[0][1]
+    assert part.features(run).equal(x[run.start : run.stop].double())
+    for place, step in enumerate(run):
+        whole = timeline.snapshot(step, "symmetric", self_loops=True, dtype=torch.float64)
+        assert part.snapshots(run)[place].dense().equal(whole.dense())
+    first = part.aggregated(run)
+    assert first is not None
+    again = part.aggregated(run)
+    assert again is not None
+    assert again.data_ptr() == first.data_ptr()
+    inside = part.aggregated(run[1:])
+    assert inside is not None
+    assert inside.equal(first[1:])
+    poor = whole_of(cut, model, budget=0)
+    made = poor.aggregated(run)
+    assert made is not None
+    assert made.equal(first)
+    other = poor.aggregated(run)
+    assert other is not None
+    assert other.data_ptr() != made.data_ptr()
+
+
+@pytest.mark.parametrize(("carry", "budget", "blocks"), [(7, 10**9, 1), (7, 514, 2), (7, 170, 10), (70, 1, 5)])
+def test_blocks_by_memory(carry: int, budget: int, blocks: int) -> None:
+    # ten steps of 100 bytes; where nothing fits, ceil(10 / n) · 100 + 70 · n is least with 5
+    assert choose_blocks(10, 1, 100, carry, budget) == blocks
+    assert choose_blocks(3, 4, 100, carry, 1) == 1

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from trisect.comm.world import world_from_environment
+from trisect.errors import LayoutError, RunError
+from trisect.ops import memory
+from trisect.train.processes.launch import launch, require_room
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_each_rank_knows_its_place(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib;"
+        f"pathlib.Path({str(tmp_path)!r}, os.environ['RANK']).write_text("
+        "' '.join(os.environ[k] for k in ('WORLD_SIZE', 'LOCAL_RANK', 'OMP_NUM_THREADS')))"
+    )
+    launch(python(code), 3, threads=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+    assert (tmp_path / "1").read_text() == "3 1 2"
+
+
+def test_a_killed_rank_is_named_and_ends_the_others() -> None:
+    code = (
+        "import os, signal, time;os.kill(os.getpid(), signal.SIGKILL) if os.environ['RANK'] == '1' else time.sleep(600)"
+    )
+    with pytest.raises(RunError, match=r"rank 1 was ended by signal 9 \(SIGKILL\)"):
+        launch(python(code), 3)
+
+
+def test_the_culprit_is_named_not_the_rank_that_lost_it() -> None:
+    # rank 0 notices first that rank 1 is gone, and ends before it does
+    code = (
+        "import os, time, sys\n"
+        "import json, pathlib\n"
+        "rank = int(os.environ['RANK'])\n"
+        "folder = pathlib.Path(os.environ['TRISECT_FAILURES'])\n"
+        "message = 'lost rank 1' if rank == 0 else 'out of memory'\n"
+        "note = {'rank': rank, 'time': time.time(), 'message': message, 'of_peer': rank == 0}\n"
+        "(folder / f'rank-{rank}.json').write_text(json.dumps(note))\n"
+        "time.sleep(0.5 * (1 + rank))\n"
+        "sys.exit(1)\n"
+    )
+    with pytest.raises(RunError, match="rank 1: out of memory"):
+        launch(python(code), 2)
+
+
+def test_a_world_alone_is_none() -> None:
+    assert world_from_environment({}) is None
+    world = world_from_environment({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
+    assert world is not None
+    assert (world.rank, world.size, world.local_rank, world.local_size) == (3, 8, 1, 2)
+
+
+def test_room_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRISECT_MEMORY", "256MiB")
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: 1000 << 20)
+    require_room(6)
+    with pytest.raises(LayoutError, match=r"needs 7 ranks, and this machine has 1000 MiB .*; use at most 6 ranks, or"):
+        require_room(7)
+
+
+@pytest.mark.parametrize(("free", "remedy"), [(299, "use one rank, or"), (100, "end other programs, or")])
+def test_a_machine_without_room_is_not_told_to_use_none(
+    monkeypatch: pytest.MonkeyPatch, free: int, remedy: str
+) -> None:
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: free << 20)
+    with pytest.raises(LayoutError, match=f"has {free} MiB .*; {remedy}"):
+        require_room(2)

@@ -1,0 +1,125 @@
+"""The run directory: nothing is overwritten, files grow line by line, a continuation must be of the same run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from trisect.config import apply_overrides, parse_config
+from trisect.errors import CheckpointError
+from trisect.train.run.run_directory import RunDirectory, RunRecorder, fingerprint, read_config
+
+BASE = {
+    "data": {"generate": "community", "vertices": 100},
+    "model": {"name": "gcn", "layers": 4},
+    "task": "node-classification",
+}
+
+
+def config(*overrides: str):
+    return parse_config(apply_overrides(BASE, overrides))
+
+
+def record(directory: RunDirectory, epochs: range) -> None:
+    recorder = RunRecorder(directory)
+    for epoch in epochs:
+        recorder.event("0F0", 1000.0 + epoch, 0.5, epoch=epoch)
+        recorder.epoch({"epoch": epoch, "loss": 1 / epoch, "val": {"accuracy": 0.5}})
+        if epoch % 2 == 0:
+            recorder.checkpoint({"w": torch.full((2,), float(epoch))}, {"epoch": epoch}, best=False)
+    recorder.close()
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_files_of_a_run(tmp_path: Path):
+    with RunDirectory.create(tmp_path / "run", config()) as directory:
+        record(directory, range(1, 4))
+        directory.write_summary({"epochs": 3})
+    assert read_config(tmp_path / "run") == config()
+    assert [line["epoch"] for line in directory.metrics()] == [1, 2, 3]
+    assert directory.summary() == {"epochs": 3}
+    trace = json.loads((tmp_path / "run" / "trace.json").read_bytes())
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [(span["ts"], span["dur"], span["args"]["epoch"]) for span in spans] == [
+        (0.0, 5e5, 1),
+        (1e6, 5e5, 2),
+        (2e6, 5e5, 3),
+    ]
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+@pytest.mark.parametrize("kind", ["run", "other", "file"])
+def test_a_used_place_is_refused_and_left_alone(tmp_path: Path, kind: str):
+    path = tmp_path / "run"
+    if kind == "run":
+        RunDirectory.create(path, config())
+    elif kind == "other":
+        path.mkdir()
+        (path / "thesis.txt").write_text("precious")
+    else:
+        path.write_text("precious")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match="choose another --out"):
+        RunDirectory.create(path, config("train.epochs=7"))
+    assert contents(tmp_path) == before
+
+
+def test_an_empty_directory_is_fine(tmp_path: Path):
+    assert RunDirectory.create(tmp_path, config()).path == tmp_path
+
+
+def test_two_writers_are_refused(tmp_path: Path):
+    with (
+        RunDirectory.create(tmp_path / "run", config()),
+        pytest.raises(CheckpointError, match="Another process is writing"),
+        RunDirectory.reopen(tmp_path / "run"),
+    ):
+        pass
+
+
+def test_a_continuation_drops_what_came_after_the_checkpoint(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", config())
+    record(directory, range(1, 6))
+    with (directory.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 6, "lo')  # a crash in the middle of a line
+    again = RunDirectory.reopen(tmp_path / "run", config("train.epochs=9"))
+    checkpoint = again.checkpoints.latest()
+    assert checkpoint is not None
+    assert checkpoint.epoch == 4
+    again.continue_from(checkpoint)
+    assert [line["epoch"] for line in again.metrics()] == [1, 2, 3, 4]
+    assert [event["epoch"] for event in again.events(0)] == [1, 2, 3, 4]
+    assert read_config(tmp_path / "run").train.epochs == 9
+    again.continue_from(None)
+    assert again.metrics() == []
+
+
+def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", config())
+    (directory.path / "metrics.jsonl").write_text('{"epoch": 1\n{"epoch": 2}\n')
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged at line 1"):
+        directory.metrics()
+
+
+def test_another_run_is_not_continued(tmp_path: Path):
+    RunDirectory.create(tmp_path / "run", config())
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=r"model\.layers is 8, but the run in .* was made with 4"):
+        RunDirectory.reopen(tmp_path / "run", config("model.layers=8"))
+    with pytest.raises(CheckpointError, match=r"data\.noise is 1\.0, but .* was made with None"):
+        RunDirectory.reopen(tmp_path / "run", config("data.noise=1.0"))
+    assert contents(tmp_path) == before
+    with pytest.raises(CheckpointError, match="holds no run"):
+        RunDirectory.reopen(tmp_path)
+
+
+def test_fingerprints_follow_what_is_computed():
+    assert fingerprint(config()) == fingerprint(config("train.epochs=7", "train.keep=5", "layout.vertex=2"))
+    assert fingerprint(config()) != fingerprint(config("train.seed=1"))
+    assert fingerprint(config()) != fingerprint(config("data.vertices=101"))
