@@ -183,8 +183,8 @@ class Setting:
         self.partition = partition_of(case, sparse(self.dense), self.layout)
         order = self.partition.order
         self.ordered = sparse(self.dense[order][:, order])
-        self.share = share_of(self.ordered, self.partition, self.mesh.way)
-        self.own = order[slice(*self.partition.part(self.mesh.way))]
+        self.share = share_of(self.ordered, self.partition, self.mesh.part_index)
+        self.own = order[slice(*self.partition.part(self.mesh.part_index))]
         if case.get("untrained"):
             self.train[order[slice(*self.partition.part(0))]] = False
         self.delays, self.aggregated = random.Random(self.mesh.rank), bool(case.get("aggregated"))
@@ -224,12 +224,15 @@ class Setting:
             self.partition.order[self.share.halo],
             whole=lambda: self.ordered,
         )
-        if self.aggregated and self.mesh.stage == 0:
+        if self.aggregated and self.mesh.stage_index == 0:
             columns = torch.cat(
-                [torch.arange(starts[self.mesh.way], starts[self.mesh.way] + self.share.rows), self.share.halo]
+                [
+                    torch.arange(starts[self.mesh.part_index], starts[self.mesh.part_index] + self.share.rows),
+                    self.share.halo,
+                ]
             )
             shard.keep_aggregated(lambda x: self.x[self.partition.order][columns])
-        stage = self.mesh.stage
+        stage = self.mesh.stage_index
         layers = {k: self.layers[k] for k in range(self.bounds[stage], self.bounds[stage + 1])}
         return RankEngine(
             self.facts,
@@ -270,7 +273,7 @@ class Setting:
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """The largest relative error of a gradient of this rank's layers."""
-        first, last = self.bounds[self.mesh.stage], self.bounds[self.mesh.stage + 1]
+        first, last = self.bounds[self.mesh.stage_index], self.bounds[self.mesh.stage_index + 1]
         worst = 0.0
         for name, p in self.model.named_parameters():
             if first <= int(name.split(".")[1]) < last:
@@ -306,7 +309,7 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
     loss.backward()
     wanted = taken_gradients(setting.model)
     if case.get("break") == "halo":
-        setting.share.send[(setting.mesh.way + 1) % setting.layout.vertex][0][:] = 0
+        setting.share.send[(setting.mesh.part_index + 1) % setting.layout.vertex][0][:] = 0
     rank = setting.rank()
     if case.get("break") == "swap":
         spoil_swaps(setting.exchange)
@@ -331,7 +334,7 @@ def losses(case: dict[str, Any]) -> dict[str, Any]:
     setting.model.float()
     setting.x, setting.dense = setting.x.float(), setting.dense.float()
     order = setting.partition.order
-    setting.share = share_of(sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.way)
+    setting.share = share_of(sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.part_index)
     matrix = sparse(setting.dense)
     rank = setting.rank(dtype=torch.float32)
     own = rank.parameters

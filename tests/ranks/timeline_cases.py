@@ -106,7 +106,7 @@ class DenseShard(Shard):
 
     rows: int
     vertices: Tensor | None
-    way: int
+    part_index: int
     ways: int
     dense: Sequence[Tensor]
     xs: Tensor
@@ -114,11 +114,11 @@ class DenseShard(Shard):
     known: Tensor | None
     symmetric: bool = False
 
-    def owned(self, way: int) -> Tensor:
-        return torch.arange(way, self.dense[0].shape[0], self.ways)
+    def owned(self, part_index: int) -> Tensor:
+        return torch.arange(part_index, self.dense[0].shape[0], self.ways)
 
     def features(self, steps: range) -> Tensor:
-        own = self.owned(self.way)
+        own = self.owned(self.part_index)
         return self.xs[own] if self.xs.dim() == 2 else self.xs[steps.start : steps.stop, own]
 
     def wanted(self, step: int, reader: int, owner: int) -> Tensor:
@@ -129,40 +129,40 @@ class DenseShard(Shard):
         return torch.nonzero(block.abs().sum(0))[:, 0]
 
     def snapshots(self, steps: range) -> Sequence[Adjacency]:
-        own = self.owned(self.way)
+        own = self.owned(self.part_index)
         found = []
         for step in steps:
-            others = [self.owned(w)[self.wanted(step, self.way, w)] for w in range(self.ways)]
+            others = [self.owned(w)[self.wanted(step, self.part_index, w)] for w in range(self.ways)]
             found.append(sparse(self.dense[step][own][:, torch.cat([own, *others])]))
         return found
 
     def aggregated(self, steps: range) -> Tensor | None:
         if not self.keep or self.known is None:
             return None
-        return self.known[steps.start : steps.stop, self.owned(self.way)]
+        return self.known[steps.start : steps.stop, self.owned(self.part_index)]
 
     def share(self, step: int) -> Share:
-        wanted = [self.wanted(step, self.way, w) for w in range(self.ways)]
+        wanted = [self.wanted(step, self.part_index, w) for w in range(self.ways)]
         starts = [0]
         for rows in wanted:
             starts.append(starts[-1] + rows.numel())
         halo = torch.cat([self.owned(w)[rows] for w, rows in enumerate(wanted)])
         return Share(
-            self.way,
+            self.part_index,
             self.snapshots(range(step, step + 1))[0],
             halo,
             tuple(((starts[w], starts[w + 1]),) for w in range(self.ways)),
-            tuple((self.wanted(step, w, self.way),) for w in range(self.ways)),
+            tuple((self.wanted(step, w, self.part_index),) for w in range(self.ways)),
             (0, self.rows),
             self.symmetric,
         )
 
     def column_ids(self, step: int) -> Tensor | None:
-        return torch.cat([self.owned(self.way), self.share(step).halo])
+        return torch.cat([self.owned(self.part_index), self.share(step).halo])
 
     def interior(self) -> tuple[int, ...]:
-        own = self.owned(self.way)
-        others = torch.arange(self.dense[0].shape[0]) % self.ways != self.way
+        own = self.owned(self.part_index)
+        others = torch.arange(self.dense[0].shape[0]) % self.ways != self.part_index
         outer = sum(dense[own][:, others].abs().sum(1) + dense[others][:, own].abs().sum(0) for dense in self.dense)
         rows = torch.nonzero(torch.as_tensor(outer))
         return (int(rows[-1]) + 1 if rows.numel() else 0,)
@@ -204,11 +204,11 @@ class Setting:
         self.runs = runs_of(case["runs"]) if "runs" in case else cut
         self.whole = [sparse(dense) for dense in self.dense]
         keep = bool(case.get("aggregated"))
-        own = torch.arange(self.mesh.way, self.n, self.layout.vertex)
+        own = torch.arange(self.mesh.part_index, self.n, self.layout.vertex)
         self.part = DenseShard(
             rows=own.numel(),
             vertices=own,
-            way=self.mesh.way,
+            part_index=self.mesh.part_index,
             ways=self.layout.vertex,
             dense=self.dense,
             xs=self.xs,
@@ -245,21 +245,21 @@ class Setting:
             total = total + nn.functional.cross_entropy(frame[: len(rows)][chosen], wanted, reduction="sum")
         return total / 50.0
 
-    def pair_loss(self, frames: Sequence[Tensor] | Tensor, first: int, way: int, ways: int) -> Tensor:
+    def pair_loss(self, frames: Sequence[Tensor] | Tensor, first: int, part_index: int, ways: int) -> Tensor:
         """Pairs whose first end is of the way; rows of other ways stand after the own, by way."""
         total = torch.zeros((), dtype=torch.float64)
         for t, frame in enumerate(frames):
             src, dst = self.pairs[first + t]
-            mine = src % ways == way
+            mine = src % ways == part_index
             if ways == 1:
                 a, b = frame[src], frame[dst]
             else:
-                place = {int(v): k for k, v in enumerate(torch.arange(way, self.n, ways))}
+                place = {int(v): k for k, v in enumerate(torch.arange(part_index, self.n, ways))}
                 offset = len(place)
                 for other in range(ways):
-                    for k, position in enumerate(self.wanted_rows(first + t, way, other, ways).tolist()):
+                    for k, position in enumerate(self.wanted_rows(first + t, part_index, other, ways).tolist()):
                         place[position * ways + other] = offset + k
-                    offset += self.wanted_rows(first + t, way, other, ways).numel()
+                    offset += self.wanted_rows(first + t, part_index, other, ways).numel()
                 a = frame[[place[int(v)] for v in src[mine]]]
                 b = frame[[place[int(v)] for v in dst[mine]]]
             total = total + nn.functional.softplus(-(a * b).sum(1)).sum()
@@ -273,8 +273,8 @@ class Setting:
 
     def loss(self, frames: Sequence[Tensor] | Tensor, first: int) -> Tensor:
         if self.case.get("pairs"):
-            return self.pair_loss(frames, first, self.mesh.way, self.layout.vertex)
-        return self.node_loss(frames, first, self.part.owned(self.mesh.way))
+            return self.pair_loss(frames, first, self.mesh.part_index, self.layout.vertex)
+        return self.node_loss(frames, first, self.part.owned(self.mesh.part_index))
 
     def frames_of(self, xs: Tensor, steps: int, noise: Noise | None) -> Tensor:
         """The outputs of one process: a dynamic model over the timeline, or a static one in each snapshot."""
@@ -303,10 +303,10 @@ class Setting:
 
         def loss(frames: Any, rows: slice, first: int) -> Tensor:
             if self.case.get("pairs"):
-                return self.pair_loss(frames, first, self.mesh.way, self.layout.vertex)
-            return self.node_loss(frames, first, self.part.owned(self.mesh.way)[rows])
+                return self.pair_loss(frames, first, self.mesh.part_index, self.layout.vertex)
+            return self.node_loss(frames, first, self.part.owned(self.mesh.part_index)[rows])
 
-        stage = self.mesh.stage
+        stage = self.mesh.stage_index
         layers = {k: self.layers[k] for k in range(self.bounds[stage], self.bounds[stage + 1])}
         if self.head is not None and stage == self.layout.layer - 1:
             layers[len(self.layers)] = self.head
@@ -323,11 +323,11 @@ class Setting:
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """The largest relative error of a gradient of this rank's layers."""
-        first, last = self.bounds[self.mesh.stage], self.bounds[self.mesh.stage + 1]
+        first, last = self.bounds[self.mesh.stage_index], self.bounds[self.mesh.stage_index + 1]
         worst = 0.0
         for name, p in self.model.named_parameters():
             head = name.startswith("head")
-            mine = self.mesh.stage == self.layout.layer - 1 if head else first <= int(name.split(".")[1]) < last
+            mine = self.mesh.stage_index == self.layout.layer - 1 if head else first <= int(name.split(".")[1]) < last
             if mine:
                 grad = torch.zeros_like(p) if p.grad is None else p.grad
                 scale = wanted[name].abs().max().clamp_min(1e-12)
@@ -423,7 +423,7 @@ def evaluated(setting: Setting, rank: RankEngine) -> float:
     with torch.no_grad():
         wanted = setting.frames_of(setting.xs, steps, None)
     worst, seen = 0.0, torch.zeros(steps, dtype=torch.int64)
-    own = setting.part.owned(setting.mesh.way)
+    own = setting.part.owned(setting.mesh.part_index)
     facts = forward_only(setting.facts, runs_until(setting.runs, setting.steps, steps))
     state = rank.begin(None, pass_=Pass.EVALUATE, facts=facts)
     schedule = schedule_of(facts, pass_=Pass.EVALUATE)

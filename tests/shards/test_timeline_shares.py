@@ -50,8 +50,8 @@ def shares(
     return timeline, read_timeline_cut(folder)
 
 
-def part_of(cut: TimelineCut, way: int, model: DynamicModel, budget: int = 1 << 20) -> TimelinePart:
-    part = read_timeline_part(cut, way, model, torch.float64, budget, Ledger())
+def part_of(cut: TimelineCut, part_index: int, model: DynamicModel, budget: int = 1 << 20) -> TimelinePart:
+    part = read_timeline_part(cut, part_index, model, torch.float64, budget, Ledger())
     assert isinstance(part, TimelinePart)
     return part
 
@@ -81,14 +81,14 @@ def test_blocks_are_rows_of_the_whole_snapshots(
         options["weight"] = torch.rand(114, generator=torch.Generator().manual_seed(3)) + 0.1
     model = model_for(2, spatial)
     timeline, cut = shares(make(**options), tmp_path, model, parts, aggregated=spatial != "gin")
-    found = [part_of(cut, way, model) for way in range(parts)]
+    found = [part_of(cut, part_index, model) for part_index in range(parts)]
     steps = range(STEPS)
     for step in steps:
         whole = timeline.snapshot(step, model.normalisation, self_loops=model.self_loops, dtype=torch.float64).dense()
-        for way, part in enumerate(found):
-            rows = slice(cut.starts[way], cut.starts[way + 1])
+        for part_index, part in enumerate(found):
+            rows = slice(cut.starts[part_index], cut.starts[part_index + 1])
             block = part.snapshots(steps)[step]
-            positions = _halo_positions(cut, found, way, step)
+            positions = _halo_positions(cut, found, part_index, step)
             columns = torch.cat([torch.arange(rows.start, rows.stop), positions])
             assert torch.allclose(block.dense(), whole[rows][:, columns], rtol=1e-7, atol=0)
             hidden = whole[rows].clone()
@@ -102,20 +102,20 @@ def test_blocks_are_rows_of_the_whole_snapshots(
     assert int(cut.halo.sum()) == sum(part.share(step).halo.numel() for part in found for step in range(4)) > 0
 
 
-def _halo_positions(cut: TimelineCut, parts: list[TimelinePart], way: int, step: int) -> Tensor:
+def _halo_positions(cut: TimelineCut, parts: list[TimelinePart], part_index: int, step: int) -> Tensor:
     """From what the others would send, which must be what the part expects."""
-    mine = parts[way].share(step)
+    mine = parts[part_index].share(step)
     pieces = []
     for other, part in enumerate(parts):
-        [sent], [(low, high)] = part.share(step).send[way], mine.receive[other]
+        [sent], [(low, high)] = part.share(step).send[part_index], mine.receive[other]
         assert sent.numel() == high - low
         pieces.append(sent + cut.starts[other])
     positions = torch.cat(pieces)
     assert mine.halo.equal(positions)
     assert cut.timeline.order is not None
-    columns = parts[way].column_ids(step)
+    columns = parts[part_index].column_ids(step)
     assert columns is not None
-    own = torch.arange(cut.starts[way], cut.starts[way + 1])
+    own = torch.arange(cut.starts[part_index], cut.starts[part_index + 1])
     assert columns.equal(cut.timeline.order[torch.cat([own, positions])])
     return positions
 

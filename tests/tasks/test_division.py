@@ -68,15 +68,15 @@ def _whole(timeline: Timeline, task: Task) -> tuple[Any, Tensor, Decoder, Noise,
 
 def _parts(whole: Any, frames: Tensor, decoder: Decoder, noise: Noise, shift: int = 0) -> Tensor:
     losses = []
-    for way in range(3):
-        part = whole.divide(STARTS, way)
-        own = frames[:, STARTS[way] : STARTS[way + 1]]
+    for part_index in range(3):
+        part = whole.divide(STARTS, part_index)
+        own = frames[:, STARTS[part_index] : STARTS[part_index + 1]]
         given: Any = own
         if part.wanted(0, noise) is not None:
             # every part must know what every other one wants
-            wanted = [part.wanted(step, noise)[way] for step in range(4)]
-            other = whole.divide(STARTS, (way + 1) % 3)
-            assert all(rows.equal(other.wanted(step, noise)[way]) for step, rows in enumerate(wanted))
+            wanted = [part.wanted(step, noise)[part_index] for step in range(4)]
+            other = whole.divide(STARTS, (part_index + 1) % 3)
+            assert all(rows.equal(other.wanted(step, noise)[part_index]) for step, rows in enumerate(wanted))
             given = [
                 torch.cat([own[step], frames[step][(rows + shift) % VERTICES]]) for step, rows in enumerate(wanted)
             ]

@@ -26,7 +26,7 @@ class Mesh:
 
     Attributes:
         layout: the degrees of the cuts.
-        rank: this rank; (time · layer + stage) · vertex + way.
+        rank: this rank; (run_index · layer + stage_index) · vertex + part_index.
         device: where its tensors live.
         device_mesh: torch's mesh with the axes `time`, `layer`, `vertex`; None for one rank.
         replicas: the group of the ranks that hold the same layers, over which weight gradients are summed.
@@ -43,31 +43,33 @@ class Mesh:
     staged: bool = False
 
     @property
-    def way(self) -> int:
+    def part_index(self) -> int:
         """Which part of the vertices."""
         return self.rank % self.layout.vertex
 
     @property
-    def stage(self) -> int:
+    def stage_index(self) -> int:
         """Which run of layers."""
         return self.rank // self.layout.vertex % self.layout.layer
 
     @property
-    def moment(self) -> int:
+    def run_index(self) -> int:
         """Which run of snapshots."""
         return self.rank // (self.layout.vertex * self.layout.layer)
 
-    def rank_at(self, *, way: int | None = None, stage: int | None = None, moment: int | None = None) -> int:
+    def rank_at(
+        self, *, part_index: int | None = None, stage_index: int | None = None, run_index: int | None = None
+    ) -> int:
         """The rank at this place, or at another on one or more axes."""
-        way = self.way if way is None else way
-        stage = self.stage if stage is None else stage
-        moment = self.moment if moment is None else moment
-        return (moment * self.layout.layer + stage) * self.layout.vertex + way
+        part_index = self.part_index if part_index is None else part_index
+        stage_index = self.stage_index if stage_index is None else stage_index
+        run_index = self.run_index if run_index is None else run_index
+        return (run_index * self.layout.layer + stage_index) * self.layout.vertex + part_index
 
     @property
     def replica_ranks(self) -> list[int]:
         """The ranks that hold the same layers, this one among them, in their order."""
-        return _replica_ranks(self.layout, self.stage)
+        return _replica_ranks(self.layout, self.stage_index)
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
         """The group of this rank's line along an axis; None where the axis is not cut."""
@@ -125,9 +127,9 @@ def connect(
 
 def _replica_ranks(layout: Layout, stage: int) -> list[int]:
     return [
-        (moment * layout.layer + stage) * layout.vertex + way
-        for moment in range(layout.time)
-        for way in range(layout.vertex)
+        (run_index * layout.layer + stage) * layout.vertex + part_index
+        for run_index in range(layout.time)
+        for part_index in range(layout.vertex)
     ]
 
 

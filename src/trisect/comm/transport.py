@@ -171,8 +171,8 @@ class Transport:
         """Rows to and from every way of this stage (or every moment, along `time`), at once.
 
         Args:
-            outgoing: what each way gets (empty for this one).
-            incoming: how many rows come from each way.
+            outgoing: what each part gets (empty for this one).
+            incoming: how many rows come from each part.
         """
         places = [Shape(rows, width, dtype) for rows in incoming]
         return list(self.begin_swap(outgoing, places, kind, key, axis=axis, wire=wire).wait())
@@ -192,8 +192,8 @@ class Transport:
         """As `swap`, but go on at once: neither is to be touched before `Swap.wait`.
 
         Args:
-            outgoing: rows for each way (none for this one).
-            places: [rows, width], where those of each way are to be, contiguous; or a shape alone.
+            outgoing: rows for each part (none for this one).
+            places: [rows, width], where those of each part are to be, contiguous; or a shape alone.
             once: as for `send`.
             stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their place.
         """
@@ -211,8 +211,8 @@ class Transport:
         mesh = self.mesh
         along_time = axis == "time"
         count = mesh.layout.time if along_time else mesh.layout.vertex
-        here = mesh.moment if along_time else mesh.way
-        ranks = [mesh.rank_at(moment=at) if along_time else mesh.rank_at(way=at) for at in range(count)]
+        here = mesh.run_index if along_time else mesh.part_index
+        ranks = [mesh.rank_at(run_index=at) if along_time else mesh.rank_at(part_index=at) for at in range(count)]
         return _shifted(ranks, here)
 
     def _begin(

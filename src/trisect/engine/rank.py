@@ -84,7 +84,7 @@ class RankEngine:
     ) -> None:
         self.facts, self.transport, self.mesh, self.shard = facts, transport, transport.mesh, shard
         self.dtype, self.device = facts.dtype, self.mesh.device
-        stage = self.mesh.stage
+        stage = self.mesh.stage_index
         self.is_last = stage == self.mesh.layout.layer - 1
         self.readers, self._drift = readers, drift
         own = range(facts.bounds[stage], facts.bounds[stage + 1])
@@ -139,14 +139,14 @@ class RankEngine:
             halo=facts.parts > 1,
             scale=history.scale,
         )
-        return Boards(widths, rows, gradients, parts=facts.parts, part=self.mesh.way, timeline=facts.timeline)
+        return Boards(widths, rows, gradients, parts=facts.parts, part=self.mesh.part_index, timeline=facts.timeline)
 
     def units(self, facts: Facts) -> StageUnits:
         """Give the units of the rank's stage under the facts of a pass, made once."""
         units = self._units.get(facts)
         if units is None:
             boards = () if self.boards is None else tuple(self.boards.slots)
-            units = self._units[facts] = units_of(facts, self.mesh.stage, boards)
+            units = self._units[facts] = units_of(facts, self.mesh.stage_index, boards)
         return units
 
     def begin(
@@ -205,7 +205,7 @@ class PassState:
         self._inputs: dict[tuple[int, int], list[Tensor]] = {}
         self._units = rank.units(facts)
         self._stage = replace(rank.stage, facts=facts)
-        self._sides = (Side.BOUNDARY, Side.INTERIOR) if overlaps(facts, self.mesh.stage) else (None,)
+        self._sides = (Side.BOUNDARY, Side.INTERIOR) if overlaps(facts, self.mesh.stage_index) else (None,)
         self.rare = rank._stale and whole
         for recurrence in rank.recurrences.values():
             recurrence.clear(keeps=not self.evaluates)
@@ -213,7 +213,7 @@ class PassState:
             temporal = rank.temporal.get(half)
             if temporal is None:
                 temporal = rank.temporal[half] = TemporalHalf(
-                    step, facts, rank.recurrences[step.layer], self.mesh.way, self.mesh.moment
+                    step, facts, rank.recurrences[step.layer], self.mesh.part_index, self.mesh.run_index
                 )
             temporal.clear(facts)
         if self.boards is not None and not facts.timeline:
@@ -286,7 +286,7 @@ class PassState:
         # a rank without steps in the blocks between goes through one block forward and then, at once, again
         again = action.pass_ is Pass.AGAIN and number < self.facts.blocks - 1
         if block is None or block.number != number or (again and not block.again):
-            steps = self.facts.runs[number][self.mesh.moment]
+            steps = self.facts.runs[number][self.mesh.run_index]
             block = self._block = _Block(number, steps, again)
             self.turn += 1
             self.transport.flush(self.turn - 3)
@@ -299,7 +299,7 @@ class PassState:
 
     def steps_of(self, action: Action) -> range:
         """Give the own steps of an action's block."""
-        return self.facts.runs[action.block or 0][self.mesh.moment]
+        return self.facts.runs[action.block or 0][self.mesh.run_index]
 
     def _cells(self, action: Action) -> list[Cell]:
         """The cells of an action's chunk, made when they are first asked for."""
@@ -369,7 +369,7 @@ class PassState:
         """Give cells what the stage begins with: the data's features, or what the stage before sent."""
         if not block.steps:
             return
-        if self.mesh.stage == 0:
+        if self.mesh.stage_index == 0:
             x = self.rank.shard.features(block.steps)
             for cell in cells:
                 if x.dim() == 2 and self.facts.timeline:
@@ -399,7 +399,7 @@ class PassState:
         return [cell for cell in cells if cell.chunk == key]
 
     def _halves(self, action: Action) -> tuple[int, int]:
-        mine = self.facts.stage_halves(self.mesh.stage)
+        mine = self.facts.stage_halves(self.mesh.stage_index)
         first = mine.start if action.first is None else action.first
         last = mine.stop - 1 if action.last is None else action.last
         return first, last
@@ -426,7 +426,7 @@ class PassState:
                     self.rank.temporal[first].forward(cell, action.chunk, again=again)
             return
         units = self._units.truncated(first, last)
-        ends = last == self.facts.stage_halves(self.mesh.stage).stop - 1
+        ends = last == self.facts.stage_halves(self.mesh.stage_index).stop - 1
         for cell in cells:
             for unit in units:
                 cell.forward(unit, trained=trained)
@@ -470,7 +470,7 @@ class PassState:
                 if self.rank._drift is not None:
                     self.rank._drift.after(boards.history.seen())
                 boards.history.turn()
-            if last == self.facts.stage_halves(self.mesh.stage).stop - 1:
+            if last == self.facts.stage_halves(self.mesh.stage_index).stop - 1:
                 boards.history.release()
         for unit in reversed(units):
             reads = [s.layer for s in unit.steps if s.kind is HalfKind.COMBINE and s.board]
@@ -562,9 +562,9 @@ class PassState:
             cell.values[target] = Value(self._fixed_share(cell))
 
     def _fixed_share(self, cell: Cell) -> Tensor:
-        bounds = equal_shares(self.facts.rows[self.mesh.way], self.facts.layout.time)
+        bounds = equal_shares(self.facts.rows[self.mesh.part_index], self.facts.layout.time)
         rows = self.rank.shard.features(self.facts.steps(cell.block))[
-            bounds[self.mesh.moment] : bounds[self.mesh.moment + 1]
+            bounds[self.mesh.run_index] : bounds[self.mesh.run_index + 1]
         ]
         steps = len(self.facts.steps(cell.block))
         return rows.expand(steps, *rows.shape).flatten(0, 1)
@@ -576,7 +576,7 @@ class PassState:
         refs = self._units.enters if action.back else self._units.leaves
         if not any(cell.count for cell in cells):
             return None
-        stage = self.mesh.stage
+        stage = self.mesh.stage_index
         widths = self.facts.boundary_widths(stage if action.back else stage + 1)
         tensors = []
         for ref, width in zip(refs, widths, strict=True):
@@ -599,7 +599,7 @@ class PassState:
         """Take what the stage before sent, or the gradients of what went to the one after."""
         if message is None:
             return
-        stage = self.mesh.stage
+        stage = self.mesh.stage_index
         if not action.back:
             pieces = torch.split(message, self.facts.boundary_widths(stage), 1)
             tensors = [pieces[0]] if len(pieces) == 1 else [piece.contiguous() for piece in pieces]

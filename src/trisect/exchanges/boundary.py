@@ -32,7 +32,7 @@ class Boundary(Exchange):
     def expect(self, action: Action, port: Any) -> None:
         """Make room for the message of a chunk or block."""
         rows = _rows(port.facts, port.mesh.rank, action)
-        stage = port.mesh.stage
+        stage = port.mesh.stage_index
         if rows:
             width = sum(port.facts.boundary_widths(stage + 1 if action.back else stage))
             port.pending["room", action.message, action.peer] = port.transport.receive(

@@ -28,7 +28,7 @@ class Carry(Exchange):
     def expect(self, action: Action, port: Any) -> None:
         """Make room for a state."""
         layer = port.layer_of(action)
-        rows = _chunk(port.facts, layer, port.mesh.way, action.chunk)
+        rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         count, width = port.facts.layers[layer].state_shape(rows.stop - rows.start)
         port.pending["room", action.message, action.peer] = port.transport.receive(
             count, width, port.dtype, action.peer, port.tag(action), wire="float32"
@@ -45,7 +45,7 @@ class Carry(Exchange):
         """Begin a chunk with the state, or the gradient, that came."""
         layer = port.layer_of(action)
         recurrence = port.recurrences[layer]
-        rows = _chunk(port.facts, layer, port.mesh.way, action.chunk)
+        rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         message = port.pending.pop(("room", action.message, action.peer)).wait()
         state = recurrence.packing.unpack(message, rows.stop - rows.start)
         if action.back:

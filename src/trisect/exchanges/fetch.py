@@ -67,7 +67,7 @@ class _Lists:
     """Which rows cross at each step of a block."""
 
     def __init__(self, port: Any, action: Action) -> None:
-        steps, own, self.own = port.steps_of(action), port.mesh.way, port.facts.rows[port.mesh.way]
+        steps, own, self.own = port.steps_of(action), port.mesh.part_index, port.facts.rows[port.mesh.part_index]
         wanted = [port.readers(step) for step in steps]
         self.counts = [[rows.numel() for rows in step[own]] for step in wanted]
         self.received = [sum(counts[k] for counts in self.counts) for k in range(port.facts.parts)]

@@ -76,7 +76,7 @@ class Halo(Exchange):
                 boards.history.write(boards.slots[layer], part.start, part.stop, rows)
             return
         if boards.steps > 1 or boards.in_place:
-            halo = received[1 - port.mesh.way]
+            halo = received[1 - port.mesh.part_index]
             if action.back:
                 boards.extend_gradients(layer, halo)
             else:

@@ -46,7 +46,7 @@ class RedistributeRows(Exchange):
     def post(self, action: Action, port: Any) -> None:
         """Let own rows, or own columns, go."""
         (message,), _ = port.crossed(action)
-        facts, part, steps = port.facts, port.mesh.way, len(port.steps_of(action))
+        facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         bounds = equal_shares(facts.layers[facts.halves[action.half].layer].message_channels, facts.parts)
         starts = offsets(facts.rows)
         own, width = facts.rows[part], bounds[part + 1] - bounds[part]
@@ -68,7 +68,7 @@ class RedistributeRows(Exchange):
         """Hand the columns of all rows, or the rows with all columns, on."""
         swap, kept = port.pending.pop(action.message)
         received = list(swap.wait())
-        facts, part, steps = port.facts, port.mesh.way, len(port.steps_of(action))
+        facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         received[part] = kept
         if _to_columns(facts, action.half, action.back):
             frames = [

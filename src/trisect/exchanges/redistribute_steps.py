@@ -45,9 +45,9 @@ class RedistributeSteps(Exchange):
     def post(self, action: Action, port: Any) -> None:
         """Let own rows go to the ranks that work on them next."""
         crossed, _ = port.crossed(action)
-        facts, run = port.facts, port.mesh.moment
+        facts, run = port.facts, port.mesh.run_index
         spreads = _spreads(facts, action.half)
-        runs, rows = facts.runs[action.block], facts.rows[port.mesh.way]
+        runs, rows = facts.runs[action.block], facts.rows[port.mesh.part_index]
         by_rows = spreads != action.back
         bounds = equal_shares(rows, len(runs))
         count = len(runs[run]) * rows if by_rows else len(facts.steps(action.block)) * (bounds[run + 1] - bounds[run])
@@ -97,7 +97,7 @@ def _split(facts: Facts, action: Action, whole: Tensor) -> list[Tensor]:
 
 def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Any, action: Action) -> Any:
     """[own steps · rows, width] → [all steps, share, width]."""
-    run, width, first = port.mesh.moment, message.shape[1], runs[0].start
+    run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
     bounds = equal_shares(rows, len(runs))
     frames = message.view(len(runs[run]), rows, width)
     pieces = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(bounds)]
@@ -116,7 +116,7 @@ def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Any, actio
 
 def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Any, action: Action) -> Any:
     """[all steps · share, width] → [own steps, rows, width]."""
-    run, width, first = port.mesh.moment, message.shape[1], runs[0].start
+    run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
     bounds = equal_shares(rows, len(runs))
     sizes = [high - low for low, high in pairwise(bounds)]
     frames = message.view(runs[-1].stop - first, sizes[run], width)

@@ -32,7 +32,7 @@ class Summary(Exchange):
     def post(self, action: Action, port: Any) -> None:
         """Give own candidates to all parts, or each part the gradients of its candidates."""
         (rows,), _ = port.crossed(action)
-        facts, part, steps = port.facts, port.mesh.way, len(port.steps_of(action))
+        facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         layer = facts.halves[action.half].layer
         counts, width = _candidates(facts, layer), facts.layers[layer].in_channels
         if action.back:
@@ -51,7 +51,7 @@ class Summary(Exchange):
         """Hand all candidates on in the order of parts, so that all parts break ties alike; or add up gradients."""
         swap, own = port.pending.pop(action.message)
         received = list(swap.wait())
-        received[port.mesh.way] = own
+        received[port.mesh.part_index] = own
         if action.back:
             port.deliver(action, [torch.stack([piece.reshape(own.shape) for piece in received]).sum(0)])
             return

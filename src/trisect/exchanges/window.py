@@ -34,7 +34,7 @@ class Window(Exchange):
     def expect(self, action: Action, port: Any) -> None:
         """Make room for frames."""
         layer = port.facts.layers[port.layer_of(action)]
-        rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.way]
+        rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.part_index]
         port.pending["room", action.message, action.peer] = port.transport.receive(
             rows, layer.state_widths[0], port.dtype, action.peer, port.tag(action)
         )

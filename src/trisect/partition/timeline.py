@@ -65,7 +65,7 @@ def _fill(work: Sequence[int], parts: int, limit: int) -> list[range]:
     return runs
 
 
-def deal(work: Sequence[int], blocks: int, moments: int, first: int = 0) -> Runs:
+def deal(work: Sequence[int], blocks: int, run_count: int, first: int = 0) -> Runs:
     """runs[block][moment]: steps first, first + 1, … cut into blocks, the steps of each dealt to the ranks along time.
 
     Args:
@@ -73,7 +73,7 @@ def deal(work: Sequence[int], blocks: int, moments: int, first: int = 0) -> Runs
     """
     runs = []
     for block in balanced(work, blocks):
-        inner = balanced(work[block.start : block.stop], moments)
+        inner = balanced(work[block.start : block.stop], run_count)
         shift = first + block.start
         runs.append(tuple(range(shift + run.start, shift + run.stop) for run in inner))
     return tuple(runs)

@@ -145,7 +145,7 @@ class Reads:
     """Which own rows other parts read of the raw events of each step: int32 rows, int16 ways, sorted by step."""
 
     row: Tensor
-    way: Tensor
+    part_index: Tensor
     offsets: Tensor
 
 
@@ -169,7 +169,7 @@ class TimelinePart(Shard):
 
     rows: int
     vertices: Tensor | None
-    way: int
+    part_index: int
     starts: tuple[int, ...]
     order: Tensor
     events: Events
@@ -218,14 +218,16 @@ class TimelinePart(Shard):
             positions = self._halo_positions(step)
             bounds = torch.searchsorted(positions, torch.tensor(self.starts)).tolist()
             start, stop = self._window(self.reads.offsets, step)
-            row, reader = self.reads.row[start:stop].long(), self.reads.way[start:stop]
+            row, reader = self.reads.row[start:stop].long(), self.reads.part_index[start:stop]
             send = []
             for other in range(len(self.starts) - 1):
                 asked = torch.zeros(self.rows, dtype=torch.bool)
                 asked[row[reader == other]] = True
                 send.append((torch.nonzero(asked)[:, 0].to(self.device),))
             receive = tuple(((low, high),) for low, high in pairwise(bounds))
-            share = Share(self.way, self._block(step), positions, receive, tuple(send), (0, self.rows), self.symmetric)
+            share = Share(
+                self.part_index, self._block(step), positions, receive, tuple(send), (0, self.rows), self.symmetric
+            )
             if step in self._blocks:
                 self._shares[step] = share
         return share
@@ -235,7 +237,7 @@ class TimelinePart(Shard):
         if not self._splits:
             outer = torch.zeros(self.rows, dtype=torch.bool)
             outer[self.reads.row.long()] = True
-            low, high = self.starts[self.way], self.starts[self.way + 1]
+            low, high = self.starts[self.part_index], self.starts[self.part_index + 1]
             remote = (self.events.src < low) | (self.events.src >= high)
             outer[self.events.dst[remote].long()] = True
             rows = torch.nonzero(outer)
@@ -247,7 +249,7 @@ class TimelinePart(Shard):
         """Give the user's ids of own and halo rows."""
         ids = self._ids.get(step)
         if ids is None:
-            own = torch.arange(*self.starts[self.way : self.way + 2])
+            own = torch.arange(*self.starts[self.part_index : self.part_index + 2])
             ids = self.order[torch.cat([own, self._halo_positions(step)])].to(self.device)
             if step in self._blocks:
                 self._ids[step] = ids
@@ -264,7 +266,7 @@ class TimelinePart(Shard):
             start, stop = self._window(self.events.offsets, step)
             asked = torch.zeros(self.starts[-1], dtype=torch.bool)
             asked[self.events.src[start:stop].long()] = True
-            asked[self.starts[self.way] : self.starts[self.way + 1]] = False
+            asked[self.starts[self.part_index] : self.starts[self.part_index + 1]] = False
             found = self._halos[step] = torch.nonzero(asked)[:, 0]
         return found
 
@@ -284,7 +286,9 @@ class TimelinePart(Shard):
         start, stop = self._window(self.events.offsets, step)
         halo = self._halo_positions(step)
         column = torch.empty(self.starts[-1], dtype=torch.int32)
-        column[self.starts[self.way] : self.starts[self.way + 1]] = torch.arange(self.rows, dtype=torch.int32)
+        column[self.starts[self.part_index] : self.starts[self.part_index + 1]] = torch.arange(
+            self.rows, dtype=torch.int32
+        )
         column[halo] = torch.arange(self.rows, self.rows + halo.numel(), dtype=torch.int32)
         coefficients = self.smoothing.coefficients(now)
         edges = Edges(
@@ -301,7 +305,7 @@ class TimelinePart(Shard):
             matrix = matrix.with_values(torch.ones(matrix.entries, dtype=values))
         sums: Any = None
         if self.sums is not None:
-            mine = self.sums[step, self.starts[self.way] : self.starts[self.way + 1]]
+            mine = self.sums[step, self.starts[self.part_index] : self.starts[self.part_index + 1]]
             sums = torch.cat([mine, self.sums[step].index_select(0, halo)])
         prepared = normalise_block(matrix, self.normalisation, self.self_loops, sums)
         sent = (stop - start) * (8 if edges.weight is None else 12) + (0 if sums is None else sums.nbytes)

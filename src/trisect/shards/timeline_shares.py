@@ -39,7 +39,7 @@ class TimelineCut:
     Attributes:
         timeline: mapped, in partition order; without features where vertices are cut.
         training: how many steps are trained on.
-        runs: runs[block][moment] of the training steps.
+        runs: runs[block][run_index] of the training steps.
         starts: part w has the positions starts[w] .. starts[w+1]-1.
         features: their number.
         fixed: whether they are the same in all steps.
@@ -168,7 +168,7 @@ def _write_events(timeline: Timeline, partition: Partition, owner: Tensor, folde
         codes = torch.unique((step[read] * partition.parts + reader[read]) * timeline.vertices + source[read].long())
         which = codes // timeline.vertices
         save_array(place / "read-row.npy", (codes % timeline.vertices - first).to(torch.int32))
-        save_array(place / "read-way.npy", (which % partition.parts).to(torch.int16))
+        save_array(place / "read-part.npy", (which % partition.parts).to(torch.int16))
         save_array(place / "read-offsets.npy", _offsets(which // partition.parts, every))
 
 
@@ -264,7 +264,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
 
 def read_timeline_part(
     cut: TimelineCut,
-    way: int,
+    part_index: int,
     form: MatrixForm,
     dtype: torch.dtype,
     budget: int,
@@ -280,22 +280,22 @@ def read_timeline_part(
         device: where they are read.
     """
     if len(cut.starts) == 2 or cut.by_columns:
-        rows = slice(cut.starts[way], cut.starts[way + 1])
+        rows = slice(cut.starts[part_index], cut.starts[part_index + 1])
         return whole_timeline(
             cut.timeline, form, dtype, budget, ledger, aggregated=cut.aggregated, rows=rows, device=device
         )
-    folder = cut.folder / f"part-{way}"
-    first, last = cut.starts[way : way + 2]
+    folder = cut.folder / f"part-{part_index}"
+    first, last = cut.starts[part_index : part_index + 2]
     order = torch.arange(cut.starts[-1]) if cut.timeline.order is None else cut.timeline.order
     arrays = {path.stem: load_array(path) for path in folder.glob("*.npy")}
     return TimelinePart(
         rows=last - first,
         vertices=order[first:last].to(device),
-        way=way,
+        part_index=part_index,
         starts=cut.starts,
         order=order,
         events=Events(arrays["src"], arrays["dst"], arrays.get("weight"), arrays["offsets"]),
-        reads=Reads(arrays["read-row"], arrays["read-way"], arrays["read-offsets"]),
+        reads=Reads(arrays["read-row"], arrays["read-part"], arrays["read-offsets"]),
         smoothing=cut.timeline.smoothing,
         normalisation=form.normalisation,
         self_loops=form.self_loops,

@@ -85,9 +85,9 @@ class BoundTask(ABC):
         """The same task, constants and all, for a part of the rows (positions, int64) alone."""
         raise LayoutError(f"{type(self).__name__} reads pairs of vertices and cannot be cut by vertex or chunk yet.")
 
-    def divide(self, starts: Sequence[int], way: int) -> BoundTask:
+    def divide(self, starts: Sequence[int], part_index: int) -> BoundTask:
         """The same task, constants and all, for the loss of one of several parts of the rows, which are intervals."""
-        return self.restrict(torch.arange(starts[way], starts[way + 1]))
+        return self.restrict(torch.arange(starts[part_index], starts[part_index + 1]))
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
         """Of a divided task: for each part the rows (positions among all vertices, ascending) of other parts whose

@@ -21,7 +21,7 @@ class Division:
     """
 
     starts: tuple[int, ...]
-    way: int
+    part_index: int
 
     @property
     def parts(self) -> int:
@@ -34,7 +34,7 @@ class Division:
 
     def mine(self, src: Tensor) -> Tensor:
         """Which of the pairs this part scores: bool [pairs]."""
-        return (src >= self.starts[self.way]) & (src < self.starts[self.way + 1])
+        return (src >= self.starts[self.part_index]) & (src < self.starts[self.part_index + 1])
 
     def remote(self, src: Tensor, dst: Tensor) -> list[Tensor]:
         """For each part the rows of others, ascending, that the pairs which it scores read."""
@@ -47,6 +47,6 @@ class Division:
 
     def local(self, src: Tensor, dst: Tensor, remote: Tensor) -> tuple[Tensor, Tensor]:
         """The pairs of this part as rows of its own outputs with the remote rows appended."""
-        first, last = self.starts[self.way], self.starts[self.way + 1]
+        first, last = self.starts[self.part_index], self.starts[self.part_index + 1]
         here = (dst >= first) & (dst < last)
         return src - first, torch.where(here, dst - first, last - first + torch.searchsorted(remote, dst))

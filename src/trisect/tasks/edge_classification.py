@@ -103,10 +103,10 @@ class BoundEdgeClassification(BoundTask):
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.cross_entropy(logits, labels, self.weights)
 
-    def divide(self, starts: Sequence[int], way: int) -> BoundEdgeClassification:
+    def divide(self, starts: Sequence[int], part_index: int) -> BoundEdgeClassification:
         """The events whose source lies in the part."""
         part = copy(self)
-        part._division = Division(tuple(starts), way)
+        part._division = Division(tuple(starts), part_index)
         return part
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
@@ -126,7 +126,7 @@ class BoundEdgeClassification(BoundTask):
                 src, dst, labels = self._events(first_step + position)
                 if self._division is not None:
                     mine = self._division.mine(src)
-                    remote = self._division.remote(src, dst)[self._division.way]
+                    remote = self._division.remote(src, dst)[self._division.part_index]
                     labels = labels[mine]
                     src, dst = self._division.local(src[mine], dst[mine], remote)
                 total = total + self._loss_sum(score(frame, src, dst), labels)

@@ -148,10 +148,10 @@ class BoundLinkPrediction(BoundTask):
             + self.task.negative_weight * functional.softplus(negative).sum()
         )
 
-    def divide(self, starts: Sequence[int], way: int) -> BoundLinkPrediction:
+    def divide(self, starts: Sequence[int], part_index: int) -> BoundLinkPrediction:
         """The pairs whose source lies in the part."""
         part = copy(self)
-        part._division, part._drawn = Division(tuple(starts), way), {}
+        part._division, part._drawn = Division(tuple(starts), part_index), {}
         return part
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
@@ -175,7 +175,7 @@ class BoundLinkPrediction(BoundTask):
             more = self._remembered(step)
             if self._division is not None:
                 mine = self._division.mine(src)
-                remote = self._division.remote(src, dst)[self._division.way]
+                remote = self._division.remote(src, dst)[self._division.part_index]
                 exists, src, dst = int(mine[:exists].sum()), src[mine], dst[mine]
                 if more:
                     more = {**more, "codes": src * self.timeline.vertices + dst}

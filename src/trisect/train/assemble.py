@@ -176,21 +176,21 @@ def facts_for(
 def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
     """The shard of a rank; the features of the halo cross once, as they are, and are not kept."""
     device = mesh.device
-    share = read_share(cut, mesh.way)
-    own, halo = cut.order[cut.rows(mesh.way)], cut.order[share.halo]
+    share = read_share(cut, mesh.part_index)
+    own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[share.halo]
     share = share.to(device)
     whole: Callable[[], Adjacency] = partial(read_whole, cut)
     if device.type != "cpu":  # where it is mapped
         whole = cache(lambda: read_whole(cut).to(device))
     shard = GraphShard(
         share,
-        lambda: read_features(cut, mesh.way, dtype).to(device),
+        lambda: read_features(cut, mesh.part_index, dtype).to(device),
         own.to(device),
         halo.to(device),
         whole,
     )
     if aggregated and cut.by_columns:
-        shard.keep(read_aggregated(cut, mesh.way, dtype).to(device))
+        shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))
     elif aggregated:
         shard.keep_aggregated(partial(_with_halo, share, mesh) if mesh.layout.vertex > 1 else None)
     return shard

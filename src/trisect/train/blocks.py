@@ -30,16 +30,16 @@ def carry_bytes(layers: Sequence[AnyLayer], rows: int, itemsize: int) -> int:
     return 2 * sum(layer.out_channels for layer in layers) * rows * itemsize
 
 
-def choose_blocks(steps: int, moments: int, step: int, carry: int, budget: int) -> int:
+def choose_blocks(steps: int, run_count: int, step: int, carry: int, budget: int) -> int:
     """The fewest blocks with which a rank stays within `budget` bytes; where none do, those that take the least.
 
     Args:
-        steps: all training steps; `moments`: ranks along time, which share each block.
+        steps: all training steps; `run_count`: ranks along time, which share each block.
         step, carry: bytes of a step of one rank, and of its state between two blocks.
     """
     needs = []
-    for blocks in range(1, max(1, steps // moments) + 1):
-        need = -(-steps // (blocks * moments)) * step + blocks * carry
+    for blocks in range(1, max(1, steps // run_count) + 1):
+        need = -(-steps // (blocks * run_count)) * step + blocks * carry
         if need <= budget:
             return blocks
         needs.append(need)

@@ -71,15 +71,15 @@ class Program:
     ) -> None:
         self.model, self.mesh, self.facts, self.shard = model, mesh, facts, shard
         self.decodes = decoder is not None
-        self.decoder = decoder if mesh.stage == mesh.layout.layer - 1 else None
+        self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
         self._whole_task = task
-        self._first_row = starts[mesh.way]
-        own = (starts[mesh.way], starts[mesh.way + 1])
+        self._first_row = starts[mesh.part_index]
+        own = (starts[mesh.part_index], starts[mesh.part_index + 1])
         self._starts = tuple(starts)
         cut = facts.parts > 1
-        self._loss_task = task.divide(starts, mesh.way) if cut else task
+        self._loss_task = task.divide(starts, mesh.part_index) if cut else task
         # outputs of a task on pairs are measured with the rows of all parts
         self.task = task if task.whole or not cut else self._loss_task
         self._row_tasks: dict[tuple[int, int], BoundTask] = {(0, own[1] - own[0]): self._loss_task}
@@ -100,7 +100,7 @@ class Program:
         self._schedule(facts, Pass.TRAIN)
 
     def _make_engine(self) -> RankEngine:
-        stage, facts = self.mesh.stage, self.facts
+        stage, facts = self.mesh.stage_index, self.facts
         layers: dict[int, AnyLayer] = {
             number: self.model.stack[number] for number in range(facts.bounds[stage], facts.bounds[stage + 1])
         }
@@ -259,7 +259,7 @@ class Program:
 
     def _all_rows(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
         """[steps, own rows, channels] → every `parts`-th step with the rows of all parts, [1, rows, channels]."""
-        parts, mine, channels = self.facts.parts, self.mesh.way, frames.shape[2]
+        parts, mine, channels = self.facts.parts, self.mesh.part_index, frames.shape[2]
         own, rows = frames[mine::parts], [b - a for a, b in pairwise(self._starts)]
         counts = [0 if part == mine else len(own) * rows[part] for part in range(parts)]
         outgoing = [frames[part::parts].reshape(-1, channels) for part in range(parts)]

@@ -110,8 +110,8 @@ def rank_setup(
     outline = outline_of(maker, cut.features, bound.channels)
     require_data(outline, labels)
     bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)
-    own = range(bounds[mesh.stage], bounds[mesh.stage + 1])
-    last = mesh.stage == mesh.layout.layer - 1
+    own = range(bounds[mesh.stage_index], bounds[mesh.stage_index + 1])
+    last = mesh.stage_index == mesh.layout.layer - 1
     model = stage_of(maker, cut.features, bound.channels, own, last=last)
     decoder = make_decoder(bound, model, options)
     model.to(options.dtype)
@@ -127,7 +127,7 @@ def rank_setup(
     shard: Shard
     if isinstance(cut, TimelineCut):
         budget = free_bytes(mesh.device) // 4 // local_ranks
-        shard = read_timeline_part(cut, mesh.way, model, options.dtype, budget, ledger, mesh.device)
+        shard = read_timeline_part(cut, mesh.part_index, model, options.dtype, budget, ledger, mesh.device)
         facts = make(
             runs=cut.runs,
             rows=sizes_of(cut.starts),
@@ -149,7 +149,7 @@ def rank_setup(
             symmetric=cut.symmetric,
             stale=mesh.layout.recipe is not None,
         )
-        shard = graph_shard(cut, mesh, options.dtype, aggregated=aggregated and mesh.stage == 0)
+        shard = graph_shard(cut, mesh, options.dtype, aggregated=aggregated and mesh.stage_index == 0)
         order = cut.order
     program = Program(
         model,
@@ -173,7 +173,7 @@ def rank_setup(
 class RankRecorder(RunRecorder):
     """Rank 0 writes metrics and the manifest; every rank its events and its shard of a checkpoint.
 
-    Parameters are the same on all ways and moments of a stage: the first of both writes them.
+    Parameters are the same on all parts and runs of a stage: the first of both writes them.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class RankRecorder(RunRecorder):
         checkpoints = self._run.checkpoints
         draft = str(checkpoints.draft(epoch)) if self._mesh.rank == 0 else None
         draft = self._gather(draft)[0]
-        writes = self._mesh.way == 0 and self._mesh.moment == 0
+        writes = self._mesh.part_index == 0 and self._mesh.run_index == 0
         own = {k: v for k, v in tensors.items() if writes or k.startswith("program.")}
         written = self._gather(write_shard(Path(str(draft)), self._mesh.rank, own).plain())
         if self._mesh.rank == 0:

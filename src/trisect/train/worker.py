@@ -109,7 +109,7 @@ class _Rank:
         result = self._run(setup, EpochsOnly(self.listener.epoch))
         own = {name: value.detach().cpu() for name, value in result.modules.state_dict().items()}
         parameters: dict[str, Tensor] = {}
-        for part in self.gather(own if self.mesh.way == 0 and self.mesh.moment == 0 else {}):
+        for part in self.gather(own if self.mesh.part_index == 0 and self.mesh.run_index == 0 else {}):
             parameters.update(part)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
         return Outcome(self._summary(setup, result), {name: getattr(result, name) for name in kept}, parameters)
@@ -160,7 +160,7 @@ class _Rank:
 
     def _summary(self, setup: Setup, result: Result, seconds: list[float] | None = None) -> dict[str, Any]:
         # parts and runs of a stage hold the same parameters
-        first = self.mesh.way == 0 and self.mesh.moment == 0
+        first = self.mesh.part_index == 0 and self.mesh.run_index == 0
         counts = self.gather(setup.parameters if first else 0)
         return summarise(result, setup.layout, parameters=sum(counts), partition=self.cut.quality, seconds=seconds)
 
