@@ -115,19 +115,25 @@ class Cell:
             packed.forget()
 
     def _forward(self, unit: Unit, trained: bool) -> None:
-        local: dict[Ref, Tensor] = {}
-        for ref in unit.reads:
-            value = self.values[ref]
-            rows = value.require(ref)
-            keep = trained and value.trained
-            local[ref] = read_rows(self.stage.token, rows, value.reading) if keep else rows
-        for step in unit.steps:
+        local = {ref: self._read(ref, trained) for ref in unit.reads}
+        for step, last_reads in zip(unit.steps, unit.last_reads, strict=False):
             self._run(step, unit, local, trained)
+            for ref in last_reads:
+                if ref in unit.frees:
+                    self.values[ref].rows = None
+                if ref not in unit.writes:
+                    local.pop(ref, None)
         for ref in unit.writes:
             rows, value = local[ref], self.values.setdefault(ref, Value(None))
             # where nothing is kept for backward, the unit is run again, and its readers want a gradient all the same
             value.rows, value.root = rows.detach(), root_of(rows) if trained else None
             value.trained = rows.requires_grad if trained else not self.evaluates
+
+    def _read(self, ref: Ref, trained: bool) -> Tensor:
+        """Give the rows of a value that another unit, or an exchange, made."""
+        value = self.values[ref]
+        rows = value.require(ref)
+        return read_rows(self.stage.token, rows, value.reading) if trained and value.trained else rows
 
     def _run(self, step: Step, unit: Unit, local: dict[Ref, Tensor], trained: bool) -> None:
         kind = step.kind
@@ -367,32 +373,35 @@ class Cell:
 
     def _roots_of(self, unit: Unit) -> list[tuple[GradientEdge, Tensor]]:
         """Where backward through a unit begins, each with its gradient; states come in addition."""
-        roots = []
-        for ref in unit.writes:
-            value = self.values[ref]
-            if value.root is not None and value.reading.gradient is not None:
-                roots.append((value.root, value.reading.gradient))
         last = unit.steps[-1]
+        roots = []
         if last.kind is HalfKind.PREPARE and last.board and self.stage.boards is not None:
-            self._message_root(unit, last, roots)
+            roots += self._message_root(unit, last)
         elif last.kind is HalfKind.OUTPUT and unit.index in self._roots:
             root = self._roots.pop(unit.index)
             if root is not None:
                 roots.append((root, torch.ones((), dtype=self._loss_dtype, device=self.stage.device)))
+        for ref in unit.writes:
+            value = self.values[ref]
+            if value.root is not None and value.reading.gradient is not None:
+                roots.append((value.root, value.reading.gradient))
         return roots
 
-    def _message_root(self, unit: Unit, step: Step, roots: list[tuple[GradientEdge, Tensor]]) -> None:
-        """From the gradient of the message rows on the board to where backward through `prepare` begins."""
+    def _message_root(self, unit: Unit, step: Step) -> list[tuple[GradientEdge, Tensor]]:
+        """Where backward through `prepare` begins, with the gradient of the message rows on the board.
+
+        A message that is the rows themselves has no beginning of its own: its gradient is one more of the rows'.
+        """
         boards = require(self.stage.boards, "the board of messages")
         root = self._roots.pop(unit.index, None)
         value = self.values[step.x]
         if root is None and not value.trained:
-            return
+            return []
         total = boards.gradient_of(step.layer, self.rows)
-        if root is None:
-            value.reading.add(total)
-        else:
-            roots.append((root, total))
+        if root is not None:
+            return [(root, total)]
+        value.reading.add(total)
+        return []
 
     # What layers are told
 

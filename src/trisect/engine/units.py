@@ -1,7 +1,7 @@
 """The halves of a stage as units of autograd: what each reads that another made, and what others read of it.
 
-A unit ends where a gradient has to be handed on by hand: where rows cross ranks, where rows of a chunk are read by
-other chunks, and before a prepare whose result other cells read.
+A unit ends where a gradient has to be handed on by hand: where rows cross ranks, and behind a prepare, whose result
+other cells read.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Unit:
     Attributes:
         reads: values that it reads and another unit (or an exchange) made; `writes`: those that others read of it.
         frees: values that nobody reads after it in forward.
+        last_reads: for each step, the values that it is the last of the unit to read.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Unit:
     reads: tuple[Ref, ...] = ()
     writes: tuple[Ref, ...] = ()
     frees: tuple[Ref, ...] = ()
+    last_reads: tuple[frozenset[Ref], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,11 +200,12 @@ class _Scan:
         layer = self.facts.layers[number]
         if layer.across == "none" and number not in self.boards:
             return  # the combine does both
-        self.close()
         board = number in self.boards
         self.message = None if board else ("message", k)
-        step = Step(k, HalfKind.PREPARE, number, self.x, ("message", k), board=board, weights=self._weights_of(number))
-        self.groups.append([step])
+        self._add(
+            Step(k, HalfKind.PREPARE, number, self.x, ("message", k), board=board, weights=self._weights_of(number))
+        )
+        self.close()
 
     def _combine(self, k: int, number: int, aggregated: bool) -> None:
         layer = self.facts.layers[number]
@@ -306,9 +309,17 @@ def _with_values(
                 tuple(sorted(outside)),
                 tuple(ref for ref in (step.out for step in group) if ref in elsewhere),
                 tuple(sorted(outside - elsewhere - kept)),
+                _last_reads(group),
             )
         )
     return units
+
+
+def _last_reads(steps: Sequence[Step]) -> tuple[frozenset[Ref], ...]:
+    """Give for each step what it reads or makes and no later one reads."""
+    touched = [{*_read_by(step), step.out} for step in steps]
+    later = [set().union(*(_read_by(step) for step in steps[index + 1 :])) for index in range(len(steps))]
+    return tuple(frozenset(mine - others) for mine, others in zip(touched, later, strict=True))
 
 
 def _kept_for_later(
