@@ -135,7 +135,6 @@ class Boards:
             return None
         return same_rows(self.buffer(layer), 0, self.steps * self.rows)
 
-    @torch.no_grad()
     def write(self, layer: int, rows: slice, message: Tensor) -> None:
         """Put the rows of a piece, [steps · rows, width], on the board."""
         if not self._timeline:

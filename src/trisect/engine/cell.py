@@ -98,21 +98,22 @@ class Cell:
 
     # Forward
 
-    def forward(self, unit: Unit, *, trained: bool) -> None:
-        """Run a unit; `trained`: backward will follow."""
+    def forward(self, units: Sequence[Unit], *, trained: bool) -> None:
+        """Run units one after the other; `trained`: backward will follow."""
         packed = self.stage.packed
         hooks = packed.hooks(self.count) if packed is not None and trained else nullcontext()
         with torch.set_grad_enabled(trained), hooks:
-            if self.steps:
-                self._forward(unit, trained)
-            else:
-                for step in unit.steps:
-                    self._evolve_alone(step, unit)
-        for ref in unit.frees:
-            if ref in self.values:
-                self.values[ref].rows = None
-        if packed is not None:
-            packed.forget()
+            for unit in units:
+                if self.steps:
+                    self._forward(unit, trained)
+                else:
+                    for step in unit.steps:
+                        self._evolve_alone(step, unit)
+                for ref in unit.frees:
+                    if ref in self.values:
+                        self.values[ref].rows = None
+                if packed is not None:
+                    packed.forget()
 
     def _forward(self, unit: Unit, trained: bool) -> None:
         local = {ref: self._read(ref, trained) for ref in unit.reads}

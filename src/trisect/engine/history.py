@@ -47,6 +47,8 @@ class HistoryRows:
         self._blend = 0.0
         self._keeps = self._passing = False
         self._held: set[int] = set()
+        # of what readers see; None where that has changed
+        self._storages: set[int] | None = None
 
     def begin(self, *, whole: bool, aside: bool, keep: float | None) -> None:
         """Begin a pass: over all rows at once (`whole`), or chunk by chunk.
@@ -56,6 +58,7 @@ class HistoryRows:
             keep: the rows become history, in which what it was before has this weight; None: they do not.
         """
         self._held.clear()
+        self._storages = None
         self._passing = aside or not self.stale
         self._keeps = not self._passing and keep is not None
         self._blend = 0.0
@@ -79,6 +82,7 @@ class HistoryRows:
         found = self._now[slot]
         if found is None:
             found = self._now[slot] = self._empty(slot)
+            self._storages = None
             if self._passing:
                 for done in range(slot - 1):
                     self._now[done] = None
@@ -91,6 +95,7 @@ class HistoryRows:
         none: list[Tensor | None] = [None] * len(self._widths)
         self._now, self._other = list(none), list(none)
         self._held.clear()
+        self._storages = None
 
     def release(self) -> None:
         """All have read what they wanted, where nothing is history."""
@@ -102,7 +107,6 @@ class HistoryRows:
         """Whether rows are to be brought by `write`, since what they replace still counts."""
         return self._blend > 0.0
 
-    @torch.no_grad()
     def write(self, slot: int, low: int, high: int, rows: Tensor) -> None:
         """Fresh rows take the place of history."""
         place = self.rows(slot)[low:high]
@@ -128,8 +132,10 @@ class HistoryRows:
 
     def hold(self, tensor: Tensor) -> bool:
         """Whether a tensor is part of what readers see; then backward finds it as it is."""
+        if self._storages is None:
+            self._storages = {rows.untyped_storage().data_ptr() for rows in self._now if rows is not None}
         storage = tensor.untyped_storage().data_ptr()
-        if any(rows is not None and rows.untyped_storage().data_ptr() == storage for rows in self._now):
+        if storage in self._storages:
             self._held.add(storage)
             return True
         return False

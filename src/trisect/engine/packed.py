@@ -10,6 +10,8 @@ from torch import Tensor
 from trisect.engine.history import HistoryRows
 from trisect.ops.packing import Packed, Slabs, pack
 
+SMALLEST = 1 << 18  # bytes of a tensor; packing a smaller one takes longer than computing it
+
 
 class PackedActivations:
     """Hooks of autograd for the tensors that a stage saves.
@@ -41,6 +43,10 @@ class PackedActivations:
 
     def _pack(self, x: Tensor) -> Tensor | Packed:
         if x.dim() != 2 or x.shape[0] != self._rows or not x.is_floating_point():
+            return x
+        if x.numel() * x.element_size() < SMALLEST:
+            if self._history is not None:
+                self._history.hold(x)
             return x
         last = self._packed
         # the tensor is held, so that the same address is the same tensor

@@ -68,7 +68,6 @@ class Pulled(Collector):
         first = block.self_start
         return None if first in self._given else self._place()[first : first + block.rows]
 
-    @torch.no_grad()
     def add(
         self,
         gradient: Tensor,
@@ -108,7 +107,6 @@ class Pulled(Collector):
         """A gradient of all rows that autograd found."""
         self._rest = gradient if self._rest is None else self._rest + gradient
 
-    @torch.no_grad()
     def of_rows(self, rows: slice, scale: float = 1.0, own: Sequence[slice] = (), out: Tensor | None = None) -> Tensor:
         """Give the gradient of some own rows, [rows, features]; what was given by others than the columns `own`, those
         of the rows' chunk, is multiplied by `scale`. It is written to `out` where that is given.

@@ -428,8 +428,7 @@ class PassState:
         units = self._units.truncated(first, last)
         ends = last == self.facts.stage_halves(self.mesh.stage_index).stop - 1
         for cell in cells:
-            for unit in units:
-                cell.forward(unit, trained=trained)
+            cell.forward(units, trained=trained)
             if ends and cell.losses:
                 self.losses += cell.losses if trained else []
                 cell.losses = []

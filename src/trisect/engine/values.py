@@ -36,7 +36,6 @@ class Reading:
     own: Tensor | None = None
     _summed: bool = False
 
-    @torch.no_grad()
     def add(self, gradient: Tensor | None) -> None:
         """Add what another reader gives."""
         if gradient is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -61,8 +62,12 @@ class GCN2Layer(Convolution):
 
     def _mixed(self, x: Tensor) -> Tensor:
         """(1-θ)·I + θ·W: one product then does for both, and there is no second pass over the rows."""
-        identity = torch.eye(self.out_channels, dtype=x.dtype, device=x.device)
-        return torch.lerp(identity, self.weight.to(x.dtype), self.theta)
+        return torch.lerp(_identity(self.out_channels, x.dtype, x.device), self.weight.to(x.dtype), self.theta)
 
     def __repr__(self) -> str:
         return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"
+
+
+@lru_cache(maxsize=8)
+def _identity(channels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.eye(channels, dtype=dtype, device=device)

@@ -70,7 +70,6 @@ class Collector:
             self._total = empty(self._shape, self._dtype, self._device) if memory is None else memory()
         return self._total
 
-    @torch.no_grad()
     def add(
         self,
         gradient: Tensor,
