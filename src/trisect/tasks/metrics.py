@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The share of rows whose largest score is at their label. scores [rows, classes], labels int64 [rows]."""
-    return _share(int((scores.argmax(1) == labels).sum()), labels.numel())
+    """The fraction of rows whose largest score is at their label. scores [rows, classes], labels int64 [rows]."""
+    return _ratio(int((scores.argmax(1) == labels).sum()), labels.numel())
 
 
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -20,8 +20,8 @@ def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def accuracy_of(counts: Tensor) -> float:
-    """Accuracy from a confusion matrix."""
-    return _share(int(counts.diagonal().sum()), int(counts.sum()))
+    """This reads the accuracy from a confusion matrix."""
+    return _ratio(int(counts.diagonal().sum()), int(counts.sum()))
 
 
 def f1_per_class(counts: Tensor) -> Tensor:
@@ -76,22 +76,22 @@ def average_precision(scores: Tensor, labels: Tensor) -> float:
 
 
 def reciprocal_ranks(scores: Tensor, rows: Tensor) -> Tensor:
-    """1 / rank of each pair among the pairs of its row, best score first: float64 [pairs]. Ties share their mean rank,
-    so that the order of the pairs does not matter.
+    """1 / rank of each pair among the pairs of its row, best score first: float64 [pairs]. Ties
+    have their mean rank, so that the order of the pairs does not matter.
     """
     if scores.numel() == 0:
         return scores.double()
     order = torch.argsort(scores, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     row, score = rows[order], scores[order]
-    place = torch.arange(row.numel(), device=row.device)
+    position = torch.arange(row.numel(), device=row.device)
     new_row = torch.ones_like(row, dtype=torch.bool)
     new_row[1:] = row[1:] != row[:-1]
     new_tie = new_row.clone()
     new_tie[1:] |= score[1:] != score[:-1]
-    row_start = torch.cummax(torch.where(new_row, place, 0), 0).values
+    row_start = torch.cummax(torch.where(new_row, position, 0), 0).values
     tie = torch.cumsum(new_tie, 0) - 1
-    tie_start = place[new_tie]
+    tie_start = position[new_tie]
     tie_size = torch.diff(tie_start, append=tie_start.new_tensor([row.numel()]))
     rank = (tie_start[tie] - row_start).double() + (tie_size[tie].double() + 1) / 2
     return torch.empty_like(rank).scatter_(0, order, 1 / rank)
@@ -126,5 +126,5 @@ def pair_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
     return float((1 / (1 + among_all - among_positives)).mean())
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
+def _ratio(count: int, total: int) -> float:
+    return count / total if total else float("nan")
