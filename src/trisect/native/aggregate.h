@@ -13,7 +13,7 @@
  *
  * x, add and out have the storage type (bf16 as uint16_t); values, scales and bias the accumulator's (float32 for bf16).
  * Strides are in elements, between rows; elements of a row are adjacent. add may be out itself; x may not.
- * Where `beyond` is given, it holds the rows of x from `split` on, at the same stride, and x has memory for all columns.
+ * Where `last_rows` is given, it holds the rows of x from `split` on, at the same stride, and x has memory for all columns.
  * Each row is summed in the order of its entries by one thread, so that the result does not depend on `threads`.
  */
 #ifndef TRISECT_AGGREGATE_H
@@ -41,7 +41,7 @@ struct sum_arguments {
     uint32_t threshold;
     int32_t post, threads;
     const int64_t *targets;
-    const void *beyond;
+    const void *last_rows;
     int64_t split;
 };
 
