@@ -1,4 +1,4 @@
-"""Tasks by name: what is learnt, and how it is judged. Knows no ranks."""
+"""Tasks by name: what is learnt, and how it is judged. Tasks know no ranks."""
 
 from trisect.tasks.base import SPLITS, BoundTask, Split, Statistics, Task, TaskContext
 from trisect.tasks.edge_classification import EdgeClassification

@@ -95,7 +95,7 @@ def _curves(positives: Tensor, equal: Tensor, below: Tensor) -> dict[str, float]
 
 
 def _reciprocal(ranks: Tensor, scores: Tensor, rows: Tensor, mrr: Literal["rows", "pairs"]) -> float:
-    """The mean over rows, or over pairs whose rivals exclude the other existing pairs of the row."""
+    """Give the mean over rows, or over pairs whose rivals exclude the other existing pairs of the row."""
     if mrr == "rows":
         _, slot = torch.unique(rows, return_inverse=True)
         return float((torch.bincount(slot, weights=1 / ranks) / torch.bincount(slot)).mean())

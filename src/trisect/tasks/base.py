@@ -108,11 +108,11 @@ class BoundTask(ABC):
 
     @abstractmethod
     def steps(self, split: Split) -> range:
-        """The steps whose outputs a split reads."""
+        """Give the steps whose outputs a split reads."""
 
     @abstractmethod
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
-        """The training loss of these outputs: a sum divided by the run's constant.
+        """Give the training loss of these outputs: a sum divided by the run's constant.
 
         Args:
             frames: [steps, rows, channels], the outputs of steps first_step, first_step + 1, …; of a divided task that

@@ -33,7 +33,7 @@ class Division:
         return torch.searchsorted(torch.tensor(self.starts[1:], device=rows.device), rows, right=True)
 
     def mine(self, src: Tensor) -> Tensor:
-        """Which of the pairs this part scores: bool [pairs]."""
+        """Tell which of the pairs this part scores: bool [pairs]."""
         return (src >= self.starts[self.part_index]) & (src < self.starts[self.part_index + 1])
 
     def remote(self, src: Tensor, dst: Tensor) -> list[Tensor]:
@@ -46,7 +46,7 @@ class Division:
         return list(torch.split(codes % max(total, 1), sizes.tolist()))
 
     def local(self, src: Tensor, dst: Tensor, remote: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs of this part as rows of its own outputs with the remote rows appended."""
+        """Give the pairs of this part as rows of its own outputs with the remote rows appended."""
         first, last = self.starts[self.part_index], self.starts[self.part_index + 1]
         here = (dst >= first) & (dst < last)
         return src - first, torch.where(here, dst - first, last - first + torch.searchsorted(remote, dst))

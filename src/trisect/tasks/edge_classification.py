@@ -78,7 +78,7 @@ class BoundEdgeClassification(BoundTask):
         self.weights = weights.to(timeline.device)
 
     def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The labelled events that step's embeddings classify: src, dst, labels."""
+        """Give the labelled events that step's embeddings classify: src, dst, labels."""
         at = step + self.task.horizon
         src, dst = self.timeline.events(at)
         labels = self.timeline.event_labels(at)
@@ -132,7 +132,7 @@ class BoundEdgeClassification(BoundTask):
         return total / self._constant
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """A confusion matrix and the loss; with two classes the scores as well."""
+        """Give a confusion matrix and the loss; with two classes the scores as well."""
         score = cast(PairDecoder, decoder)
         statistics = Statistics()
         for position, frame in enumerate(frames):

@@ -185,7 +185,7 @@ class BoundLinkPrediction(BoundTask):
         return total / (self._filled if self.task.average == "steps" else self._constant)
 
     def _ends(self, noise: Noise, step: int) -> tuple[Tensor, Tensor]:
-        """The pairs of a training step, those that exist first and then the sampled ones."""
+        """Give the pairs of a training step, those that exist first and then the sampled ones."""
         pairs = self._pairs[step]
         if self._division is None:
             src, dst = self._sample(noise.at(step=step).key("negatives"), step)
@@ -206,7 +206,7 @@ class BoundLinkPrediction(BoundTask):
         return sample(key, len(pairs) * each, among, pairs)
 
     def _judge(self, score: PairDecoder, frame: Tensor, step: int) -> dict[str, float]:
-        """The measures of a step, its loss as a sum, and over how many pairs."""
+        """Give the measures of a step, its loss as a sum, and over how many pairs."""
         task, pairs = self.task, self._pairs[step]
         if task.eval_negatives == "all":
             weights = (task.positive_weight, task.negative_weight)
@@ -225,7 +225,7 @@ class BoundLinkPrediction(BoundTask):
         }
 
     def _scored(self, score: PairDecoder, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs that exist and the sampled ones of a step: scores, labels, sources."""
+        """Give the pairs that exist and the sampled ones of a step: scores, labels, sources."""
         pairs = self._pairs[step]
         if step not in self._negatives:
             key = Noise(self.context.seed, epoch=0, step=step).key("evaluation negatives")
@@ -275,7 +275,7 @@ class BoundLinkPrediction(BoundTask):
 
 
 def first_seen(timeline: Timeline) -> Tensor:
-    """The first step at which each row has an event; int64 [vertices], `steps` where it never has."""
+    """Give the first step at which each row has an event; int64 [vertices], `steps` where it never has."""
     first_step = torch.full((timeline.vertices,), timeline.steps, dtype=torch.int64, device=timeline.device)
     for step in range(timeline.steps - 1, -1, -1):
         for ends in timeline.events(step):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The fraction of rows whose largest score is at their label. scores [rows, classes], labels int64 [rows]."""
+    """Give the fraction of rows whose largest score is at their label. scores [rows, classes], labels int64 [rows]."""
     return _ratio(int((scores.argmax(1) == labels).sum()), labels.numel())
 
 
@@ -52,7 +52,7 @@ def _curve(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
-    """The chance that a positive scores above a negative, ties one half; NaN without both classes. labels: 0 or 1."""
+    """Give the chance that a positive (label 1) scores above a negative (0), ties one half; NaN without both."""
     positives = int(labels.sum())
     negatives = labels.numel() - positives
     if positives == 0 or negatives == 0:
@@ -66,7 +66,7 @@ def roc_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
-    """The sum over thresholds of precision times the gain in recall; NaN without a positive."""
+    """Give the sum over thresholds of precision times the gain in recall; NaN without a positive."""
     positives = int(labels.sum())
     if positives == 0:
         return float("nan")
@@ -114,7 +114,7 @@ def mean_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
 
 
 def pair_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
-    """The mean over positive pairs of 1 / (1 + negatives of the same row that score higher, ties one half); other
+    """Give the mean over positive pairs of 1 / (1 + negatives of the same row that score higher, ties one half); other
     positives of the row do not count as rivals. NaN without a positive.
     """
     positive = labels > 0

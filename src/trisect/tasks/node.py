@@ -40,7 +40,7 @@ class NodeTargets:
     _rows: dict[Split, Tensor] = field(default_factory=dict, repr=False)
 
     def rows(self, split: Split, step: int) -> Tensor:
-        """The rows with a target at that step, ascending: int64 [rows]."""
+        """Give the rows with a target at that step, ascending: int64 [rows]."""
         if self.by_step:
             return torch.nonzero(self.masks[split] & self.labelled[step + self.horizon])[:, 0]
         if split not in self._rows:
@@ -63,7 +63,7 @@ class NodeTargets:
         )
 
     def count(self, split: Split) -> int:
-        """How many targets a split has over all its steps."""
+        """Tell how many targets a split has over all its steps."""
         if not self.by_step:
             return int((self.masks[split] & self.labelled).sum()) * len(self.runs[split])
         run = self.runs[split]

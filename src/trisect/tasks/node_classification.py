@@ -111,7 +111,7 @@ class BoundNodeClassification(BoundTask):
         return total / self._constant
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """A confusion matrix and the loss; with two classes the scores as well."""
+        """Give a confusion matrix and the loss; with two classes the scores as well."""
         statistics = Statistics()
         for position, frame in enumerate(frames):
             if first_step + position in self.targets.runs[split]:
@@ -153,7 +153,7 @@ def classification_statistics(logits: Tensor, labels: Tensor, loss: Tensor, weig
 
 
 def classification_metrics(statistics: Statistics) -> dict[str, Any]:
-    """The measures that a confusion matrix (`confusion`), `loss`, `weight` and, for two classes, scores allow."""
+    """Give the measures that a confusion matrix (`confusion`), `loss`, `weight` and, for two classes, scores allow."""
     if "confusion" not in statistics.sums:
         return {}
     counts = statistics.sums["confusion"]

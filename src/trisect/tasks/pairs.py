@@ -72,7 +72,7 @@ class Memory:
         return cls(Pairs.from_codes(codes, vertices), features)
 
     def of(self, codes: Tensor) -> Tensor:
-        """The two numbers of these pairs, zeros where nothing is remembered: [codes, 2]."""
+        """Give the two numbers of these pairs, zeros where nothing is remembered: [codes, 2]."""
         numbers = self.features.new_zeros(codes.numel(), 2)
         if len(self.pairs):
             position = torch.searchsorted(self.pairs.codes, codes).clamp_(max=len(self.pairs) - 1)
@@ -99,7 +99,7 @@ class Candidates:
         return self.rows.numel()
 
     def draw(self, key: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The pair number `index` of the stream `key`, for each index: rows (src, dst)."""
+        """Give the pair number `index` of the stream `key`, for each index: rows (src, dst)."""
         bits = random_bits(key, indices, 2)
         chosen = self.rows[(bits * self.size) >> 32]
         return chosen[:, 0], chosen[:, 1]
@@ -175,7 +175,7 @@ def sample_distinct(key: int, count: int, among: Candidates, existing: Pairs) ->
 
 
 def every_pair(among: Candidates, existing: Pairs, budget: int = 1 << 22) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """All pairs of candidates except loops, some sources at a time: (src, dst, whether the pair exists)."""
+    """Give all pairs of candidates except loops, some sources at a time: (src, dst, whether the pair exists)."""
     block = max(1, budget // max(among.size, 1))
     for start in range(0, among.size, block):
         sources = among.rows[start : start + block]

@@ -50,7 +50,7 @@ def split_steps(steps: int, sizes: SplitSizes, targets: Sequence[int] | None = N
 def split_vertices(
     masks_of_data: Mapping[str, Tensor], vertices: int, sizes: SplitSizes, labelled: Tensor, ids: Tensor
 ) -> dict[Split, Tensor]:
-    """The masks of the data where they have them, or else a seeded random split. bool [vertices] each.
+    """Give the masks of the data where they have them, or else a seeded random split. bool [vertices] each.
 
     Args:
         masks_of_data: the `splits` of the data, which may be empty.
