@@ -1,4 +1,4 @@
-"""Activations by name. Those with random slopes draw them from the noise of vertex and step, so that no cut changes them."""
+"""Activations by name. Those with random slopes draw them from the noise of the vertex: no cut changes them."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Layer(nn.Module):
     def over_steps(
         self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
     ) -> Tensor:
-        """Do `forward` on each step of a timeline, with all rows of its snapshot; layers that can do all at once override it.
+        """Do `forward` on each step of a timeline, with all rows; layers that can do all at once override it.
 
         Args:
             xs: [steps, vertices, in_channels], or [vertices, in_channels] for the same features in all steps.

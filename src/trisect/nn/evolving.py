@@ -172,7 +172,7 @@ class Evolving(DynamicLayer):
         return min(self.in_channels, self.out_channels)
 
     def prepare(self, xs: Tensor, weights: Tensor) -> Tensor:
-        """Compute what neighbours read, of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
+        """Compute the messages of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
         return ops.product_steps(xs, weights) if self.out_channels <= self.in_channels else xs
 
     def combine(self, message: Message, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class Evolving(DynamicLayer):
         )
 
     def convolve(self, x: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
-        """Convolve one snapshot with its weight [in_channels, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
+        """Convolve a snapshot with its weight [in, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
         message = x @ weight if self.out_channels <= self.in_channels else x
         return self.combine(Message(message), adjacency, context, weight)
 

@@ -52,7 +52,7 @@ class FromPyG(Layer):
         self.out_channels = tried
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw by the convolution's own method, from torch's generator, which is seeded before and restored after it."""
+        """Draw by the convolution's own method, from torch's generator, seeded before and restored after."""
         reset = getattr(self.conv, "reset_parameters", None)
         if reset is None:
             raise ConfigError(

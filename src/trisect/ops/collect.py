@@ -60,7 +60,7 @@ class Collector:
         return total
 
     def staging(self, block: Adjacency) -> Tensor | None:
-        """Offer memory [rows, features] for the gradient of a block before it is added; None where any memory will do."""
+        """Offer memory [rows, features] for the gradient of a block before it is added; None: any memory will do."""
         return None
 
     def _storage(self) -> Tensor:

@@ -182,7 +182,8 @@ def trim() -> int:
 def free_bytes(device: torch.device, *, bounded: bool = True) -> int:
     """Tell how much memory may be planned with.
 
-    It is what is free on the device (a guess of 4 GiB where the system does not tell), and no more than the environment variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.
+    It is what is free on the device (a guess of 4 GiB where the system does not tell), and no more than the environment
+    variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.
 
     Args:
         bounded: False for what is free whatever the variable allows; one that cannot be read is refused all the same.
