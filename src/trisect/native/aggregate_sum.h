@@ -208,7 +208,7 @@ WIDTH(width_any, (int)((width + LANES - 1) / LANES), 0)
 WIDTH(width_of_two, (int)((width + LANES - 1) / LANES), 1)
 #undef WIDTH
 
-static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
+static void NAME(row_range)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
     static void (*const narrow[])(const struct sum_arguments *, const struct NAME(source) *, int64_t, int64_t, int64_t,
                                   int64_t, int) = {
         NAME(width_any), NAME(width_1), NAME(width_2), NAME(width_3), NAME(width_4),
@@ -257,12 +257,12 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
         .values = a->values,
         .column_scale = column_scale ? column_scale - a->column_base : NULL,
     };
-    const int64_t size = rows_per_piece(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
-    const int64_t pieces = (rows + size - 1) / size;
+    const int64_t size = rows_per_task(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
+    const int64_t ranges = (rows + size - 1) / size;
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)
-    for (int64_t p = 0; p < pieces; p++) {
+    for (int64_t p = 0; p < ranges; p++) {
         const int64_t first = p * size, last = first + size < rows ? first + size : rows;
-        NAME(piece)(a, &from, first, last);
+        NAME(row_range)(a, &from, first, last);
     }
     free(copy);
     return 0;
