@@ -91,7 +91,7 @@ class BoundTask(ABC):
     def restrict(self, rows: Tensor) -> BoundTask:
         """This is the same task, with the same constants, on some of the rows (positions, int64)."""
         raise LayoutError(
-            f"{type(self).__name__} reads pairs of vertices and cannot be cut into chunks; set layout.chunks to 1."
+            f"{type(self).__name__} cannot be cut into chunks; set layout.chunks to 1, or write its restrict."
         )
 
     def divide(self, starts: Sequence[int], part_index: int) -> BoundTask:

@@ -9,11 +9,6 @@ import torch
 from torch import Tensor
 
 
-def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """Give the fraction of rows whose largest score is at their label. scores [rows, classes], labels int64 [rows]."""
-    return _ratio(int((scores.argmax(1) == labels).sum()), labels.numel())
-
-
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Counts int64 [classes (true), classes (predicted)]. Additive over rows, so ranks may sum theirs."""
     return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
@@ -21,7 +16,8 @@ def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 def accuracy_of(counts: Tensor) -> float:
     """This reads the accuracy from a confusion matrix."""
-    return _ratio(int(counts.diagonal().sum()), int(counts.sum()))
+    total = int(counts.sum())
+    return int(counts.diagonal().sum()) / total if total else float("nan")
 
 
 def f1_per_class(counts: Tensor) -> Tensor:
@@ -124,7 +120,3 @@ def pair_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
     among_all = 1 / reciprocal_ranks(scores, rows)[positive]
     among_positives = 1 / reciprocal_ranks(scores[positive], rows[positive])
     return float((1 / (1 + among_all - among_positives)).mean())
-
-
-def _ratio(count: int, total: int) -> float:
-    return count / total if total else float("nan")
