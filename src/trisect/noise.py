@@ -1,7 +1,7 @@
 """Randomness as a function of (seed, epoch, layer, step, vertex), not of the order of calls.
 
-No layout and no resume can then change a dropout mask or a sampled pair: whoever computes a vertex draws the same
-numbers for it. The element hash is the same in torch (here, the oracle) and in the native kernels.
+No layout and no resume can then change a dropout mask or a sampled pair: every rank that computes a vertex draws the
+same numbers for it. The element hash is the same in torch (here, the oracle) and in the native kernels.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _key(seed: int, epoch: int, layer: int, step: int, purpose: str) -> int:
 
 
 def _signed(value: int) -> int:
-    """The same 64 bits as a signed integer, which is what torch's int64 holds."""
+    """Give the same 64 bits as a signed integer, which is what torch's int64 holds."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64 (torch's is arithmetic)."""
+    """Do a logical right shift of int64 (torch's is arithmetic)."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -64,7 +64,7 @@ def random_bits(key: int, vertices: Tensor, columns: int) -> Tensor:
 
 
 def bits_at(keys: Tensor, columns: Tensor) -> Tensor:
-    """The same for single places: keys are row keys, columns int64; shapes broadcast."""
+    """Give the same bits for single (vertex, column) pairs: keys are row keys, columns int64; shapes broadcast."""
     low, high = keys & _MASK32, _shift_right(keys, 32)
     x = (low + columns * _GOLDEN32) & _MASK32
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK32
@@ -80,7 +80,7 @@ def drop_threshold(p: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Where in the run a random number belongs. Passed along, never stored by a layer.
+    """The seed, epoch, layer and step that a random number belongs to. It is passed along; no layer stores it.
 
     `vertices` holds the user's vertex id of each row that is computed (None: rows are vertices 0..n-1), so that
     reordering and cutting the graph leave every draw as it was.
@@ -93,22 +93,22 @@ class Noise:
     vertices: Tensor | None = None
 
     def at(self, *, layer: int | None = None, step: int | None = None) -> Noise:
-        """The same place with another layer or step."""
+        """Give the same noise for another layer or step."""
         # made directly: `replace` takes several times as long, and every layer of every chunk asks
         layer, step = self.layer if layer is None else layer, self.step if step is None else step
         return Noise(self.seed, self.epoch, layer, step, self.vertices)
 
     def rows(self, start: int, stop: int) -> Noise:
-        """The same place for the rows start..stop-1 of those that this one describes."""
+        """Give the same noise for the rows start..stop-1 of those that this one describes."""
         ids = torch.arange(start, stop) if self.vertices is None else self.vertices[start:stop]
         return replace(self, vertices=ids)
 
     def key(self, purpose: str) -> int:
-        """A 64-bit key for one use (`"dropout"`, `"negatives"`, …) at this place."""
+        """Give a 64-bit key for one use (`"dropout"`, `"negatives"`, …) of this seed, epoch, layer and step."""
         return _key(self.seed, self.epoch, self.layer, self.step, purpose)
 
     def vertex_ids(self, rows: int, device: torch.device | None = None) -> Tensor:
-        """The user's vertex ids of the `rows` rows at hand."""
+        """Give the user's vertex ids of the `rows` rows at hand."""
         if self.vertices is None:
             return torch.arange(rows, device=device)
         return self.vertices if device is None else self.vertices.to(device)

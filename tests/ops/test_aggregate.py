@@ -256,7 +256,7 @@ def test_without_the_library(monkeypatch):
         aggregate_into(out, x.detach(), whole, alpha=0.5, bias=torch.ones(9), relu=True, p=0.5, noise=Noise(1))
         results.append((out, out))
         split = torch.cat([x.detach()[:13], torch.full((7, 9), torch.nan)])
-        aggregate_into(out := torch.empty(30, 9), split, whole, beyond=x.detach()[13:].clone())
+        aggregate_into(out := torch.empty(30, 9), split, whole, last_rows=x.detach()[13:].clone())
         results.append((out, out))
     half = len(results) // 2
     for with_library, without in zip(results[:half], results[half:], strict=True):
@@ -307,8 +307,8 @@ def test_the_last_rows_may_lie_elsewhere(
     holes[split:] = torch.nan
     results = [torch.empty(whole.rows, width, dtype=dtype) for _ in range(3)]
     aggregate_into(results[0], x, whole, alpha=0.5)
-    aggregate_into(results[1], holes, whole, alpha=0.5, beyond=beyond)
-    aggregate_into(results[2], x, whole, alpha=0.5, beyond=beyond + 1)
+    aggregate_into(results[1], holes, whole, alpha=0.5, last_rows=beyond)
+    aggregate_into(results[2], x, whole, alpha=0.5, last_rows=beyond + 1)
     assert torch.equal(results[1], results[0])
     if bool((whole.indices[int(whole.starts[0]) : int(whole.ends[-1])] >= split).any()) and whole.values is None:
         assert not close(results[2], results[0], dtype)

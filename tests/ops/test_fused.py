@@ -94,7 +94,7 @@ def test_convolve_dense(inputs, outputs, relu, p, share, monkeypatch):
     tensors = [draw(COLUMNS, inputs), draw(outputs, inputs), draw(outputs), draw(ROWS, inputs)]
 
     def layer(x, w, b, a):
-        return ops.convolve_dense(x, block(), w, b, add=a, share=share, relu=relu, p=p, noise=noise)
+        return ops.convolve_dense(x, block(), w, b, add=a, alpha=share, relu=relu, p=p, noise=noise)
 
     compare(layer, tensors, monkeypatch)
     compare(lambda x, w: ops.convolve_dense(x, block(), w, relu=relu, p=p, noise=noise), tensors[:2], monkeypatch)

@@ -51,7 +51,7 @@ def test_last_rows_are_read_beyond(name: str) -> None:
 def test_the_maximum_refuses_rows_that_it_would_not_read() -> None:
     x = draw(COLUMNS, WIDTH)
     assert ops.aggregate(Message(x), block(), "max").equal(ops.aggregate(x, block(), "max"))
-    with pytest.raises(DataError, match=r"does not read Message\.beyond"):
+    with pytest.raises(DataError, match=r"does not read Message\.last_rows"):
         ops.aggregate(Message(x, x[25:]), block(), "max")
 
 

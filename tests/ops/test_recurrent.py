@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trisect.errors import ConfigError
 from trisect.native import library
-from trisect.ops.recurrent import Places, gru, gru_torch, lstm, lstm_torch
+from trisect.ops.recurrent import OutputBuffers, gru, gru_torch, lstm, lstm_torch
 
 needs_native = pytest.mark.skipif(not library.available(), reason="the native kernels were not built")
 CELLS = {"lstm": (lstm, lstm_torch, 4), "gru": (gru, gru_torch, 3)}
@@ -168,14 +168,14 @@ def test_chunks_of_vertices_written_into_one_tensor(cell: str) -> None:
     d_frames = [torch.full_like(frame, 7.0) for frame in frames]
     weights = [torch.zeros_like(weight) for weight in rest[states:]]
     for rows in (slice(0, 30), slice(30, 53)):
-        places = Places(out[:, rows])
+        buffers = OutputBuffers(out[:, rows])
         part = [frame.detach()[:, rows] for frame in frames]
         state = [tensor.detach()[rows] for tensor in rest[:states]]
-        found = function(part, *state, *rest[states:], places=places)[0]
+        found = function(part, *state, *rest[states:], buffers=buffers)[0]
         assert found.data_ptr() == out[:, rows].data_ptr()
         if rows.start == 0:
             assert differ([out], [wanted.detach()]) > 1.0, "rows that nobody has written yet"
-        places.gradients = [d_frame[:, rows] for d_frame in d_frames]
+        buffers.gradients = [d_frame[:, rows] for d_frame in d_frames]
         for total, gradient in zip(weights, torch.autograd.grad(found, rest[states:], direction[:, rows]), strict=True):
             total += gradient
     assert differ([out, *d_frames, *weights], [wanted.detach(), *gradients]) < 1e-12

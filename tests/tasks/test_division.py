@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks import EdgeClassification, LinkPrediction, NodeClassification, Place, Task
+from trisect.tasks import EdgeClassification, LinkPrediction, NodeClassification, Task, TaskContext
 from trisect.tasks.decoders import Decoder
 from trisect.tasks.division import Division
 
@@ -55,7 +55,7 @@ def test_wrong_rows_show(timeline: Timeline) -> None:
 
 
 def _whole(timeline: Timeline, task: Task) -> tuple[Any, Tensor, Decoder, Noise, Tensor]:
-    whole = task.bind(timeline, Place(7))
+    whole = task.bind(timeline, TaskContext(7))
     decoder = whole.decoder(CHANNELS)
     assert isinstance(decoder, Decoder)
     decoder.reset_parameters(0, 3)

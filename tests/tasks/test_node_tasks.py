@@ -12,7 +12,7 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks import SPLITS, NodeClassification, NodeRegression, Place
+from trisect.tasks import SPLITS, NodeClassification, NodeRegression, TaskContext
 
 NOISE = Noise(0, epoch=1)
 
@@ -27,7 +27,7 @@ def logits(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_loss_is_the_cross_entropy_of_the_training_rows(community: Graph) -> None:
-    bound = NodeClassification().bind(community, Place())
+    bound = NodeClassification().bind(community, TaskContext())
     assert bound.channels is not None
     frames = logits(1, community.vertices, bound.channels)
     rows = community.splits["train"]
@@ -37,7 +37,7 @@ def test_loss_is_the_cross_entropy_of_the_training_rows(community: Graph) -> Non
 
 
 def test_metrics_equal_sklearn(community: Graph) -> None:
-    bound = NodeClassification().bind(community, Place())
+    bound = NodeClassification().bind(community, TaskContext())
     assert bound.channels is not None
     frames = logits(1, community.vertices, bound.channels)
     for split in SPLITS:
@@ -52,7 +52,7 @@ def test_metrics_equal_sklearn(community: Graph) -> None:
 
 def test_two_classes_have_an_auc() -> None:
     graph = small(np.array([0, 1, 1, 0]), train=[True] * 4, val=[True] * 4)
-    bound = NodeClassification().bind(graph, Place())
+    bound = NodeClassification().bind(graph, TaskContext())
     frames = logits(1, 4, 2)
     found = bound.metrics(bound.measure(None, frames, 0, "val"))
     assert bound.monitor == "val.auc"
@@ -63,20 +63,20 @@ def test_two_classes_have_an_auc() -> None:
 def test_class_weights() -> None:
     graph = small(np.array([0, 0, 0, 1]), train=[True] * 4)
     frames = logits(1, 4, 2)
-    bound = NodeClassification(class_weights=(1.0, 5.0)).bind(graph, Place())
+    bound = NodeClassification(class_weights=(1.0, 5.0)).bind(graph, TaskContext())
     weight = torch.tensor([1.0, 5.0], dtype=torch.float64)
     assert torch.allclose(
         bound.loss(None, frames, 0, NOISE), torch.nn.functional.cross_entropy(frames[0], graph.y, weight)
     )
-    balanced = NodeClassification(class_weights="balanced").bind(graph, Place())
+    balanced = NodeClassification(class_weights="balanced").bind(graph, TaskContext())
     assert balanced.weights.tolist() == pytest.approx([4 / 6, 2.0])
     with pytest.raises(ConfigError, match="class_weights"):
-        NodeClassification(class_weights=(1.0,)).bind(graph, Place())
+        NodeClassification(class_weights=(1.0,)).bind(graph, TaskContext())
 
 
 def test_unlabelled_vertices_do_not_count() -> None:
     graph = small(np.array([0, 1, -1, 1]), train=[True] * 4)
-    bound = NodeClassification().bind(graph, Place())
+    bound = NodeClassification().bind(graph, TaskContext())
     frames = logits(1, 4, 2)
     keep = torch.tensor([0, 1, 3])
     assert torch.allclose(
@@ -96,11 +96,11 @@ def test_unfit_labels_are_refused(y: np.ndarray | None, train: list[bool], messa
     masks = {"train": np.array(train)}
     graph = Graph.from_record(StaticRecord(4, np.array([0]), np.array([1]), y=y, splits=masks))
     with pytest.raises(DataError, match=message):
-        NodeClassification().bind(graph, Place())
+        NodeClassification().bind(graph, TaskContext())
 
 
 def test_losses_of_runs_add_up(timeline: Timeline) -> None:
-    bound = NodeClassification().bind(timeline, Place())
+    bound = NodeClassification().bind(timeline, TaskContext())
     assert bound.channels == 3
     frames = logits(timeline.steps, timeline.vertices, 3)
     whole = bound.loss(None, frames, 0, NOISE)
@@ -114,9 +114,9 @@ def test_losses_of_runs_add_up(timeline: Timeline) -> None:
 
 
 def test_labels_by_step_are_split_by_time(timeline: Timeline) -> None:
-    bound = NodeClassification(split=(5, 1, 2)).bind(timeline, Place())
+    bound = NodeClassification(split=(5, 1, 2)).bind(timeline, TaskContext())
     assert [bound.steps(split) for split in SPLITS] == [range(5), range(5, 6), range(6, 8)]
-    ahead = NodeClassification(split=(4, 1, 2), horizon=1).bind(timeline, Place())
+    ahead = NodeClassification(split=(4, 1, 2), horizon=1).bind(timeline, TaskContext())
     frames = logits(8, 40, 3)
     expected = torch.nn.functional.cross_entropy(frames[:4].reshape(-1, 3), timeline.y[1:5].reshape(-1))
     assert torch.allclose(ahead.loss(None, frames, 0, NOISE), expected)
@@ -124,16 +124,16 @@ def test_labels_by_step_are_split_by_time(timeline: Timeline) -> None:
 
 def test_one_label_a_vertex_is_judged_at_the_last_step_or_at_all(record: TimelineRecord) -> None:
     timeline = Timeline.from_record(replace(record, y=np.arange(40) % 2))
-    last = NodeClassification().bind(timeline, Place())
+    last = NodeClassification().bind(timeline, TaskContext())
     assert last.steps("train") == range(7, 8)
-    every = NodeClassification(at="every").bind(timeline, Place())
+    every = NodeClassification(at="every").bind(timeline, TaskContext())
     assert every.steps("val") == range(8)
 
 
 def test_regression_is_the_mean_squared_error_of_the_next_step(record: TimelineRecord) -> None:
     y = np.random.default_rng(0).standard_normal((8, 40)).astype(np.float32)
     y[2, 3] = np.nan
-    bound = NodeRegression(split=(4, 1, 2)).bind(Timeline.from_record(replace(record, y=y)), Place())
+    bound = NodeRegression(split=(4, 1, 2)).bind(Timeline.from_record(replace(record, y=y)), TaskContext())
     frames = logits(8, 40, 1)
     error = (frames[:4, :, 0] - torch.tensor(y[1:5])).square()
     assert torch.allclose(bound.loss(None, frames, 0, NOISE), error[~error.isnan()].mean())
@@ -144,7 +144,7 @@ def test_regression_is_the_mean_squared_error_of_the_next_step(record: TimelineR
 
 def test_regression_on_a_graph() -> None:
     graph = small(np.array([[0.5, 1.0], [1, 2], [2, 3], [4, 5]], dtype=np.float32), train=[True, True, False, False])
-    bound = NodeRegression().bind(graph, Place())
+    bound = NodeRegression().bind(graph, TaskContext())
     assert bound.channels == 2
     frames = logits(1, 4, 2)
     assert torch.allclose(bound.loss(None, frames, 0, NOISE), (frames[0, :2] - graph.y[:2]).square().mean())
@@ -152,4 +152,4 @@ def test_regression_on_a_graph() -> None:
 
 def test_wrong_shape_is_refused(record: TimelineRecord) -> None:
     with pytest.raises(DataError):
-        NodeRegression().bind(Timeline.from_record(replace(record, y=np.zeros((3, 40), np.float32))), Place())
+        NodeRegression().bind(Timeline.from_record(replace(record, y=np.zeros((3, 40), np.float32))), TaskContext())

@@ -13,7 +13,7 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks import EdgeClassification, LinkPrediction, Place
+from trisect.tasks import EdgeClassification, LinkPrediction, TaskContext
 from trisect.tasks.decoders import PairDecoder, pair_decoder
 
 
@@ -63,7 +63,7 @@ def test_dot_gives_one_score() -> None:
 
 def test_loss_is_the_binary_cross_entropy_over_pairs(timeline: Timeline) -> None:
     task = LinkPrediction(decoder="dot", negatives=3, positive_weight=2.0, split=(4, 1, 2))
-    bound = task.bind(timeline, Place())
+    bound = task.bind(timeline, TaskContext())
     frames, decoder = embeddings(timeline), ready(pair_decoder("dot", 4, 1, 1))
     noise = Noise(0, epoch=1)
     positives = negatives = torch.zeros((), dtype=torch.float64)
@@ -91,7 +91,7 @@ def test_loss_is_the_binary_cross_entropy_over_pairs(timeline: Timeline) -> None
 
 def test_metrics_over_all_pairs_equal_the_matrix_definition(timeline: Timeline) -> None:
     task = LinkPrediction(decoder="dot", eval_negatives="all", split=(4, 1, 2), average="steps")
-    bound = task.bind(timeline, Place())
+    bound = task.bind(timeline, TaskContext())
     frames, decoder = embeddings(timeline), ready(pair_decoder("dot", 4, 1, 1))
     found = bound.metrics(bound.measure(decoder, frames, 0, "test"))
     maps, mrrs, aucs = [], [], []
@@ -121,7 +121,7 @@ def test_metrics_over_all_pairs_equal_the_matrix_definition(timeline: Timeline) 
 def test_evaluation_negatives_are_fixed_and_counted(timeline: Timeline) -> None:
     task = LinkPrediction(decoder="dot", eval_negatives=5, split=(4, 1, 2))
     decoder, frames = ready(pair_decoder("dot", 4, 1, 1)), embeddings(timeline)
-    one, two, other = (task.bind(timeline, Place(seed)) for seed in (0, 0, 1))
+    one, two, other = (task.bind(timeline, TaskContext(seed)) for seed in (0, 0, 1))
     first = one.measure(decoder, frames, 0, "test")
     assert one.metrics(first) == one.metrics(one.measure(decoder, frames, 0, "test"))
     assert one.metrics(first) == two.metrics(two.measure(decoder, frames, 0, "test"))
@@ -134,7 +134,7 @@ def test_averages_weigh_steps_by_pairs_or_alike(timeline: Timeline) -> None:
     decoder, frames = ready(pair_decoder("dot", 4, 1, 1)), embeddings(timeline)
     by = {}
     for average in ("pairs", "steps"):
-        bound = LinkPrediction(decoder="dot", average=average, split=(4, 1, 2)).bind(timeline, Place())  # type: ignore[arg-type]
+        bound = LinkPrediction(decoder="dot", average=average, split=(4, 1, 2)).bind(timeline, TaskContext())  # type: ignore[arg-type]
         found = bound.measure(decoder, frames, 0, "test")
         by[average] = bound.metrics(found)
         weight = found.sums["pairs"][[5, 6]].numpy()
@@ -145,7 +145,7 @@ def test_averages_weigh_steps_by_pairs_or_alike(timeline: Timeline) -> None:
 
 def test_memory_is_of_the_past_and_the_same_in_blocks(timeline: Timeline) -> None:
     task = LinkPrediction(decoder="dot", memory=2, split=(4, 1, 2))
-    bound = task.bind(timeline, Place())
+    bound = task.bind(timeline, TaskContext())
     decoder = ready(bound.decoder(4))
     torch.nn.init.constant_(decoder.weight, 0.7)
     memory = bound._remembered(3)["memory"]
@@ -170,20 +170,20 @@ def _codes(timeline: Timeline, step: int) -> list[int]:
 
 
 def test_undirected_events_are_pairs_both_ways(record: TimelineRecord) -> None:
-    both = LinkPrediction().bind(Timeline.from_record(replace(record, undirected=True)), Place())
-    one = LinkPrediction().bind(Timeline.from_record(record), Place())
+    both = LinkPrediction().bind(Timeline.from_record(replace(record, undirected=True)), TaskContext())
+    one = LinkPrediction().bind(Timeline.from_record(record), TaskContext())
     codes = set(one._pairs[0].codes.tolist())
     assert set(both._pairs[0].codes.tolist()) == codes | {c % 40 * 40 + c // 40 for c in codes}
 
 
 def test_seen_candidates_come_from_the_past(timeline: Timeline) -> None:
-    bound = LinkPrediction(candidates="seen").bind(timeline, Place())
+    bound = LinkPrediction(candidates="seen").bind(timeline, TaskContext())
     src, dst = timeline.events(0)
     assert set(bound._candidates(0).rows.tolist()) == set(src.tolist()) | set(dst.tolist())
 
 
 def test_an_empty_target_step_is_skipped(timeline: Timeline) -> None:
-    bound = LinkPrediction(split=(2, 1, 4)).bind(timeline, Place())
+    bound = LinkPrediction(split=(2, 1, 4)).bind(timeline, TaskContext())
     decoder, frames = ready(pair_decoder("mlp", 4, 1, 8)), embeddings(timeline)
     assert len(bound._pairs[2]) == 0
     assert bound.metrics(bound.measure(decoder, frames, 0, "val")) == {}
@@ -191,15 +191,15 @@ def test_an_empty_target_step_is_skipped(timeline: Timeline) -> None:
 
 def test_link_prediction_needs_a_timeline(community: Graph, timeline: Timeline) -> None:
     with pytest.raises(DataError, match="needs a timeline"):
-        LinkPrediction().bind(community, Place())
+        LinkPrediction().bind(community, TaskContext())
     with pytest.raises(DataError, match="more than 9 steps"):
-        LinkPrediction(horizon=9).bind(timeline, Place())
+        LinkPrediction(horizon=9).bind(timeline, TaskContext())
     with pytest.raises(ConfigError, match=r"task\.negatives is 0"):
-        LinkPrediction(negatives=0).bind(timeline, Place())
+        LinkPrediction(negatives=0).bind(timeline, TaskContext())
 
 
 def test_edge_classification_is_the_cross_entropy_of_events(timeline: Timeline) -> None:
-    bound = EdgeClassification(split=(5, 1, 2)).bind(timeline, Place())
+    bound = EdgeClassification(split=(5, 1, 2)).bind(timeline, TaskContext())
     decoder = bound.decoder(4)
     decoder.reset_parameters(0, 9)
     decoder.double()
@@ -223,4 +223,4 @@ def test_edge_classification_is_the_cross_entropy_of_events(timeline: Timeline) 
 
 def test_edge_classification_needs_labels(record: TimelineRecord) -> None:
     with pytest.raises(DataError, match="edge_y"):
-        EdgeClassification().bind(Timeline.from_record(replace(record, edge_y=None)), Place())
+        EdgeClassification().bind(Timeline.from_record(replace(record, edge_y=None)), TaskContext())

@@ -36,7 +36,7 @@ from trisect.nn.base import Model
 from trisect.partition import cut_graph
 from trisect.partition.order import choose_order
 from trisect.shards.shares import read_cut
-from trisect.tasks import Place, make_task
+from trisect.tasks import TaskContext, make_task
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.ranks import cut_data, rank_setup
@@ -226,7 +226,7 @@ def layerwise_setup(graph: Graph, maker: Any, chunks: int, options: TrainOptions
     vertices = graph.order
     if vertices is None:
         raise RuntimeError("a reordered graph has an order")
-    bound = make_task("node-classification").bind(graph, Place(options.seed, vertices))
+    bound = make_task("node-classification").bind(graph, TaskContext(options.seed, vertices))
     x = graph.features().to(options.dtype)
     model = maker(x.shape[1], bound.channels)
     if not isinstance(model, Model):

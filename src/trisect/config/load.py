@@ -16,16 +16,16 @@ from trisect.settings.sentences import describe_error, keys_of, show
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = (), layout: str | None = None) -> Config:
-    """The configuration in the file `path`, with `a.b=c` overrides and a layout text on top."""
+    """Give the configuration in the file `path`, with `a.b=c` overrides and a layout text on top."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"The configuration {path} does not exist.") from None
+        raise ConfigError(f"The configuration {path} does not exist; check the path.") from None
     except IsADirectoryError:
         raise ConfigError(f"The configuration {path} is a directory; give a YAML file.") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not YAML: it is not UTF-8 text.") from None
+        raise ConfigError(f"{path} is not YAML: it is not UTF-8 text; save it as UTF-8.") from None
     except OSError as error:
         raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from None
     plain = read_yaml(text, str(path))
@@ -37,7 +37,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = (), layout: str | N
 
 
 def parse_config(plain: Mapping[str, Any]) -> Config:
-    """A configuration from plain data; the first mistake becomes a ConfigError of one sentence."""
+    """Give a configuration from plain data; the first mistake becomes a ConfigError of one sentence."""
     try:
         return Config.model_validate(dict(plain))
     except ValidationError as error:
@@ -47,7 +47,7 @@ def parse_config(plain: Mapping[str, Any]) -> Config:
 def apply_overrides(
     plain: Mapping[str, Any], overrides: Iterable[str] = (), layout: str | None = None
 ) -> dict[str, Any]:
-    """A copy of `plain` with each `a.b=c` set (c read as YAML) and, where given, the layout replaced."""
+    """Give a copy of `plain` with each `a.b=c` set (c read as YAML) and, where given, the layout replaced."""
     result: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in plain.items()}
     if layout is not None:
         result["layout"] = layout_mapping(layout)

@@ -1,35 +1,23 @@
-"""The names of models and tasks, listed once; the registries of both packages must have exactly these.
+"""The names of models and tasks, listed once. The registries of both packages find the functions and classes by them.
 
 They stand here, and not with the models, since a configuration is checked before torch is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal, get_args
 
-ModelName = Literal[
-    "gcn",
-    "sage",
-    "gcnii",
-    "resgcn+",
-    "gat",
-    "gin",
-    "cd-gcn",
-    "wd-gcn",
-    "evolvegcn-o",
-    "evolvegcn-h",
-    "tm-gcn",
-    "recurrent",
-]
+StaticModelName = Literal["gcn", "sage", "gcnii", "resgcn+", "gat", "gin"]
+DynamicModelName = Literal["cd-gcn", "wd-gcn", "evolvegcn-o", "evolvegcn-h", "tm-gcn", "recurrent"]
+ModelName = Literal[StaticModelName, DynamicModelName]
 TaskName = Literal["node-classification", "link-prediction", "edge-classification", "node-regression"]
 
+STATIC_MODELS: tuple[str, ...] = get_args(StaticModelName)
+DYNAMIC_MODELS: tuple[str, ...] = get_args(DynamicModelName)
 MODELS: tuple[str, ...] = get_args(ModelName)
 TASKS: tuple[str, ...] = get_args(TaskName)
 
 
-def require_names(kind: str, registered: Iterable[str], names: tuple[str, ...]) -> None:
-    """Raise where a registry has other names than this list."""
-    different = set(registered) ^ set(names)
-    if different:
-        raise RuntimeError(f"{kind} {min(different)!r} is either not registered or not listed in config/names.py")
+def identifier(name: str) -> str:
+    """This is the Python identifier of a name: `evolvegcn-o` is made by `evolvegcn_o`, `resgcn+` by `resgcn`."""
+    return name.replace("-", "_").rstrip("+")

@@ -25,7 +25,7 @@ class OpenSection(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys beyond the named ones."""
+        """Give the options that are not fields of the section."""
         return dict(self.__pydantic_extra__ or {})
 
 
@@ -38,7 +38,7 @@ def _period(value: Any) -> Any:
 
 
 class SmoothingConfig(Section):
-    """How a snapshot gathers edges of the snapshots before it."""
+    """This says how a snapshot gathers edges of the snapshots before it."""
 
     kind: Literal["none", "edge-life", "m-transform"]
     length: Positive = 1
@@ -94,7 +94,7 @@ def _or_auto(value: Any) -> Any:
 
 
 class Config(BaseModel):
-    """A whole run. `task` may be a bare name; `layout` may be `auto`."""
+    """The configuration of a run. `task` may be a bare name; `layout` may be `auto`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -105,7 +105,7 @@ class Config(BaseModel):
     train: TrainOptions = TrainOptions()
 
     def resolved(self) -> dict[str, Any]:
-        """Every setting with its value, as plain data that `parse_config` reads back to an equal configuration."""
+        """Give every setting with its value, as plain data that `parse_config` reads back to an equal configuration."""
         plain = self.model_dump(mode="python")
         for section in ("data", "model"):
             plain[section] = {key: value for key, value in plain[section].items() if value is not None}

@@ -12,10 +12,10 @@ from trisect.errors import ConfigError
 from trisect.settings.section import (
     CLOSED,
     Flag,
+    Fraction,
     NotNegative,
     Positive,
     PositiveNumber,
-    Share,
     Text,
     section,
 )
@@ -41,7 +41,7 @@ def _weight_decay(value: Any) -> Any:
 @section("train", ConfigError)
 @dataclass(frozen=True, config=CLOSED)
 class TrainOptions:
-    """How long, how fast, how often, and on what.
+    """The options of training: how long, how fast, how often, and on what device.
 
     Attributes:
         epochs: how many passes over the whole graph or timeline.
@@ -69,7 +69,7 @@ class TrainOptions:
     epochs: Positive = 100
     lr: PositiveNumber = 0.01
     optimiser: OptimiserName = "adam"
-    momentum: Share = 0.9
+    momentum: Fraction = 0.9
     nesterov: Flag = True
     weight_decay: Annotated[SkipValidation[WeightDecay], AfterValidator(_weight_decay)] = 0.0
     lr_schedule: Literal["none", "cosine", "plateau"] = "none"
@@ -88,7 +88,7 @@ class TrainOptions:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of features and parameters."""
+        """This is the type of features and parameters."""
         import torch  # a configuration is read without
 
         dtype: torch.dtype = getattr(torch, self.precision)

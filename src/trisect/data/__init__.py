@@ -1,4 +1,4 @@
-"""Files, tables, named sets, generators and PyG objects → plain arrays (`records`). Knows no ranks and no models."""
+"""Files, tables, named sets, generators and PyG objects → plain arrays (`records`). They know no ranks, no models."""
 
 from trisect.data.encoding import Encoding, encode
 from trisect.data.generate import GENERATORS, generate

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trisect.data.casts import CastError, as_text, kind_of, moments, numbers
+from trisect.data.casts import CastError, as_text, kind_of, numbers, timestamps
 from trisect.data.columns import Ids, joined
 from trisect.data.flaws import Flaw
 from trisect.data.records import Array
@@ -69,7 +69,7 @@ class Attribute:
         self._empty = 0  # rows before the kind was known, all without a value
 
     def read(self, values: Any) -> tuple[Any, list[Flaw]]:
-        """A batch, with flaws where it does not fit the kind. A value that is missing is none."""
+        """Read a batch, with flaws where it does not fit the kind. A value that is missing is none."""
         if self._kind is None:
             self._kind = kind_of(values)  # type: ignore[assignment]
         if self._kind is None:
@@ -80,7 +80,7 @@ class Attribute:
             if self._kind == "number":
                 part, _, bad = numbers(values)
             else:
-                time, kind, absent, bad = moments(values, "iso")
+                time, kind, absent, bad = timestamps(values, "iso")
                 if kind != "iso":
                     absent, bad = None, np.ones(len(time), bool)
                 part = time / _DAY
@@ -107,7 +107,7 @@ class Attribute:
             self._parts.append(part.astype(np.float32) if self._kind == "number" else part)
 
     def finish(self) -> Raw:
-        """The whole column."""
+        """Give all values of the column."""
         kind = self._kind or "number"
         if kind != "category":
             precision = np.float32 if kind == "number" else np.float64
@@ -130,7 +130,7 @@ def _array(values: Any) -> Any:
     return pa.array(values) if isinstance(values, np.ndarray) else values
 
 
-class WholeClasses:
+class IntegerClasses:
     """A column of classes that are whole numbers, for tables that are read without pyarrow."""
 
     def __init__(self, column: str) -> None:
@@ -138,7 +138,7 @@ class WholeClasses:
         self._parts: list[Array] = []
 
     def read(self, values: Array) -> tuple[Array, list[Flaw]]:
-        """A batch of whole numbers."""
+        """Read a batch of whole numbers."""
         if values.dtype.kind != "i":
             raise DataError(f"{self._column!r} holds decimals; classes must be whole numbers or text.")
         return values, []
@@ -148,13 +148,13 @@ class WholeClasses:
         self._parts.append(values if rows is None else values[rows])
 
     def finish(self) -> Raw:
-        """The whole column."""
+        """Give all values of the column."""
         names, codes = np.unique(np.concatenate(self._parts), return_inverse=True)
         return Raw(self._column, "category", codes.astype(np.int32), tuple(str(name) for name in names.tolist()))
 
 
 def classes(raw: Raw, role: str, *, targets: bool) -> tuple[Array, list[str]]:
-    """A column of classes as int64 (-1: none) with the classes' names ([] where they are 0, 1, 2, … themselves).
+    """Give a column of classes as int64 (-1: none) with the classes' names ([] where they are 0, 1, 2, … themselves).
 
     Text is in alphabetical order, whole numbers in numeric order, and -1 means that the class is not known.
 
@@ -166,14 +166,14 @@ def classes(raw: Raw, role: str, *, targets: bool) -> tuple[Array, list[str]]:
     except ValueError:
         values = None
     absent = raw.values < 0
-    whole = values is not None and bool(np.isfinite(values).all()) and bool((values == np.floor(values)).all())
-    if values is not None and not whole and targets:
+    integral = values is not None and bool(np.isfinite(values).all()) and bool((values == np.floor(values)).all())
+    if values is not None and not integral and targets:
         return np.where(absent, np.nan, np.append(values, np.nan)[raw.values]).astype(np.float32), []
     if len(raw.names) > _MOST_CLASSES:
         raise DataError(
             f"{role} has {len(raw.names):,} different values; classes are wanted, at most {_MOST_CLASSES:,}."
         )
-    if values is None or not whole:
+    if values is None or not integral:
         return raw.values.astype(np.int64), list(raw.names)
     distinct, rank = np.unique(values, return_inverse=True)
     codes = np.append(rank, -1)[raw.values].astype(np.int64)

@@ -1,6 +1,6 @@
 """Arrow arrays to numbers and times, with masks of what is missing and of what cannot be read. No loop over rows.
 
-Everything that fits is cast at once; only a batch that does not fit as a whole is looked at piece by piece.
+Everything that fits is cast at once; only a batch that does not fit is cast in parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trisect.data.records import Array
 
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 _INFINITE = r"(?i)^[-+]?inf(inity)?$"
-_MOMENT = r"^\d{4}-\d{2}-\d{2}"
+_DATE = r"^\d{4}-\d{2}-\d{2}"
 _ZONED = r":.*([Zz]|[-+]\d{2}(:?\d{2})?)$"
 _ABSENT = r"(?i)^(na|n/a|nan|null|none)?$"
 
@@ -23,7 +23,7 @@ class CastError(Exception):
 
 
 def as_text(values: Any) -> Any:
-    """An array of strings."""
+    """Cast an Arrow array to strings."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type):
@@ -36,7 +36,7 @@ def as_text(values: Any) -> Any:
 
 
 def is_text(values: Any) -> bool:
-    """Whether an Arrow array holds text, plain or as a dictionary."""
+    """Tell whether an Arrow array holds text, plain or as a dictionary."""
     import pyarrow as pa
 
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
@@ -49,7 +49,7 @@ def is_text(values: Any) -> bool:
 
 
 def blank(values: Any) -> Array | None:
-    """Which texts are null or only spaces: bool [rows], or None where none is."""
+    """Tell which texts are null or only spaces: bool [rows], or None where none is."""
     import pyarrow.compute as pc
 
     mask: Array = pc.equal(pc.utf8_trim_whitespace(values), "").fill_null(True).to_numpy(zero_copy_only=False)
@@ -90,7 +90,7 @@ def _finite(values: Array, bad: Array | None) -> tuple[Array, Array | None, Arra
     return values, absent if absent.any() else None, bad if bad.any() else None
 
 
-def moments(values: Any, expected: str | None) -> tuple[Array, str, Array | None, Array | None]:
+def timestamps(values: Any, expected: str | None) -> tuple[Array, str, Array | None, Array | None]:
     """int64 or float64 [rows] (0 where there is none), the kind (`int`, `float`, or `iso` for microseconds), and masks
     of the missing and the unreadable (or None).
 
@@ -122,7 +122,7 @@ def _filled(read: Any, name: str) -> tuple[Array, str, Array | None]:
 
 
 def _read_times(text: Any, expected: str | None) -> tuple[Array, str, Array | None, Array | None]:
-    """Times from text, whole numbers first, then decimals, then moments without and with a zone."""
+    """Times from text, whole numbers first, then decimals, then dates without and with a zone."""
     import pyarrow as pa
 
     zoned = pa.timestamp("us", tz="UTC")
@@ -139,15 +139,15 @@ def _read_times(text: Any, expected: str | None) -> tuple[Array, str, Array | No
 
 
 def _read_mixed_times(text: Any, expected: str | None) -> tuple[Array, str, Array | None, Array | None]:
-    """The same for a batch of which some cannot be read: the kind is that of the batches before, or of the most."""
+    """Do the same for a batch of which some cannot be read: the kind is that of the batches before, or of the most."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    as_moments, as_numbers = _trimmed(text, _MOMENT), _trimmed(text, _NUMBER)
-    iso = expected == "iso" if expected is not None else int(as_moments[1].sum()) < int(as_numbers[1].sum())
-    absent = as_moments[0].is_null().to_numpy(zero_copy_only=False) & ~as_moments[1]
+    as_timestamps, as_numbers = _trimmed(text, _DATE), _trimmed(text, _NUMBER)
+    iso = expected == "iso" if expected is not None else int(as_timestamps[1].sum()) < int(as_numbers[1].sum())
+    absent = as_timestamps[0].is_null().to_numpy(zero_copy_only=False) & ~as_timestamps[1]
     if iso:
-        texts, bad = as_moments
+        texts, bad = as_timestamps
         zoned = pc.match_substring_regex(texts, _ZONED).fill_null(False).to_numpy(zero_copy_only=False)
         read = np.zeros(len(text), np.int64)
         for rows, kind in ((~zoned, pa.timestamp("us")), (zoned, pa.timestamp("us", tz="UTC"))):
@@ -165,7 +165,7 @@ def _read_mixed_times(text: Any, expected: str | None) -> tuple[Array, str, Arra
 
 
 def _trimmed(text: Any, pattern: str) -> tuple[Any, Array]:
-    """The texts without spaces around them, null where missing or not of the pattern, and a mask of the latter."""
+    """Give the texts without spaces around them, null where missing or not of the pattern, and a mask of the latter."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -177,29 +177,29 @@ def _trimmed(text: Any, pattern: str) -> tuple[Any, Array]:
 
 
 def _where_possible(text: Any, bad: Array, kind: Any) -> tuple[Any, Array]:
-    """The texts cast to a type, null where that fails; halves a piece that fails until the single texts are known."""
+    """Cast texts to a type, null where that fails; a part that fails is halved, down to single texts."""
     import pyarrow as pa
 
-    pieces: list[tuple[int, Any]] = []
+    parts: list[tuple[int, Any]] = []
     waiting = [(0, len(text))]
     bad = bad.copy()
     while waiting:
         start, stop = waiting.pop()
         try:
-            pieces.append((start, text[start:stop].cast(kind)))
+            parts.append((start, text[start:stop].cast(kind)))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             if stop - start == 1:
                 bad[start] = True
-                pieces.append((start, pa.nulls(1, kind)))
+                parts.append((start, pa.nulls(1, kind)))
             else:
                 middle = (start + stop) // 2
                 waiting += [(start, middle), (middle, stop)]
-    pieces.sort(key=lambda piece: piece[0])
-    return pa.concat_arrays([piece for _, piece in pieces] or [pa.nulls(0, kind)]), bad
+    parts.sort(key=lambda part: part[0])
+    return pa.concat_arrays([part for _, part in parts] or [pa.nulls(0, kind)]), bad
 
 
 def kind_of(values: Any) -> str | None:
-    """Whether a column holds numbers, dates or categories, by its first batch; None where all are missing.
+    """Tell whether a column holds numbers, dates or categories, by its first batch; None where all are missing.
 
     Text counts as numbers where at least nine of ten are: the others are mistakes, which the reader reports.
     """
@@ -219,5 +219,5 @@ def kind_of(values: Any) -> str | None:
         return None
     if count >= 9 * int(other.sum()):
         return "number"
-    dates, rest = _trimmed(as_text(values), _MOMENT)
+    dates, rest = _trimmed(as_text(values), _DATE)
     return "date" if len(dates) - dates.null_count >= 9 * int(rest.sum()) else "category"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trisect.data.casts import CastError, as_text, moments, numbers
+from trisect.data.casts import CastError, as_text, numbers, timestamps
 from trisect.data.flaws import Flaw
 from trisect.data.records import Array, Names, TextNames
 from trisect.errors import DataError
@@ -31,7 +31,7 @@ class Ids:
         self._codes: dict[str, list[Array]] = {}
 
     def read(self, title: str, values: Any) -> tuple[Any, list[Flaw]]:
-        """A batch of a column as a dictionary array; an id that is absent or blank is a flaw."""
+        """Read a batch of a column as a dictionary array; an id that is absent or blank is a flaw."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -39,7 +39,7 @@ class Ids:
             values = pa.array(values)
         kind = values.type
         if pa.types.is_floating(kind):  # whole numbers of which some are missing, as pandas has them
-            values = _whole(values)
+            values = _integers_or_text(values)
         absent = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         if pa.types.is_integer(values.type):
             encoded = values.dictionary_encode()
@@ -89,16 +89,16 @@ class Ids:
         self._pending = []
 
     def finish(self) -> tuple[dict[str, Array], Names, int]:
-        """Each column's numbers, the names in ascending order, and how many there are."""
+        """Give each column's numbers, the names in ascending order, and how many there are."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         self._compact()
         dictionary = pa.array([], pa.string()) if self._dictionary is None else self._dictionary
-        whole = whole_numbers(dictionary)
-        if whole is not None:
-            order = np.argsort(whole, kind="stable")
-            names: Names = whole[order]
+        integers = parse_integers(dictionary)
+        if integers is not None:
+            order = np.argsort(integers, kind="stable")
+            names: Names = integers[order]
         else:
             order = pc.array_sort_indices(dictionary).to_numpy().astype(np.int64)
             names = text_names(dictionary.take(pa.array(order)))
@@ -115,8 +115,8 @@ class Ids:
         return columns, names, len(order)
 
 
-def _whole(values: Any) -> Any:
-    """Floats as whole numbers where all are, as text otherwise; NaN is missing."""
+def _integers_or_text(values: Any) -> Any:
+    """Cast floats to integers where all are whole numbers, to text otherwise; NaN is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -127,8 +127,8 @@ def _whole(values: Any) -> Any:
         return values.cast(pa.string())
 
 
-def whole_numbers(text: Any) -> Array | None:
-    """int64 of a pyarrow array of strings if all are whole numbers in plain notation (7, not 07 or 7.0), else None."""
+def parse_integers(text: Any) -> Array | None:
+    """Cast strings to int64 if all are integers in plain notation (7, not 07 or 7.0); None if they are not."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -143,7 +143,7 @@ def whole_numbers(text: Any) -> Array | None:
 
 
 def text_names(text: Any) -> TextNames:
-    """The bytes of a pyarrow array of strings, without a loop."""
+    """Give the bytes of a pyarrow array of strings, without a loop."""
     import pyarrow as pa
 
     large = text.cast(pa.large_string())
@@ -156,7 +156,7 @@ def text_names(text: Any) -> TextNames:
 
 
 class Times:
-    """A column of times: whole numbers, decimals, or ISO moments (which become microseconds)."""
+    """A column of times: whole numbers, decimals, or ISO dates (which become microseconds)."""
 
     def __init__(self, column: str) -> None:
         self._title = f"time {column!r}"
@@ -164,17 +164,17 @@ class Times:
         self._parts: list[Array] = []
 
     @property
-    def moments(self) -> bool:
-        """Whether the times were ISO moments, and so are microseconds."""
+    def are_dates(self) -> bool:
+        """Tell whether the times were ISO dates, and so are microseconds."""
         return self._kind == "iso"
 
     def read(self, values: Any) -> tuple[Array, list[Flaw]]:
-        """A batch: int64 or float64, with flaws where a time is missing, unreadable, or not of the column's kind."""
+        """Read a batch as int64 or float64; a time that is missing, unreadable or of another kind is a flaw."""
         if isinstance(values, np.ndarray):
             part, kind, absent, bad = values, "int" if values.dtype.kind == "i" else "float", None, None
         else:
             try:
-                part, kind, absent, bad = moments(values, self._kind)
+                part, kind, absent, bad = timestamps(values, self._kind)
             except CastError as error:
                 raise DataError(f"{self._title} {error}; give numbers or dates such as 2024-05-01T12:00:00.") from error
         flaws = []
@@ -197,7 +197,7 @@ class Times:
         self._parts.append(values if rows is None else values[rows])
 
     def finish(self) -> Array:
-        """All times: int64, or float64 where one of them was a decimal."""
+        """Give all times: int64, or float64 where one of them was a decimal."""
         return joined(self._parts, np.float64 if self._kind == "float" else np.int64)
 
 
@@ -209,7 +209,7 @@ class Weights:
         self._parts: list[Array] = []
 
     def read(self, values: Any) -> tuple[Array, list[Flaw]]:
-        """A batch as float32; a missing weight is 0 and a flaw."""
+        """Read a batch as float32; a missing weight is 0 and a flaw."""
         part, absent, bad = numbers(values)
         flaws = []
         if absent is not None:
@@ -224,12 +224,12 @@ class Weights:
         self._parts.append(values if rows is None else values[rows])
 
     def finish(self) -> Array:
-        """float32 [rows]."""
+        """Give all weights as float32 [rows]."""
         return joined(self._parts, np.float32)
 
 
 def joined(parts: list[Array], kind: Any) -> Array:
-    """The parts one after the other; each is let go of once it is copied, so that memory is not taken twice."""
+    """Concatenate the parts; each is freed once it is copied, so that memory is not taken twice."""
     result = np.empty(sum(map(len, parts)), kind)
     start = 0
     parts.reverse()
@@ -240,14 +240,14 @@ def joined(parts: list[Array], kind: Any) -> Array:
     return result
 
 
-class WholeIds:
+class IntegerIds:
     """The same as `Ids` for tables of whole numbers, without pyarrow."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Array]] = {}
 
     def read(self, title: str, values: Array) -> tuple[Array, list[Flaw]]:
-        """A batch of whole numbers."""
+        """Read a batch of whole numbers."""
         if values.dtype.kind != "i":
             raise DataError(f"{title} holds decimals; ids must be whole numbers or text.")
         return values, []
@@ -257,7 +257,7 @@ class WholeIds:
         self._parts.setdefault(column, []).append(values if rows is None else values[rows])
 
     def finish(self) -> tuple[dict[str, Array], Names, int]:
-        """Each column's numbers, the names in ascending order, and how many there are."""
+        """Give each column's numbers, the names in ascending order, and how many there are."""
         parts = [np.unique(part) for parts in self._parts.values() for part in parts]
         names = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
         columns = {

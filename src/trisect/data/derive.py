@@ -11,9 +11,8 @@ from trisect.errors import DataError
 
 
 def symmetric(record: StaticRecord) -> StaticRecord:
-    """The undirected graph with each pair once; the weights of a pair's two directions add up, edge features are the
-    mean.
-    """
+    """Make the undirected graph with each pair once; the weights of both directions add up, and edge features
+    are averaged."""
     if record.undirected:
         return record
     low, high = np.minimum(record.src, record.dst), np.maximum(record.src, record.dst)

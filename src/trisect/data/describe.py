@@ -31,19 +31,19 @@ def degrees(record: Record) -> Degrees:
 
 
 def arrays_of(record: Record) -> dict[str, Array]:
-    """Every array of the record by name."""
+    """Give every array of the record by name."""
     names = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "time")
-    found = {name: array for name in names if (array := getattr(record, name, None)) is not None}
-    found.update({f"split {name}": mask for name, mask in record.splits.items()})
+    arrays = {name: array for name in names if (array := getattr(record, name, None)) is not None}
+    arrays.update({f"split {name}": mask for name, mask in record.splits.items()})
     if isinstance(record.names, TextNames):
-        found["names"] = record.names.data
+        arrays["names"] = record.names.data
     elif record.names is not None:
-        found["names"] = record.names
-    return found
+        arrays["names"] = record.names
+    return arrays
 
 
 def memory(record: Record) -> int:
-    """Bytes of all arrays."""
+    """Count the bytes of all arrays."""
     return sum(array.nbytes for array in arrays_of(record).values())
 
 
@@ -62,12 +62,12 @@ def sparkline(counts: Array, width: int = 60) -> str:
 
 
 def events_per_step(record: TimelineRecord) -> Array:
-    """int64 [steps]."""
+    """Count the events of each step: int64 [steps]."""
     return np.diff(record.offsets)
 
 
 def class_sizes(y: Array) -> dict[str, int]:
-    """How many entries each class has; -1 is `none`."""
+    """Tell how many entries each class has; -1 is `none`."""
     classes, counts = np.unique(y, return_counts=True)
     return {"none" if int(k) == -1 else str(int(k)): int(n) for k, n in zip(classes, counts, strict=True)}
 

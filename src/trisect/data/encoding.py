@@ -49,7 +49,7 @@ class Column:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the features that it becomes."""
+        """Give the names of the features that it becomes."""
         own: tuple[str, ...] = (self.column,)
         if self.kind == "category":
             own = tuple(f"{self.column}={name}" for name in (*self.categories, OTHER))
@@ -69,16 +69,16 @@ class Encoding:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of all features."""
+        """List the names of all features."""
         return tuple(name for column in self.columns for name in column.features)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """Give the encoding as plain values for JSON."""
         return {"statistics": self.statistics, "columns": [asdict(column) for column in self.columns]}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Encoding:
-        """From what `plain` gave."""
+        """Read an encoding from what `plain` gave."""
         try:
             columns = [Column(**{**item, "categories": tuple(item["categories"])}) for item in plain["columns"]]
             wrong = next((column.kind for column in columns if column.kind not in KINDS), None)
@@ -90,7 +90,7 @@ class Encoding:
 
     @classmethod
     def read(cls, directory: Path | str, part: str = "vertices") -> Encoding:
-        """The encoding of the `vertices` or the `edges` of a graph directory."""
+        """Read the encoding of the `vertices` or the `edges` of a graph directory."""
         stored = read_encoding(directory)
         if part not in stored:
             raise DataError(f"{directory} keeps no encoding of {part}; it was not made from columns of a table.")
@@ -105,7 +105,7 @@ def fit(
     most: int = MOST_CATEGORIES,
     flag: bool = False,
 ) -> Encoding:
-    """The encoding of columns.
+    """Fit the encoding of columns.
 
     Args:
         rows: the rows that count, bool [rows]; None: all.
@@ -227,6 +227,6 @@ def notes(encoding: Encoding, raws: Sequence[Raw], table: str) -> list[str]:
         if column.kind == "category" and len(raw.names) > len(column.categories):
             lines.append(
                 f"Column {column.column!r} of {table} has {len(raw.names):,} categories; {len(column.categories)} have"
-                f" a feature of their own, the others share {column.column}={OTHER}."
+                f" a feature of their own, the others become {column.column}={OTHER}."
             )
     return lines

@@ -18,21 +18,23 @@ _FORMS = "a width (random features), 'activity', or a mapping of degree (a width
 
 def check_features(value: Any) -> None:
     """Refuse a `data.features` that has none of the forms of `with_features`."""
-    if value is None or value == "activity" or _whole(value):
+    if value is None or value == "activity" or _is_positive_integer(value):
         return
     if not isinstance(value, Mapping) or not value:
         raise ConfigError(f"data.features is {value!r}; give {_FORMS}.")
     for key, part in value.items():
         if key not in PARTS:
             raise ConfigError(f"data.features has the key {key!r}; it may have {', '.join(PARTS)}.")
-        windows = isinstance(part, (list, tuple)) and len(part) > 0 and all(_whole(window) for window in part)
-        if not (_whole(part) if key == "degree" else windows):
+        windows = (
+            isinstance(part, (list, tuple)) and len(part) > 0 and all(_is_positive_integer(window) for window in part)
+        )
+        if not (_is_positive_integer(part) if key == "degree" else windows):
             wanted = "a width" if key == "degree" else "a list of window lengths in steps"
             raise ConfigError(f"data.features.{key} is {part!r}; give {wanted}, each at least 1.")
 
 
 def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any], seed: int) -> TimelineRecord:
-    """The record with made features instead of its own.
+    """Give the record with made features instead of its own.
 
     Args:
         features: a width: random features, fixed for each vertex. `activity`: see `activity_features`. Or a mapping,
@@ -61,7 +63,7 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
     return replace(record, x=np.concatenate(parts, axis=2))
 
 
-def _whole(value: Any) -> bool:
+def _is_positive_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 

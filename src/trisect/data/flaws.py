@@ -1,4 +1,4 @@
-"""Rows of a table that cannot be used: gathered over the whole table, and told in one sentence."""
+"""Rows of a table that cannot be used: gathered over all batches, and told in one sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Told:
 
 
 def check_choice(on_missing: str) -> None:
-    """Refuse an unknown `on_missing`."""
+    """Refuse an `on_missing` that is none of the choices."""
     if on_missing not in get_args(OnMissing):
         raise DataError(unknown("value of on_missing", str(on_missing), get_args(OnMissing)))
 
@@ -57,7 +57,7 @@ class Flaws:
         self.rows = self.dropped = self.zeroed = 0
 
     def judge(self, columns: Mapping[str, tuple[Any, Sequence[Flaw]]], rows: int) -> Array | None:
-        """Which rows of a batch to keep: bool [rows], or None for all.
+        """Tell which rows of a batch to keep: bool [rows], or None for all.
 
         Args:
             columns: of each column its raw values, and its flaws.
@@ -86,7 +86,7 @@ class Flaws:
             told.examples.append((self.rows + position, "" if empty else repr(value)))
 
     def finish(self) -> dict[str, Any]:
-        """How many rows were read, dropped and zeroed, and why; raises where bad rows are refused."""
+        """Tell how many rows were read, dropped and zeroed, and why; raises where bad rows are refused."""
         malformed = self._source.malformed
         bad = self.dropped + malformed
         reasons = {reason: told.count for reason, told in self._told.items()}

@@ -22,7 +22,7 @@ class Argument:
     default: Any
 
     def coerce(self, name: str, value: Any) -> Any:
-        """The value as the argument's type; whole floats count as integers, texts (from the command line) are read."""
+        """Read the value as the argument's type; whole floats count as integers, texts are parsed."""
         if isinstance(value, str) and self.type is not str:
             value = _read(value)
         if self.type is bool and isinstance(value, bool):
@@ -46,11 +46,11 @@ class Generator:
 
     @property
     def description(self) -> str:
-        """The first sentence of the function's docstring."""
+        """Give the first sentence of the function's docstring."""
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with their types made right; unknown ones are refused with the nearest known one."""
+        """Give the arguments in their types; unknown ones are refused, with the nearest one in the message."""
         checked = {}
         for name, value in arguments.items():
             if name not in self.arguments:
@@ -84,7 +84,7 @@ GENERATORS: dict[str, Generator] = {
 
 
 def generate(name: str, **arguments: Any) -> Record:
-    """A record from the named generator; see `GENERATORS` for the names and their arguments."""
+    """Make a record by the named generator; see `GENERATORS` for the names and their arguments."""
     if name not in GENERATORS:
         raise ConfigError(unknown("generator", name, GENERATORS))
     generator = GENERATORS[name]

@@ -11,8 +11,8 @@ import numpy as np
 
 from trisect.data import encoding as encodings
 from trisect.data import tables
-from trisect.data.attributes import Attribute, Raw, WholeClasses, classes, parse_columns
-from trisect.data.columns import Ids, Times, Weights, WholeIds
+from trisect.data.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
+from trisect.data.columns import Ids, IntegerIds, Times, Weights
 from trisect.data.flaws import Flaws, OnMissing, check_choice, in_words
 from trisect.data.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
@@ -30,7 +30,7 @@ from trisect.data.vertices import (
 from trisect.errors import DataError, unknown
 
 _ROWS = 1 << 20
-_READING = 0.8  # the share of the progress that reading has; sorting and writing have the rest
+_READING = 0.8  # the fraction of the progress that reading has; sorting and writing have the rest
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ def ingest(
     return target
 
 
-def _part(progress: tables.Progress | None, share: float) -> Callable[[float], None] | None:
-    return None if progress is None else lambda done: progress(share * done)
+def _part(progress: tables.Progress | None, fraction: float) -> Callable[[float], None] | None:
+    return None if progress is None else lambda done: progress(fraction * done)
 
 
 def read_table(path: Any, table: Table, progress: tables.Progress | None = None, seed: int = 0) -> Record:
-    """The graph or the timeline that a table of edges describes; rows of a step keep the order of their times.
+    """Read the graph or the timeline that a table of edges describes; rows of a step keep the order of their times.
 
     Args:
         path: a file, or a table of pandas, polars or Arrow, or a mapping of names to arrays.
@@ -135,8 +135,8 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     time, order, offsets = None, None, None
     if columns.times is not None:
         time = columns.times.finish()
-        unit = "us" if columns.times.moments else table.time_unit
-        period = _period(table.period, time, columns.times.moments)
+        unit = "us" if columns.times.are_dates else table.time_unit
+        period = _period(table.period, time, columns.times.are_dates)
         meta.update(period=period, time_unit=unit)
         if not bool((time[1:] >= time[:-1]).all()):
             order = np.argsort(time, kind="stable")
@@ -198,7 +198,7 @@ class _Columns:
         if not arrow and table.on_missing != "refuse":
             tables.require_pyarrow(f"on_missing is {table.on_missing!r}")
         self._source, self._choice = source, table.on_missing
-        self.ids: Any = Ids() if arrow else WholeIds()
+        self.ids: Any = Ids() if arrow else IntegerIds()
         self.roles = {"src": source.pick(table.src, "src", 0), "dst": source.pick(table.dst, "dst", 1)}
         for role, name in (("time", table.time), ("weight", table.weight), ("edge label", table.edge_label)):
             if name is not None:
@@ -208,7 +208,7 @@ class _Columns:
         self._kinds: Any = None
         if "edge label" in self.roles:
             column = self.roles["edge label"]
-            self._kinds = Attribute(column, "category") if arrow else WholeClasses(column)
+            self._kinds = Attribute(column, "category") if arrow else IntegerClasses(column)
         wanted = parse_columns(table.edge_features)
         if wanted:
             tables.require_pyarrow("columns of edges become features")
@@ -216,7 +216,7 @@ class _Columns:
         self._names = [*self.roles.values(), *(name for name, _ in wanted)]
 
     def read(self, progress: tables.Progress | None) -> dict[str, Any]:
-        """Read the whole table; how many rows there were, and how many were dropped."""
+        """Read all rows; give how many there were, and how many were dropped."""
         flaws = Flaws(self._source, self._choice)
         others = [each for each in (self.times, self._weights, self._kinds) if each is not None]
         others += self._attributes
@@ -226,7 +226,7 @@ class _Columns:
                 self.ids.read(f"{end} {self.roles[end]!r}", values) for end, values in zip(ends, batch, strict=False)
             ]
             read += [column.read(values) for column, values in zip(others, batch[2:], strict=True)]
-            judged = {str(k): (values, found) for k, (values, (_, found)) in enumerate(zip(batch, read, strict=True))}
+            judged = {str(k): (values, bad) for k, (values, (_, bad)) in enumerate(zip(batch, read, strict=True))}
             keep = flaws.judge(judged, len(batch[0]))
             for end, (values, _) in zip(ends, read, strict=False):
                 self.ids.keep(end, values, keep)
@@ -252,14 +252,14 @@ class _Columns:
 
 
 def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTable | None]:
-    """The table that describes vertices and the one that labels them, which may be the same; None where there is none.
+    """Read the table that describes vertices and the one that labels them, which may be the same, or None.
 
     Labels in an .npy file are read later.
     """
     if table.vertices is None:
         for name in ("features", "vertex_time"):
             if getattr(table, name) is not None:
-                raise DataError(f"{name} is {getattr(table, name)!r} but no table of vertices is given; give vertices.")
+                raise DataError(f"{name} is {getattr(table, name)!r} but there is no table of vertices; set vertices.")
     own = table.label_column if table.labels is None else None
     if table.label_column is not None and (_is_npy(table.labels) or (table.labels is None and table.vertices is None)):
         raise DataError(f"label_column is {table.label_column!r} but no table has labels; give vertices or labels.")
@@ -314,27 +314,29 @@ def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any
 
 def _npy_labels(path: str | Path, vertices: int) -> Array:
     try:
-        given: Array = np.load(path, allow_pickle=False)
+        labels: Array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"labels {path} cannot be read ({error}).") from error
-    if len(given) != vertices:
-        raise DataError(f"labels {path} has {len(given)} entries but there are {vertices} vertices; give one for each.")
-    return given.astype(np.int64 if given.dtype.kind in "iub" else np.float32)
-
-
-def _steps_of_rows(given: VertexTable, time: Array | None, columns: _Columns, meta: dict[str, Any]) -> Array:
-    """The step in which each row of a table of vertices begins to hold."""
-    if time is None or given.time is None or columns.times is None:
-        raise DataError("internal error: a table of vertices with times was read beside edges without times.")
-    if given.moments != columns.times.moments:
+        raise DataError(f"labels {path} cannot be read ({error}); give an .npy file of numbers.") from error
+    if len(labels) != vertices:
         raise DataError(
-            "the times of the vertices and of the edges are numbers in one and dates in the other; use one."
+            f"labels {path} has {len(labels)} entries but there are {vertices} vertices; give one for each."
         )
-    return steps_since(given.time, time, meta["period"], meta["time_unit"])
+    return labels.astype(np.int64 if labels.dtype.kind in "iub" else np.float32)
+
+
+def _steps_of_rows(table: VertexTable, time: Array | None, columns: _Columns, meta: dict[str, Any]) -> Array:
+    """Give the step in which each row of a table of vertices begins to hold."""
+    if time is None or table.time is None or columns.times is None:
+        raise DataError("internal error: a table of vertices with times was read beside edges without times.")
+    if table.are_dates != columns.times.are_dates:
+        raise DataError(
+            "the times of the vertices and of the edges are numbers in one table and dates in the other; use one form."
+        )
+    return steps_since(table.time, time, meta["period"], meta["time_unit"])
 
 
 def count_duplicates(src: Array, dst: Array, time: Array | None) -> int:
-    """How many rows have the ends and the time of an earlier one (by 64-bit hashes, so that memory stays small)."""
+    """Count the rows that have the ends and the time of an earlier one (by 64-bit hashes, to save memory)."""
     keys = np.empty(len(src), np.uint64)
     for start in range(0, len(src), _ROWS):
         part = slice(start, start + _ROWS)
@@ -348,7 +350,7 @@ def count_duplicates(src: Array, dst: Array, time: Array | None) -> int:
 
 
 def _mixed(key: Array) -> Array:
-    """The finaliser of splitmix64, under which different keys stay different."""
+    """Apply the finaliser of splitmix64, under which different keys stay different."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     key ^= key >> np.uint64(31)
@@ -373,13 +375,13 @@ def _check(table: Table) -> None:
             raise DataError(f"period is {table.period!r} but no time column is named; name it, or leave period out.")
 
 
-def _period(period: Period | None, time: Array, moments: bool) -> Period:
+def _period(period: Period | None, time: Array, are_dates: bool) -> Period:
     if period is None:
-        if time.dtype.kind == "i" and not moments and int(time.max()) - int(time.min()) < 10_000:
+        if time.dtype.kind == "i" and not are_dates and int(time.max()) - int(time.min()) < 10_000:
             return 1
         raise DataError("period is missing; give the length of a step, such as '1d' or a number in the times' unit.")
-    if moments and not (isinstance(period, str) and not period.strip().replace(".", "").isdigit()):
-        raise DataError(f"period is {period!r} but the times are moments; give it with a unit, such as '1d' or '12h'.")
+    if are_dates and not (isinstance(period, str) and not period.strip().replace(".", "").isdigit()):
+        raise DataError(f"period is {period!r} but the times are dates; give it with a unit, such as '1d' or '12h'.")
     return period
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from trisect.data.records import Array, TimelineRecord
 from trisect.data.splits import random_splits
-from trisect.data.static_graphs import check_shares, check_sizes, require
+from trisect.data.static_graphs import check_fractions, check_sizes, require
 
 PATTERNS = ("fan-in", "fan-out", "cycle", "scatter-gather")
 _SMALLEST, _LARGEST = 4, 12
@@ -43,12 +43,12 @@ def laundering(
 
     Args:
         transactions: normal transactions per account and step.
-        fraud: the share of accounts that take part in a pattern.
+        fraud: the fraction of accounts that take part in a pattern.
         contacts: how many receivers an account has.
         window: the most steps that a pattern lasts.
     """
     check_sizes(vertices=vertices, steps=steps, contacts=contacts, window=window)
-    check_shares(fraud=fraud)
+    check_fractions(fraud=fraud)
     require(transactions > 0, f"transactions is {transactions}; it must be greater than 0.")
     rng = np.random.default_rng([seed, 6])
     rank = rng.permutation(vertices).astype(np.int32)  # accounts from the most to the least active
@@ -147,7 +147,7 @@ def _transfers(
         half = max(1, window // 2)
         early = begin + rng.integers(0, half, between.shape)
         late = begin + np.minimum(window - 1, half + rng.integers(0, max(1, window - half), between.shape))
-        share = usual * rng.uniform(0.9, 1.1, between.shape)
+        sent = usual * rng.uniform(0.9, 1.1, between.shape)
         src, dst = np.hstack([centre[:, 1:], between]), np.hstack([between, sink])
-        step, amount = np.hstack([early, late]), np.hstack([share, share * 0.97])
+        step, amount = np.hstack([early, late]), np.hstack([sent, sent * 0.97])
     return src.reshape(-1), dst.reshape(-1), amount.astype(np.float32).reshape(-1), step.astype(np.int32).reshape(-1)

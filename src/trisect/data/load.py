@@ -31,7 +31,7 @@ _TABLE = tuple(item.name for item in fields(Table))
 
 
 def form_of(data: Mapping[str, Any]) -> str:
-    """Which of the three forms a data section has."""
+    """Tell which of the three forms a data section has."""
     forms = [form for form in FORMS if data.get(form) is not None]
     if len(forms) != 1:
         what = f"{' and '.join(forms)} together" if forms else "none of them"
@@ -42,7 +42,7 @@ def form_of(data: Mapping[str, Any]) -> str:
 
 
 def options(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that this data section may have, its form's own among them."""
+    """Give the keys that this data section may have, its form's own among them."""
     form = form_of(data)
     if form == "name":
         return (form, *OPTION_NAMES, *COMMON, *LATER)
@@ -59,7 +59,7 @@ def options(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check(data: Mapping[str, Any]) -> None:
-    """Refuse unknown keys (with the nearest known one), wrong types and a path that does not exist; reads no data."""
+    """Refuse unknown keys, wrong types and a path that does not exist, without reading data."""
     allowed = options(data)
     for key in data:
         if key not in allowed:
@@ -78,7 +78,7 @@ def check(data: Mapping[str, Any]) -> None:
 
 
 def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
-    """The record of a data section.
+    """Read the record of a data section.
 
     Args:
         data: `{name: cora, split: 3}`, `{path: DIR, npz, or table}`, `{generate: community, vertices: 5000}`.
@@ -95,9 +95,9 @@ def _load(data: Mapping[str, Any], data_dir: Path | str | None) -> Record:
     if form == "name":
         return load_named(str(data[form]), data_dir, **settings)
     if form == "generate":
-        both_ways = bool(settings.pop("symmetrise", False))
+        symmetrise = bool(settings.pop("symmetrise", False))
         record = generate(str(data[form]), **settings)
-        return _both_ways(record) if both_ways else record
+        return _symmetrised(record) if symmetrise else record
     return _load_path(Path(data[form]).expanduser(), settings)
 
 
@@ -113,22 +113,22 @@ def _load_path(path: Path, settings: dict[str, Any]) -> Record:
 
 
 def _column(key: str, value: Any) -> Any:
-    """Columns may be given by number in YAML: `src: 0`."""
+    """Turn column numbers into names; YAML may have them as numbers: `src: 0`."""
     names = ("src", "dst", "time", "weight", "edge_label", "id", "label_column", "vertex_time")
     return str(value) if key in names and value is not None else value
 
 
-def _both_ways(record: Record) -> Record:
+def _symmetrised(record: Record) -> Record:
     return symmetric(record) if isinstance(record, StaticRecord) else replace(record, undirected=True)
 
 
 def _adapt(record: Record, settings: Mapping[str, Any]) -> Record:
-    """A graph directory with another period, both directions, or made-up features."""
+    """Give a graph directory another period, both directions, or made-up features."""
     chosen = read_options(settings)
     if chosen.period is not None:
         record = _another_period(record, chosen.period)
     if chosen.symmetrise:
-        record = _both_ways(record)
+        record = _symmetrised(record)
     if isinstance(record, StaticRecord):
         if chosen.features is not None and not isinstance(chosen.features, int):
             raise DataError(f"data.features is {chosen.features!r}; for a static graph give a width.")

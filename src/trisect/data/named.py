@@ -19,7 +19,7 @@ OPTION_NAMES = tuple(item.name for item in fields(Options))
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A known data set: what it is, the task it is used for, and how it is usually read."""
+    """A data set with a name: what it is, the task it is used for, and how it is usually read."""
 
     name: str
     description: str
@@ -84,7 +84,7 @@ NAMED: dict[str, NamedSet] = {
 
 
 def data_directory(data_dir: Path | str | None = None) -> Path | None:
-    """The directory given, or that of TRISECT_DATA, or None."""
+    """Give the directory that the caller names, or that of TRISECT_DATA, or None."""
     chosen = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     return None if chosen is None or str(chosen) == "" else Path(chosen).expanduser()
 
@@ -100,13 +100,13 @@ def read_options(chosen: Mapping[str, Any], defaults: Mapping[str, Any] | None =
 
 
 def _check_types(options: Mapping[str, Any]) -> None:
-    whole = {"split": 0, "classes": 2, "lags": 0, "seed": 0}
+    minimum = {"split": 0, "classes": 2, "lags": 0, "seed": 0}
     for name, value in options.items():
         integer = isinstance(value, int) and not isinstance(value, bool)
         if name == "split" and value == "all":
             continue
-        if name in whole and value is not None and not (integer and value >= whole[name]):
-            raise ConfigError(f"data.{name} is {value!r}; it must be a whole number of at least {whole[name]}.")
+        if name in minimum and value is not None and not (integer and value >= minimum[name]):
+            raise ConfigError(f"data.{name} is {value!r}; it must be a whole number of at least {minimum[name]}.")
         if name in ("symmetrise", "row_normalise") and value is not None and not isinstance(value, bool):
             raise ConfigError(f"data.{name} is {value!r}; it must be true or false.")
         if name == "features":
@@ -114,7 +114,7 @@ def _check_types(options: Mapping[str, Any]) -> None:
 
 
 def find_named(name: str, data_dir: Path | str | None = None) -> Path:
-    """The file of a named data set."""
+    """Find the file of a named data set."""
     directory = data_directory(data_dir)
     if directory is None:
         raise DataError(
@@ -133,7 +133,7 @@ def find_named(name: str, data_dir: Path | str | None = None) -> Path:
 
 
 def load_named(name: str, data_dir: Path | str | None = None, **options: Any) -> Record:
-    """The named data set, with its usual options unless others are given (see `npz.Options`)."""
+    """Read the named data set, with its usual options unless the caller sets others (see `npz.Options`)."""
     path = find_named(name, data_dir)
     dataset = NAMED.get(name)
     record = read_npz(path, read_options(options, dataset.defaults if dataset else None))

@@ -28,7 +28,7 @@ from trisect.data.splits import choose_split, random_splits
 from trisect.errors import DataError
 
 Target = Literal["raw", "log1p", "standardised"]
-_TRAIN_SHARE = 0.7  # targets are standardised with the mean and deviation of the first steps only
+_TRAIN_FRACTION = 0.7  # targets are standardised with the mean and deviation of the first steps only
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Options:
 
 
 def read_npz(path: Path, options: Options) -> Record:
-    """The graph in an npz archive."""
+    """Read the graph in an npz archive."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -71,7 +71,7 @@ def read_npz(path: Path, options: Options) -> Record:
 
 
 def recognise(arrays: Mapping[str, Array]) -> str | None:
-    """The letter of the archive's format, or None."""
+    """Give the letter of the archive's format, or None."""
     names = set(arrays)
     signal = "y" in names and arrays["y"].ndim == 2 and arrays["y"].dtype.kind == "f"
     if {"src", "dst", "time"} <= names:
@@ -86,7 +86,7 @@ def recognise(arrays: Mapping[str, Array]) -> str | None:
 
 
 def from_arrays(arrays: Mapping[str, Array], options: Options, source: str = "arrays") -> Record:
-    """The record of arrays in one of the formats above."""
+    """Give the record of arrays in one of the formats above."""
     form = recognise(arrays)
     if form is None:
         raise DataError(
@@ -206,7 +206,7 @@ def _signal(record: TimelineRecord, y: Array, options: Options) -> TimelineRecor
     if options.target == "log1p":
         y = np.log1p(y)
     elif options.target == "standardised":
-        seen = y[: max(1, int(_TRAIN_SHARE * len(y)))]
+        seen = y[: max(1, int(_TRAIN_FRACTION * len(y)))]
         mean, deviation = float(seen.mean()), float(seen.std()) or 1.0
         record.meta["target_mean"], record.meta["target_deviation"] = mean, deviation
         y = (y - np.float32(mean)) / np.float32(deviation)
@@ -251,7 +251,7 @@ def _ids(ids: Array) -> Array:
 
 
 def _vertices(src: Array, dst: Array, *per_vertex: Array | None) -> int:
-    """The longest of what is known per vertex, or one more than the highest id."""
+    """Count the vertices: the longest array per vertex, or one more than the highest id."""
     highest = max((int(ids.max()) + 1 for ids in (src, dst) if len(ids)), default=0)
     return max([highest, *(len(array) for array in per_vertex if array is not None)])
 

@@ -13,7 +13,7 @@ from trisect.errors import DataError
 
 
 def static_from_scipy(matrix: Any) -> StaticRecord:
-    """A square sparse matrix; the entry (i, j) is the edge i → j, and its value the weight, unless all are 1."""
+    """Read a square sparse matrix; the entry (i, j) is the edge i → j, and its value the weight, unless all are 1."""
     if not hasattr(matrix, "tocoo"):
         raise DataError(f"the matrix is a {type(matrix).__name__}; give a sparse matrix of SciPy.")
     if matrix.shape[0] != matrix.shape[1]:
@@ -26,7 +26,7 @@ def static_from_scipy(matrix: Any) -> StaticRecord:
 def static_from_networkx(
     graph: Any, *, weight: str | None = "weight", x: str | Sequence[str] | None = None, y: str | None = None
 ) -> StaticRecord:
-    """A `Graph`, `DiGraph` or one of their multigraphs; vertices keep its order, and their names.
+    """Read a `Graph`, `DiGraph` or one of their multigraphs; vertices keep its order, and their names.
 
     Args:
         weight: the attribute of edges that is their weight (1 where an edge lacks it; none where all lack it).
@@ -62,8 +62,8 @@ def static_from_networkx(
 
 
 def static_from_dgl(graph: Any) -> StaticRecord:
-    """A homogeneous `DGLGraph`: `feat` or `x`, `label` or `y` and masks of `ndata`; `weight`, `w` or `edge_weight`, and
-    `feat` or `edge_attr`, of `edata`.
+    """Read a homogeneous `DGLGraph`: `feat` or `x`, `label` or `y` and masks of `ndata`; `weight`, `w` or
+    `edge_weight`, and `feat` or `edge_attr`, of `edata`.
     """
     if len(getattr(graph, "ntypes", ["_N"])) > 1 or len(getattr(graph, "etypes", ["_E"])) > 1:
         raise DataError("the DGLGraph has several types of vertices or edges; give a homogeneous one.")
@@ -98,7 +98,7 @@ def _names(nodes: list[Any]) -> Names | None:
 
 
 def _node_column(nodes: list[tuple[Any, Any]], name: str) -> Array:
-    """float32 [vertices, numbers]."""
+    """Give an attribute of all nodes as float32 [vertices, numbers]."""
     lacking = next((node for node, data in nodes if name not in data), None)
     if lacking is not None:
         raise DataError(f"x is {name!r}, which the vertex {lacking!r} does not have; give it to all vertices.")

@@ -21,7 +21,7 @@ _MOST_STEPS = 10_000_000
 
 
 def parse_period(period: Period, unit: str = "s") -> int | float:
-    """The period in the time column's unit: `"12h"`, `"1d"`, `"30min"`, `"1w"`, or a number that is in it already.
+    """Give the period in the time column's unit: `"12h"`, `"1d"`, `"30min"`, `"1w"`, or a number that is in it already.
 
     >>> parse_period("12h"), parse_period("1d", "ms"), parse_period(1200)
     (43200, 86400000, 1200)
@@ -43,7 +43,7 @@ def parse_period(period: Period, unit: str = "s") -> int | float:
 
 
 def steps_of(time: Array, period: Period, unit: str = "s") -> Array:
-    """The step of each event: floor((time - first time) / period), or the rank of its time for `"distinct"`.
+    """Give the step of each event: floor((time - first time) / period), or the rank of its time for `"distinct"`.
 
     Args:
         time: numbers [events], in any order.
@@ -75,7 +75,7 @@ def steps_of(time: Array, period: Period, unit: str = "s") -> Array:
 
 
 def steps_since(time: Array, events: Array, period: Period, unit: str = "s") -> Array:
-    """The step that the times of other rows fall into, counted as for the events; before the first event negative.
+    """Give the step that the times of other rows fall into, counted as for the events; before the first event negative.
 
     Args:
         events: the times of the events, in any order.
@@ -152,7 +152,7 @@ def _parsed(text: str) -> datetime:
 
 
 def _instant(value: Any) -> np.datetime64:
-    """A datetime in UTC; text in an array of objects is read as such, and None is NaT."""
+    """Give a datetime in UTC; text in an array of objects is read as such, and None is NaT."""
     if value is None:
         return np.datetime64("NaT", "us")
     if isinstance(value, str):

@@ -14,7 +14,7 @@ from trisect.errors import DataError
 
 
 def static_from_pyg(data: Any) -> StaticRecord:
-    """A `Data` object: `edge_index`, and where present `edge_weight`, `x`, `y`, `train_mask`, `val_mask`, `test_mask`.
+    """Read a `Data` object: `edge_index`, and where present `edge_weight`, `x`, `y` and masks such as `train_mask`.
 
     Edges may also be `adj_t`, a sparse matrix whose rows are the targets. `edge_attr` of any width becomes `edge_x`.
     The edges are taken as they are.
@@ -41,7 +41,7 @@ def static_from_pyg(data: Any) -> StaticRecord:
 
 
 def timeline_from_pyg(obj: Any, period: Period | None = None) -> TimelineRecord:
-    """A `TemporalData` (`src`, `dst`, `t`, `msg` as `edge_x`), or a list of `Data`, one for each step.
+    """Read a `TemporalData` (`src`, `dst`, `t`, `msg` as `edge_x`), or a list of `Data`, one for each step.
 
     Args:
         period: of a `TemporalData`: the length of a step in the unit of `t`, or a text such as `"1d"` (t in seconds).
@@ -120,7 +120,7 @@ def _get(data: Any, name: str) -> Any:
 
 
 def dense(value: Any) -> Array | None:
-    """A tensor, sparse or dense, or an array as a numpy array; None stays None."""
+    """Turn a tensor, sparse or dense, or an array into a numpy array; None stays None."""
     if value is None:
         return None
     if hasattr(value, "detach"):
@@ -155,7 +155,7 @@ def _small(ids: Array) -> Array:
 
 
 def _edges(data: Any) -> tuple[Array, Array, Array | None]:
-    """Sources, targets and weights."""
+    """Give sources, targets and weights of all edges."""
     index, matrix = _get(data, "edge_index"), _get(data, "adj_t")
     if index is None and matrix is not None:
         target, source, values = coordinates(matrix)

@@ -114,7 +114,7 @@ class TimelineRecord:
 
     @property
     def steps(self) -> int:
-        """Count the snapshots."""
+        """Count the snapshots of the timeline."""
         return len(self.offsets) - 1
 
 

@@ -28,18 +28,18 @@ class Source(ABC):
 
     @abstractmethod
     def batches(self, columns: list[str], progress: tables.Progress | None = None) -> Iterator[list[Any]]:
-        """The columns batch by batch, as pyarrow arrays (numpy arrays where pyarrow is not installed)."""
+        """Give the columns batch by batch, as pyarrow arrays (numpy arrays where pyarrow is not installed)."""
 
     def where(self, rows: Sequence[int]) -> list[str]:
-        """How the user finds these rows (ascending, counted from 0)."""
+        """Tell how the user finds these rows (ascending, counted from 0)."""
         return [f"row {row + 1}" for row in rows]
 
     def where_malformed(self, most: int) -> list[str]:
-        """How the user finds the first rows with the wrong number of columns."""
+        """Tell how the user finds the first rows with the wrong number of columns."""
         return []
 
     def pick(self, wanted: str | None, role: str, position: int = 0) -> str:
-        """The column asked for, or the one at `position` where none was named."""
+        """Give the column asked for, or the one at `position` where none was named."""
         return tables.pick(self.names, wanted, role, position, self.title)
 
 
@@ -106,7 +106,7 @@ class TextSource(Source):
 
 
 class ParquetSource(Source):
-    """A Parquet file."""
+    """A Parquet file as a table with named columns."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.title = path, f"the table {path}"
@@ -153,12 +153,12 @@ class FrameSource(Source):
 
 
 def _plain(values: Any) -> Any:
-    """An array as Arrow reads it: tensors by way of numpy."""
+    """Give an array as Arrow reads it: tensors by way of numpy."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 
 def open_source(table: Any, wanted: Sequence[str | None] = (), title: str = "the table") -> Source:
-    """The source of a path or a frame.
+    """Give the source of a path or a frame.
 
     Args:
         wanted: columns that the user names; one that is a number says that a text file has no header.

@@ -14,7 +14,7 @@ def random_splits(
 
     Args:
         y: integer classes [vertices].
-        fractions: the shares of train and val; test has the rest.
+        fractions: those of train and val; test has the rest.
         per_class: train on this many vertices of each class instead (the Planetoid custom).
     """
     rng = np.random.default_rng([seed, 0x5711])

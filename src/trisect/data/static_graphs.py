@@ -23,17 +23,17 @@ def check_sizes(**sizes: float) -> None:
         require(value >= 1, f"{name} is {value}; it must be at least 1.")
 
 
-def check_shares(**shares: float) -> None:
-    """Every share must lie between 0 and 1."""
-    for name, value in shares.items():
+def check_fractions(**fractions: float) -> None:
+    """Every fraction must lie between 0 and 1."""
+    for name, value in fractions.items():
         require(0.0 <= value <= 1.0, f"{name} is {value}; it must lie between 0 and 1.")
 
 
 def skewed_classes(rng: np.random.Generator, vertices: int, classes: int, skew: float) -> Array:
     """int64 [vertices]: classes of sizes ∝ rank^-skew, each with at least one vertex, in random order."""
     require(classes <= vertices, f"classes is {classes}; it must be at most the number of vertices, {vertices}.")
-    share = np.arange(1, classes + 1, dtype=np.float64) ** -skew
-    edges = np.round(np.cumsum(share) / share.sum() * (vertices - classes)).astype(np.int64)
+    weight = np.arange(1, classes + 1, dtype=np.float64) ** -skew
+    edges = np.round(np.cumsum(weight) / weight.sum() * (vertices - classes)).astype(np.int64)
     counts = np.diff(edges, prepend=0) + 1
     return rng.permutation(np.repeat(np.arange(classes), counts))
 
@@ -46,7 +46,7 @@ def members(label: Array, classes: int) -> tuple[Array, Array, Array]:
 
 
 def distinct_edges(src: Array, dst: Array, vertices: int, undirected: bool) -> tuple[Array, Array]:
-    """Each edge once, sorted; no self-loops; for undirected graphs the smaller vertex first."""
+    """Give each edge once, sorted; no self-loops; for undirected graphs the smaller vertex first."""
     if undirected:
         src, dst = np.minimum(src, dst), np.maximum(src, dst)
     keep = src != dst
@@ -81,16 +81,16 @@ def community(
 ) -> StaticRecord:
     """Communities of skewed sizes whose features say little about one vertex and much about a neighbourhood.
 
-    A planted partition: a share `within` of the edges stays inside a community. The label is the community; the
+    A planted partition: a fraction `within` of the edges stays inside a community. The label is the community; the
     features are its centre times `signal` plus noise of variance 1 in each of the `features` dimensions.
     """
     check_sizes(vertices=vertices, degree=degree, classes=classes, features=features, per_class=per_class)
-    check_shares(within=within)
+    check_fractions(within=within)
     rng = np.random.default_rng([seed, 1])
     label = skewed_classes(rng, vertices, classes, skew)
     order, starts, counts = members(label, classes)
     wanted = round(vertices * degree / 2)
-    # each vertex gets its share of the edges, so that few vertices are left alone
+    # each vertex gets equally many edges, so that few vertices are left alone
     src = np.resize(rng.permutation(vertices).astype(np.int32), wanted)
     inside = rng.random(wanted) < within
     own = label[src]
@@ -124,12 +124,12 @@ def rmat(
 
     Args:
         degree: edges per vertex.
-        a, b, c: the shares of three quadrants; the fourth has the rest.
+        a, b, c: the fractions of edges in three quadrants; the fourth has the rest.
         shuffle: renumber the vertices at random, as Graph500 does; otherwise low ids have the high degrees.
     """
     check_sizes(vertices=vertices, degree=degree)
-    check_shares(a=a, b=b, c=c)
-    require(a + b + c <= 1.0, f"a + b + c is {a + b + c}; the three shares must add up to at most 1.")
+    check_fractions(a=a, b=b, c=c)
+    require(a + b + c <= 1.0, f"a + b + c is {a + b + c}; the three fractions must add up to at most 1.")
     rng = np.random.default_rng([seed, 2])
     edges = round(vertices * degree)
     levels = max(1, int(np.ceil(np.log2(vertices))))
@@ -177,7 +177,7 @@ def citation(
     cited with a probability ∝ j^-1/2, which is preferential attachment in expectation (power-law in-degrees).
     """
     check_sizes(vertices=vertices, degree=degree, classes=classes, features=features)
-    check_shares(within=within)
+    check_fractions(within=within)
     rng = np.random.default_rng([seed, 3])
     label = skewed_classes(rng, vertices, classes, skew)
     order, starts, counts = members(label, classes)

@@ -32,7 +32,7 @@ def check_free(out: Path) -> None:
 
 
 def write_directory(record: Record, out: Path | str) -> Path:
-    """Write the record as a graph directory, beside its place first, and rename it."""
+    """Write the record as a graph directory, under a temporary name first, and rename it."""
     target = Path(out)
     target = target if target.is_absolute() else Path.cwd() / target
     check_free(target)
@@ -68,7 +68,7 @@ def write_directory(record: Record, out: Path | str) -> Path:
 
 
 def read_directory(path: Path | str, verify: bool = False) -> Record:
-    """The record of a graph directory, its arrays memory-mapped; `verify` compares every array's SHA-256."""
+    """Read the record of a graph directory, its arrays memory-mapped; `verify` compares every array's SHA-256."""
     directory = Path(path)
     manifest = read_manifest(directory)
     arrays: dict[str, Array] = {}
@@ -99,7 +99,7 @@ def read_directory(path: Path | str, verify: bool = False) -> Record:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The checked manifest of a graph directory."""
+    """Read and check the manifest of a graph directory."""
     path = directory / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def read_encoding(directory: Path | str) -> dict[str, Any]:
-    """How columns became features: `vertices` and `edges` → the columns of `encoding.json`; {} where there is none."""
+    """Read how columns became features: `vertices` and `edges` → the columns of `encoding.json`, or {}."""
     path = Path(directory) / ENCODING
     try:
         encoding = json.loads(path.read_text(encoding="utf-8"))

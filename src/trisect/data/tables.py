@@ -50,12 +50,12 @@ class Shape:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the file's name says that it is Parquet."""
+    """Tell whether the file's name says that it is Parquet."""
     return path.suffix.lower() in (".parquet", ".pq")
 
 
 def open_raw(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """The file's bytes, unpacked where its name ends in .gz."""
+    """Open the file's bytes, unpacked where its name ends in .gz."""
     if not path.is_file():
         raise DataError(f"the table {path} does not exist.")
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
@@ -88,7 +88,7 @@ def sniff(path: Path, wanted: list[str | None]) -> Shape:
 
 
 def pick(names: list[str], wanted: str | None, role: str, position: int, title: str) -> str:
-    """The column asked for, or the one at `position` where none was named."""
+    """Give the column asked for, or the one at `position` where none was named."""
     if wanted is None:
         if position >= len(names):
             raise DataError(f"{title} has {len(names)} column(s); {role} needs column {position + 1}.")
@@ -189,7 +189,7 @@ def text_batches(
 
 
 def parquet_names(path: Path) -> list[str]:
-    """The columns of a Parquet file."""
+    """Give the columns of a Parquet file."""
     return list(_open_parquet(path).schema_arrow.names)
 
 
@@ -235,7 +235,7 @@ def require_pyarrow(why: str) -> None:
 def number_batches(path: Path, shape: Shape, columns: list[str], progress: Progress | None) -> Iterator[list[Any]]:
     """Batches of the columns as float64 or int64 arrays, without pyarrow: for tables of plain numbers.
 
-    Columns are int64 as long as every value is whole; ids beyond 2^53 therefore survive.
+    Columns are int64 as long as every value is whole; ids above 2^53 therefore stay exact.
     """
     positions = [shape.names.index(name) for name in columns]
     file = CleanText(path, shape, progress)

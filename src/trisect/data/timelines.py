@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trisect.data.records import Array, TimelineRecord
-from trisect.data.static_graphs import check_shares, check_sizes, class_features, members, skewed_classes
+from trisect.data.static_graphs import check_fractions, check_sizes, class_features, members, skewed_classes
 
 
 def evolving(
@@ -27,13 +27,13 @@ def evolving(
 
     Args:
         degree: contacts per vertex and step (each counts for both of its ends).
-        within: the share of new contacts inside a community.
+        within: the fraction of new contacts inside a community.
         switch: the probability that a vertex changes its community at a step.
-        repeat: the share of a step's contacts that continue those of the step before.
+        repeat: the fraction of a step's contacts that continue those of the step before.
         features: width of fixed features (the first community's centre times `signal`, plus noise); 0 for none.
     """
     check_sizes(vertices=vertices, steps=steps, degree=degree, communities=communities)
-    check_shares(within=within, switch=switch, repeat=repeat)
+    check_fractions(within=within, switch=switch, repeat=repeat)
     rng = np.random.default_rng([seed, 4])
     now = skewed_classes(rng, vertices, communities, skew)
     x = class_features(rng, now, communities, features, signal) if features else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trisect.data import tables
-from trisect.data.attributes import Attribute, Raw, WholeClasses, parse_columns
+from trisect.data.attributes import Attribute, IntegerClasses, Raw, parse_columns
 from trisect.data.columns import Times
 from trisect.data.encoding import MOST_CATEGORIES, Encoding, apply, fit, missing_row, notes
 from trisect.data.flaws import Flaws, OnMissing, in_words
@@ -34,13 +34,13 @@ class VertexTable:
     raws: list[Raw]
     label: Raw | None
     time: Array | None
-    moments: bool
+    are_dates: bool
     notes: list[str]
     dropped: int
 
 
 def _without_names(raws: list[Raw], title: str) -> tuple[list[Raw], list[str]]:
-    """The columns that are features, and what to say of the others: texts that mostly occur once name a vertex."""
+    """Give the columns that are features, and what to say of the others: texts that mostly occur once name a vertex."""
     names = [raw for raw in raws if len(raw.names) > max(MOST_CATEGORIES, len(raw) // 2)]
     said = [
         f"Column {raw.column!r} of {title} has {len(raw.names):,} different texts in {len(raw):,} rows and is left out;"
@@ -51,7 +51,7 @@ def _without_names(raws: list[Raw], title: str) -> tuple[list[Raw], list[str]]:
 
 
 def label_column(source: Source, identity: str, wanted: str | None) -> str:
-    """The column of labels: the one named, or the only one beside the id; several are refused."""
+    """Give the column of labels: the one named, or the only one beside the id; several are refused."""
     if wanted is not None:
         return source.pick(wanted, "label_column")
     others = [name for name in source.names if name != identity]
@@ -100,7 +100,7 @@ def read_vertices(
     attributes: list[Any] = [Attribute(name, kind) for name, kind in wanted]
     columns = [identity, *(name for name, _ in wanted)]
     if label is not None:
-        attributes.append(Attribute(label, "category") if tables.have_pyarrow() else WholeClasses(label))
+        attributes.append(Attribute(label, "category") if tables.have_pyarrow() else IntegerClasses(label))
         columns.append(label)
     times = None
     if time is not None:
@@ -111,7 +111,7 @@ def read_vertices(
     for batch in source.batches(columns):
         read = [ids.read(f"id {identity!r}", batch[0])]
         read += [attribute.read(values) for attribute, values in zip(attributes, batch[1:], strict=True)]
-        judged = {str(k): (values, found) for k, (values, (_, found)) in enumerate(zip(batch, read, strict=True))}
+        judged = {str(k): (values, bad) for k, (values, (_, bad)) in enumerate(zip(batch, read, strict=True))}
         keep = flaws.judge(judged, len(batch[0]))
         ids.keep(role, read[0][0], keep)
         for attribute, (values, _) in zip(attributes, read[1:], strict=True):
@@ -119,7 +119,7 @@ def read_vertices(
     counts = flaws.finish()
     if counts["rows"] == counts["dropped"]:
         raise DataError(f"{source.title} has no row that can be used; it needs at least one vertex.")
-    moments = times is not None and times.moments
+    are_dates = times is not None and times.are_dates
     finished = [attribute.finish() for attribute in attributes]
     when = finished.pop() if time is not None else None
     labels = finished.pop() if label is not None else None
@@ -127,7 +127,7 @@ def read_vertices(
     if features is None:
         finished, left_out = _without_names(finished, source.title)
         said += left_out
-    return VertexTable(source, role, finished, labels, when, moments, said, counts["dropped"])
+    return VertexTable(source, role, finished, labels, when, are_dates, said, counts["dropped"])
 
 
 def require_once(table: VertexTable, where: Array) -> None:

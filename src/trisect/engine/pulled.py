@@ -21,7 +21,7 @@ from trisect.engine.values import same_rows
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.collect import Collector
 from trisect.ops.memory import empty
-from trisect.ops.sums import aggregate_into, reads_beyond
+from trisect.ops.sums import aggregate_into, reads_last_rows
 
 
 class Pulled(Collector):
@@ -61,12 +61,12 @@ class Pulled(Collector):
 
     def rows(self) -> Tensor:
         """What was given, by the row that it came from, [columns, features]."""
-        return self._place()
+        return self._storage()
 
-    def place(self, block: Adjacency) -> Tensor | None:
+    def staging(self, block: Adjacency) -> Tensor | None:
         """Where the gradient of the block's rows may be written before it is added; None where something is already."""
         first = block.self_start
-        return None if first in self._given else self._place()[first : first + block.rows]
+        return None if first in self._given else self._storage()[first : first + block.rows]
 
     def add(
         self,
@@ -81,7 +81,7 @@ class Pulled(Collector):
         if column_scale is not None:
             raise RuntimeError("the gradient of scaled columns cannot be kept by rows")
         first = block.self_start
-        place = self._place()[first : first + block.rows]
+        place = self._storage()[first : first + block.rows]
         if row_scale is not None:
             gradient = gradient * row_scale[:, None]
         if first in self._given:
@@ -97,7 +97,7 @@ class Pulled(Collector):
     def close(self, rows: slice) -> None:
         """All is given that these rows give."""
         if rows.start not in self._given:
-            self._place()[rows].zero_()
+            self._storage()[rows].zero_()
 
     def add_own(self, rows: slice, gradient: Tensor) -> None:
         """A gradient of the rows themselves, which came another way."""
@@ -111,11 +111,11 @@ class Pulled(Collector):
         """Give the gradient of some own rows, [rows, features]; what was given by others than the columns `own`, those
         of the rows' chunk, is multiplied by `scale`. It is written to `out` where that is given.
         """
-        given, beyond = readable(self._place(), self._own_rows, self.beyond)
+        given, beyond = readable(self._storage(), self._own_rows, self.beyond)
         turned = self._turned(rows)
         result = empty((rows.stop - rows.start, given.shape[1]), given.dtype, given.device) if out is None else out
         add = self._own.pop(rows.start, None)
-        aggregate_into(result, given, turned, alpha=scale, add=add, beyond=beyond)
+        aggregate_into(result, given, turned, alpha=scale, add=add, last_rows=beyond)
         for columns in own if scale != 1.0 else ():
             near = turned.columns_between(columns.start, columns.stop)
             aggregate_into(result, given[columns], near, alpha=1.0 - scale, add=result)
@@ -138,7 +138,7 @@ def readable(rows: Tensor, own: int, beyond: Tensor | None) -> tuple[Tensor, Ten
     if beyond.shape[0] == 0:
         return rows[:own], None
     columns = same_rows(rows, 0, own + beyond.shape[0])
-    return (columns, beyond) if reads_beyond(columns, beyond) else (torch.cat([rows[:own], beyond]), None)
+    return (columns, beyond) if reads_last_rows(columns, beyond) else (torch.cat([rows[:own], beyond]), None)
 
 
 def entries_in(block: Adjacency, columns: Tensor) -> Adjacency:

@@ -11,7 +11,7 @@ from torch import Tensor
 from trisect.exchanges.facts import LayerFacts
 from trisect.nn.base import State
 from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
-from trisect.ops.recurrent import Places
+from trisect.ops.recurrent import OutputBuffers
 
 
 class Packing:
@@ -52,7 +52,7 @@ class _Open:
     after: State
     frames: list[Tensor]
     out: Tensor | None = None
-    places: Places | None = None
+    places: OutputBuffers | None = None
 
 
 class Recurrence:
@@ -159,7 +159,7 @@ class Recurrence:
         leaves = self.enter(block, chunk, rows)
         grad = torch.is_grad_enabled()
         inputs = [frame.detach() for frame in frames]
-        written, places = None, None if out is None else Places(out)
+        written, places = None, None if out is None else OutputBuffers(out)
         if places is not None and isinstance(self.layer, SpatialTemporal):
             written = self.layer.temporal.forward_into(places, inputs, tuple(leaves))
         if written is not None:

@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from trisect.errors import ConfigError
 from trisect.settings.nearest import unknown_value
-from trisect.settings.section import CLOSED, Flag, NotNegative, Positive, PositiveNumber, Share, section
+from trisect.settings.section import CLOSED, Flag, Fraction, NotNegative, Positive, PositiveNumber, section
 
 Exact = Literal["exact"]
 _NotNegativeNumber = Annotated[float, Field(ge=0, strict=True)]
@@ -47,12 +47,12 @@ class History:
         refresh: before every so many epochs an exact pass forward fills the buffers; 0: never.
         guard: before every so many epochs the exact training loss is computed, to be compared with the stale one;
             0: never.
-        margin: how far the exact loss may lie above the stale one, as a share of it, before the guard steps in.
+        margin: how far the exact loss may lie above the stale one, as a fraction of it, before the guard steps in.
     """
 
     start: Literal["exact", "zero"] = "exact"
     period: Positive = 1
-    blend: Share = 0.8
+    blend: Fraction = 0.8
     shuffle: Flag = True
     scale: PositiveNumber = 1.0
     refresh: NotNegative = 0
@@ -60,24 +60,24 @@ class History:
     margin: _NotNegativeNumber = 0.25
 
     def is_exact(self, epoch: int, first: int = 1) -> bool:
-        """Whether an epoch (1, 2, …) runs over all rows at once; `first` is the one that history begins with."""
+        """Tell whether an epoch (1, 2, …) runs over all rows at once; `first` is the one that history begins with."""
         return self.start == "exact" and epoch == first
 
     def keeps(self, epoch: int, first: int = 1) -> bool:
-        """Whether what the epoch leaves is history from then on."""
+        """Tell whether what the epoch leaves is history from then on."""
         return epoch % self.period == 0 or self.is_exact(epoch, first)
 
     @property
     def apart(self) -> bool:
-        """Whether history is kept apart from the rows of the epoch."""
+        """Tell whether history is kept apart from the rows of the epoch."""
         return self.period > 1 or self.blend > 0.0
 
     def refreshes(self, epoch: int) -> bool:
-        """Whether an exact pass comes before the epoch."""
+        """Tell whether an exact pass comes before the epoch."""
         return self.refresh > 0 and epoch % self.refresh == 0
 
     def order(self, chunks: int, seed: int, epoch: int) -> list[int]:
-        """In which order chunks go forward."""
+        """Give the order in which chunks go forward."""
         if not self.shuffle:
             return list(range(chunks))
         from trisect.noise import Noise  # torch comes with it, and a configuration is read without
@@ -86,11 +86,11 @@ class History:
         return sorted(range(chunks), key=lambda chunk: noise.at(layer=chunk).key("chunk order"))
 
     def parts(self) -> dict[str, Any]:
-        """As plain values by name."""
+        """Give all fields as plain values, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def short(self) -> str | dict[str, Any]:
-        """The name of the preset that it is; or else the preset that it is most like (where that is not
+        """Give the name of the preset that it is; or else the preset that it is most like (where that is not
         the default), and what differs from it."""
         name, base = min(PRESETS.items(), key=lambda preset: len(self._differences(preset[1])))
         parts = self._differences(base)
@@ -103,7 +103,7 @@ class History:
         return {name: value for name, value in self.parts().items() if value != usual[name]}
 
     def tightened(self, level: int, chunks: int) -> tuple[History | None, int, str]:
-        """The recipe and the number of chunks after `level` steps towards exact training, and what they are in words.
+        """Give the recipe and the number of chunks after `level` steps towards exact training, and a description.
 
         Level 0 is the recipe itself; 1 an exact epoch and from there on the history of the last epoch; 2 the same with
         a quarter of the chunks, where that is more than one; then exact (None).
@@ -125,7 +125,7 @@ MERGED = 4
 
 
 def coarser(chunks: int) -> int:
-    """How many chunks there are when each `MERGED` consecutive ones become one."""
+    """Tell how many chunks there are when each `MERGED` consecutive ones become one."""
     return -(-chunks // MERGED)
 
 
@@ -136,7 +136,7 @@ PRESETS = {
 
 
 def read_history(value: Any) -> Any:
-    """A recipe by name, or the parts of one (`preset` and what differs from it); `exact` stays `exact`.
+    """Give a recipe by name, or the parts of one (`preset` and what differs from it); `exact` stays `exact`.
 
     Raises:
         ValueError: as pydantic's validators do; the sentence begins after the name of the setting.

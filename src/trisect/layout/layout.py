@@ -1,4 +1,4 @@
-"""The value `Layout`."""
+"""`Layout` is how the box of work is cut: the degrees of the three cuts, and how each is carried out."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ class Layout:
 
     @property
     def world(self) -> int:
-        """How many ranks the layout needs."""
+        """Tell how many ranks the layout needs."""
         return self.time * self.layer * self.vertex
 
     @property
     def block_count(self) -> int:
-        """How many blocks there are, once that is chosen."""
+        """Tell how many blocks there are, once that is chosen."""
         if isinstance(self.blocks, str):
             raise LayoutError("internal error: layout.blocks is auto where its number is needed")
         return self.blocks
 
     @property
     def recipe(self) -> History | None:
-        """The recipe for history; None where nothing is stale: one chunk, or `exact`."""
+        """Give the recipe for history; None where nothing is stale: one chunk, or `exact`."""
         return self.history if isinstance(self.history, History) and self.chunks > 1 else None
 
     def plain(self) -> dict[str, Any]:
-        """Every setting but `auto` as plain data; a recipe that is used with all its parts."""
+        """Give every setting but `auto` as plain data; a recipe that is used with all its parts."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "auto"}
         if isinstance(self.history, History):
             plain["history"] = self.history.short() if self.recipe is None else self.history.parts()

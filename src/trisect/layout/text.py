@@ -10,7 +10,7 @@ from trisect.settings.reading import read_yaml
 
 
 def parse_layout(text: str) -> Layout:
-    """A layout from a text such as `vertex=2,layer=2`, or `auto`."""
+    """Give a layout from a text such as `vertex=2,layer=2`, or `auto`."""
     plain = layout_mapping(text)
     return Layout(auto=True) if isinstance(plain, str) else Layout(**plain)
 
@@ -33,7 +33,7 @@ def layout_mapping(text: str) -> dict[str, Any] | str:
 
 
 def layout_text(layout: Layout) -> str:
-    """The settings that differ from those of one process, or `auto`."""
+    """Give the settings that differ from those of one process, or `auto`."""
     if layout.auto:
         return "auto"
     usual, settings = Layout(), {}

@@ -13,7 +13,7 @@
  *
  * x, add and out have the storage type (bf16 as uint16_t); values, scales and bias the accumulator's (float32 for bf16).
  * Strides are in elements, between rows; elements of a row are adjacent. add may be out itself; x may not.
- * Where `beyond` is given, it holds the rows of x from `split` on, at the same stride, and x has memory for all columns.
+ * Where `last_rows` is not NULL, it holds the rows of x from `split` on, at the same stride, and x has memory for all columns.
  * Each row is summed in the order of its entries by one thread, so that the result does not depend on `threads`.
  */
 #ifndef TRISECT_AGGREGATE_H
@@ -41,19 +41,19 @@ struct sum_arguments {
     uint32_t threshold;
     int32_t post, threads;
     const int64_t *targets;
-    const void *beyond;
+    const void *last_rows;
     int64_t split;
 };
 
-/* Rows in one piece of work: about 2048 entries, so that hubs are spread and handing out pieces costs nothing. */
-INLINE int64_t rows_per_piece(const int64_t *starts, const int64_t *ends, int64_t rows, int threads) {
+/* Rows of one task: about 2048 entries, so that hubs are spread and handing out tasks costs nothing. */
+INLINE int64_t rows_per_task(const int64_t *starts, const int64_t *ends, int64_t rows, int threads) {
     if (rows < 1) return 1;
     int64_t span = ends[rows - 1] - starts[0];
-    int64_t piece = span > 0 ? 2048 * rows / span : 4096;
-    if (piece < 16) piece = 16;
-    if (piece > 4096) piece = 4096;
+    int64_t count = span > 0 ? 2048 * rows / span : 4096;
+    if (count < 16) count = 16;
+    if (count > 4096) count = 4096;
     int64_t fair = rows / ((int64_t)threads * 8) + 1;
-    return piece < fair ? piece : fair;
+    return count < fair ? count : fair;
 }
 
 #endif

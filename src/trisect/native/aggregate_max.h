@@ -19,7 +19,7 @@ static void NAME(max_row)(const int64_t *starts, const int64_t *ends, const int3
             for (int64_t b = 0; b < width; b += 64 / (int64_t)sizeof(STORE))
                 __builtin_prefetch(x + (indices[k + 8] - column_base) * x_stride + b);
         const ACC weight = values ? values[k] : (ACC)1;
-        const int32_t place = (int32_t)(k - start);
+        const int32_t entry = (int32_t)(k - start);
         if (k == start) {
             for (int64_t f = 0; f < width; f++) best[f] = weight * TO_ACC(row[f]), first[f] = 0;
             continue;
@@ -28,7 +28,7 @@ static void NAME(max_row)(const int64_t *starts, const int64_t *ends, const int3
             const ACC value = weight * TO_ACC(row[f]), held = best[f];
             const int wins = (value > held) | ((value != value) & (held == held));
             best[f] = wins ? value : held;
-            first[f] = wins ? place : first[f];
+            first[f] = wins ? entry : first[f];
         }
     }
     for (int64_t f = 0; f < width; f++) out[f] = TO_STORE(best[f]), winner[f] = first[f];
@@ -41,7 +41,7 @@ void TRISECT(NAME(trisect_max))(const int64_t *starts, const int64_t *ends, cons
 void TRISECT(NAME(trisect_max))(const int64_t *starts, const int64_t *ends, const int32_t *indices, const ACC *values,
                                 const STORE *x, STORE *out, int32_t *winner, int64_t rows, int64_t features,
                                 int64_t column_base, int64_t x_stride, int64_t out_stride, int threads) {
-    const int64_t size = rows_per_piece(starts, ends, rows, threads);
+    const int64_t size = rows_per_task(starts, ends, rows, threads);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, size)
     for (int64_t i = 0; i < rows; i++)
         for (int64_t f = 0; f < features; f += NAME(MAX_BLOCK)) {
@@ -63,7 +63,7 @@ void TRISECT(NAME(trisect_max_backward))(const int64_t *starts, const int64_t *e
                                          const STORE *grad, const int32_t *winner, STORE *out, int64_t rows,
                                          int64_t features, int64_t column_base, int64_t grad_stride,
                                          int64_t out_stride, int threads) {
-    const int64_t size = rows_per_piece(starts, ends, rows, threads);
+    const int64_t size = rows_per_task(starts, ends, rows, threads);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, size)
     for (int64_t j = 0; j < rows; j++)
         for (int64_t f0 = 0; f0 < features; f0 += NAME(MAX_BLOCK)) {
@@ -74,9 +74,9 @@ void TRISECT(NAME(trisect_max_backward))(const int64_t *starts, const int64_t *e
                 const int64_t i = indices[k] - column_base;
                 const STORE *restrict g = grad + i * grad_stride + f0;
                 const int32_t *restrict won = winner + i * features + f0;
-                const int32_t place = (int32_t)(positions[k] - origins[i]);
+                const int32_t entry = (int32_t)(positions[k] - origins[i]);
                 const ACC weight = values ? values[k] : (ACC)1;
-                for (int64_t f = 0; f < width; f++) sum[f] += won[f] == place ? weight * TO_ACC(g[f]) : 0;
+                for (int64_t f = 0; f < width; f++) sum[f] += won[f] == entry ? weight * TO_ACC(g[f]) : 0;
             }
             STORE *restrict to = out + j * out_stride + f0;
             for (int64_t f = 0; f < width; f++) to[f] = TO_STORE(sum[f]);

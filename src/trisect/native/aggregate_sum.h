@@ -9,9 +9,9 @@
 
 /* `x` is where the row of index 0 would be, so that `indices` need no subtraction. Vectors reach beyond the last feature;
  * rows at the end of x, after which there may be no memory, are read from a padded copy instead: those of an index above
- * `safe`, of which `padded` holds the first. Rows from `split` on are read from `beyond`, shifted likewise. */
+ * `safe`, of which `padded` holds the first. Rows from `split` on are read from `last_rows`, shifted likewise. */
 struct NAME(source) {
-    const STORE *x, *beyond, *padded;
+    const STORE *x, *last_rows, *padded;
     int64_t stride, padded_stride, safe, split;
     const int32_t *indices;
     const ACC *values, *column_scale;
@@ -19,7 +19,7 @@ struct NAME(source) {
 
 /* Feature `offset` of a row, whose end may be beyond all memory. */
 INLINE const STORE *NAME(place_of)(const struct NAME(source) *from, int64_t index, int64_t offset, const int two) {
-    const STORE *x = two && index >= from->split ? from->beyond : from->x;
+    const STORE *x = two && index >= from->split ? from->last_rows : from->x;
     return x + offset + index * from->stride;
 }
 
@@ -208,7 +208,7 @@ WIDTH(width_any, (int)((width + LANES - 1) / LANES), 0)
 WIDTH(width_of_two, (int)((width + LANES - 1) / LANES), 1)
 #undef WIDTH
 
-static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
+static void NAME(row_range)(const struct sum_arguments *a, const struct NAME(source) *from, int64_t first, int64_t last) {
     static void (*const narrow[])(const struct sum_arguments *, const struct NAME(source) *, int64_t, int64_t, int64_t,
                                   int64_t, int) = {
         NAME(width_any), NAME(width_1), NAME(width_2), NAME(width_3), NAME(width_4),
@@ -218,7 +218,7 @@ static void NAME(piece)(const struct sum_arguments *a, const struct NAME(source)
     for (int64_t offset = 0; offset < a->features; offset += WIDE * LANES) {
         const int64_t rest = a->features - offset, width = rest < WIDE * LANES ? rest : WIDE * LANES;
         const int64_t vectors = (width + LANES - 1) / LANES;
-        if (a->beyond)
+        if (a->last_rows)
             NAME(width_of_two)(a, from, first, last, offset, width, contiguous);
         else
             narrow[vectors <= SMALL ? vectors : 0](a, from, first, last, offset, width, contiguous);
@@ -231,8 +231,8 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
     if (a->rows < 1 || a->features < 1) return 0;
     const int64_t padded = (a->features + LANES - 1) / LANES * LANES;
     /* the array that ends the rows, and the first row in it */
-    const int64_t split = a->beyond ? a->split : 0, ending = a->columns - split;
-    const STORE *x = a->beyond ? a->beyond : a->x;
+    const int64_t split = a->last_rows ? a->split : 0, ending = a->columns - split;
+    const STORE *x = a->last_rows ? a->last_rows : a->x;
     int64_t safe = ending - 1;
     STORE *copy = NULL;
     if (padded != a->features && ending > 0) {
@@ -247,7 +247,7 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
     const ACC *column_scale = a->column_scale;
     const struct NAME(source) from = {
         .x = (const STORE *)a->x - a->column_base * a->x_stride,
-        .beyond = x - (split + a->column_base) * a->x_stride,
+        .last_rows = x - (split + a->column_base) * a->x_stride,
         .padded = copy,
         .stride = a->x_stride,
         .padded_stride = padded,
@@ -257,12 +257,12 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
         .values = a->values,
         .column_scale = column_scale ? column_scale - a->column_base : NULL,
     };
-    const int64_t size = rows_per_piece(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
-    const int64_t pieces = (rows + size - 1) / size;
+    const int64_t size = rows_per_task(a->starts, a->ends, a->rows, a->threads), rows = a->rows;
+    const int64_t ranges = (rows + size - 1) / size;
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)
-    for (int64_t p = 0; p < pieces; p++) {
+    for (int64_t p = 0; p < ranges; p++) {
         const int64_t first = p * size, last = first + size < rows ? first + size : rows;
-        NAME(piece)(a, &from, first, last);
+        NAME(row_range)(a, &from, first, last);
     }
     free(copy);
     return 0;

@@ -126,8 +126,8 @@ INLINE OF(ivec) OF(valid)(int64_t at, int64_t total) {
     return lane < (OF(ivec)){0} + (int)(total - at > LANES ? LANES : total - at);
 }
 
-/* Copies the `heads` numbers of an entry to its place in the chunk. */
-INLINE void OF(place)(const REAL *from, int64_t heads, REAL *to) {
+/* Copies the `heads` numbers of an entry into the chunk. */
+INLINE void OF(copy_heads)(const REAL *from, int64_t heads, REAL *to) {
     for (int64_t h = 0; h < heads; h++) to[h] = from[h];
 }
 
@@ -175,7 +175,7 @@ INLINE void OF(forward_row)(const OF(attention) * p, const int64_t heads, int64_
             /* the entry may belong to another block: prefetching a wrong address does no harm */
             if (k + e + CHUNK < p->entries)
                 OF(fetch)(source + (p->indices[k + e + CHUNK] - p->column_base) * heads, heads);
-            OF(place)(source + j * heads, heads, a + e * stride);
+            OF(copy_heads)(source + j * heads, heads, a + e * stride);
         }
         OF(pad)(a, total, stride);
         memcpy(most, top, (size_t)span * sizeof(REAL));
@@ -265,10 +265,10 @@ INLINE void OF(backward_column)(const OF(attention) * p, const int64_t heads, in
             OF(fetch)(d_out + i * width, width);
             if (k + e + CHUNK < p->entries)
                 OF(fetch)(stats + (p->indices[k + e + CHUNK] - p->column_base) * 4 * heads, 4 * heads);
-            OF(place)(of, heads, a + e * stride);
-            OF(place)(of + heads, heads, top + e * stride);
-            OF(place)(of + 2 * heads, heads, scale + e * stride);
-            OF(place)(of + 3 * heads, heads, dot + e * stride);
+            OF(copy_heads)(of, heads, a + e * stride);
+            OF(copy_heads)(of + heads, heads, top + e * stride);
+            OF(copy_heads)(of + 2 * heads, heads, scale + e * stride);
+            OF(copy_heads)(of + 3 * heads, heads, dot + e * stride);
         }
         OF(pad)(a, total, stride);
         OF(pad)(top, total, stride);

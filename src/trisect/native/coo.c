@@ -243,10 +243,10 @@ void TRISECT(trisect_loop_lengths)(const int64_t *starts, const int64_t *ends, c
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         int64_t own = self_column + r;
-        int found = 0;
+        int has_loop = 0;
         for (int64_t k = starts[r]; k < ends[r]; k++)
-            found |= indices[k] == own;
-        lengths[r] = ends[r] - starts[r] + !found;
+            has_loop |= indices[k] == own;
+        lengths[r] = ends[r] - starts[r] + !has_loop;
     }
 }
 

@@ -264,11 +264,11 @@ int TRISECT(OF(trisect_finish_gradient))(const REAL *g, int64_t g_stride, const 
     OF(finish_t) f = {NULL, relu, drop, threshold, (REAL)scale, key, vertices};
     if (relu && !drop && !gbias && g_stride == width && out_stride == width && result_stride == width) {
         /* one long row: narrow ones would cost more to begin than to do */
-        const int64_t size = rows * width, piece = 1 << 14;
+        const int64_t size = rows * width, block = 1 << 14;
         const REAL slope = relu == 2 ? (REAL)scale : 0;
 #pragma omp parallel for schedule(static) num_threads(threads)
-        for (int64_t first = 0; first < size; first += piece) {
-            const int64_t last = first + piece < size ? first + piece : size;
+        for (int64_t first = 0; first < size; first += block) {
+            const int64_t last = first + block < size ? first + block : size;
             if (relu == 2)
                 for (int64_t i = first; i < last; i++) result[i] = out[i] > 0 ? g[i] : g[i] * slope;
             else

@@ -81,9 +81,9 @@ int TRISECT(OF(trisect_cross_entropy_gradient))(const REAL *x, int64_t stride, c
             for (int64_t r = 0; r < count; r++) {
                 const int64_t label = labels[first + r];
                 const REAL factor = (REAL)scale * (weights ? weights[label] : 1);
-                const REAL *row = z + r * classes, share = factor / OF(row_sum)(row, classes);
+                const REAL *row = z + r * classes, normaliser = factor / OF(row_sum)(row, classes);
                 REAL *result = gradient + (first + r) * classes;
-                for (int64_t c = 0; c < classes; c++) result[c] = row[c] * share;
+                for (int64_t c = 0; c < classes; c++) result[c] = row[c] * normaliser;
                 result[label] -= factor;
             }
         }

@@ -42,7 +42,7 @@ PATH = Path(__file__).with_name("_kernels.so")
 
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
-    """The loaded library; None, after one warning, where it is missing, and None where TRISECT_NATIVE is 0."""
+    """Give the loaded library; None, after one warning, where it is missing, and None where TRISECT_NATIVE is 0."""
     if os.environ.get("TRISECT_NATIVE") == "0":
         return None
     try:
@@ -66,13 +66,13 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
 
 
 def available() -> bool:
-    """Whether the native kernels can be called."""
+    """Tell whether the native kernels can be called."""
     return kernels() is not None
 
 
 @functools.cache
 def level() -> str:
-    """The instruction set in use: `base`, `avx2` or `avx512`; `none` without the library."""
+    """Give the instruction set in use: `base`, `avx2` or `avx512`; `none` without the library."""
     library = kernels()
     if library is None:
         return "none"
@@ -87,7 +87,7 @@ def level() -> str:
 
 
 def threads() -> int:
-    """The number of threads to hand to a kernel: torch's."""
+    """Give the number of threads to hand to a kernel: torch's."""
     return torch.get_num_threads()
 
 
@@ -116,7 +116,7 @@ class Kernel:
         return call(*arguments)
 
     def exists(self) -> bool:
-        """Whether the library has this function (an older build may not)."""
+        """Tell whether the library has this function (an older build may not)."""
         return hasattr(kernels(), f"{self.name}_{level()}")
 
     def _resolve(self) -> Callable[..., Any]:

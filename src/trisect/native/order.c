@@ -24,21 +24,21 @@ static int by_degree(const Lists *in, const Lists *out, int64_t n, int32_t *orde
         int64_t d = degree_of(in, out, v);
         most = d > most ? d : most;
     }
-    int64_t *place = calloc((size_t)(most + 2), sizeof *place);
-    if (!place)
+    int64_t *offset = calloc((size_t)(most + 2), sizeof *offset);
+    if (!offset)
         return -1;
     for (int64_t v = 0; v < n; v++)
-        place[degree_of(in, out, v) + 1]++;
+        offset[degree_of(in, out, v) + 1]++;
     for (int64_t d = 0; d <= most; d++)
-        place[d + 1] += place[d];
+        offset[d + 1] += offset[d];
     for (int64_t v = 0; v < n; v++)
-        order[place[degree_of(in, out, v)]++] = (int32_t)v;
-    free(place);
+        order[offset[degree_of(in, out, v)]++] = (int32_t)v;
+    free(offset);
     return 0;
 }
 
 /* Reverse Cuthill-McKee: breadth first from a vertex of least degree of each component, a vertex's new neighbours by
-   ascending degree, the whole reversed. Returns 0, or -1 without memory. */
+   ascending degree, all of it reversed. Returns 0, or -1 without memory. */
 int TRISECT(trisect_order_rcm)(const int64_t *in_starts, const int64_t *in_ends, const int32_t *in_indices,
                                const int64_t *out_starts, const int64_t *out_ends, const int32_t *out_indices,
                                int64_t n, int32_t *order)
@@ -101,12 +101,12 @@ int TRISECT(trisect_order_rcm)(const int64_t *in_starts, const int64_t *in_ends,
     return failed ? -1 : 0;
 }
 
-/* Label propagation with a bound on the size of a community. Each vertex, in the order `visit`, takes the label that
+/* Label propagation with a bound on the size of a community. Each vertex, in the order of `vertices`, takes the label that
    most of its neighbours have, unless that community is full; ties go to the own label, then to the smallest. `rounds`
    sweeps, or until fewer than n/1000 vertices move. label: in and out, [n]. Returns 0, or -1 without memory. */
 int TRISECT(trisect_order_labels)(const int64_t *in_starts, const int64_t *in_ends, const int32_t *in_indices,
                                   const int64_t *out_starts, const int64_t *out_ends, const int32_t *out_indices,
-                                  int64_t n, const int32_t *visit, int64_t largest, int rounds, int32_t *label)
+                                  int64_t n, const int32_t *vertices, int64_t largest, int rounds, int32_t *label)
 {
     Lists in = {in_starts, in_ends, in_indices}, out = {out_starts, out_ends, out_indices};
     int32_t *votes = calloc((size_t)n, sizeof *votes), *size = calloc((size_t)n, sizeof *size);
@@ -118,7 +118,7 @@ int TRISECT(trisect_order_labels)(const int64_t *in_starts, const int64_t *in_en
         for (int round = 0; round < rounds; round++) {
             int64_t moved = 0;
             for (int64_t i = 0; i < n; i++) {
-                int64_t v = visit[i], count = 0;
+                int64_t v = vertices[i], count = 0;
                 for (int side = 0; side < 2; side++) {
                     const Lists *list = side ? &out : &in;
                     if (side && out.indices == in.indices)

@@ -29,11 +29,11 @@ enum { LANES = 8 };
                 total += __builtin_popcount(mark[b]);                                                                  \
             }                                                                                                          \
             if (width % LANES) {                                                                                       \
-                unsigned found = 0;                                                                                    \
+                unsigned flags = 0;                                                                                    \
                 for (int64_t j = 0; j < width % LANES; j++)                                                            \
-                    found |= (unsigned)(row[width - width % LANES + j] != 0) << j;                                     \
-                mark[bytes - 1] = (uint8_t)found;                                                                      \
-                total += __builtin_popcount(found);                                                                    \
+                    flags |= (unsigned)(row[width - width % LANES + j] != 0) << j;                                     \
+                mark[bytes - 1] = (uint8_t)flags;                                                                      \
+                total += __builtin_popcount(flags);                                                                    \
             }                                                                                                          \
             if (total > most)                                                                                          \
                 return -1;                                                                                             \
@@ -43,10 +43,10 @@ enum { LANES = 8 };
     }
 
 static inline uint8_t byte_u64(const uint64_t *x) {
-    unsigned found = 0;
+    unsigned flags = 0;
     for (int j = 0; j < LANES; j++)
-        found |= (unsigned)(x[j] != 0) << j;
-    return (uint8_t)found;
+        flags |= (unsigned)(x[j] != 0) << j;
+    return (uint8_t)flags;
 }
 
 #ifdef __AVX2__
@@ -56,10 +56,10 @@ static inline uint8_t byte_u32(const uint32_t *x) {
 }
 #else
 static inline uint8_t byte_u32(const uint32_t *x) {
-    unsigned found = 0;
+    unsigned flags = 0;
     for (int j = 0; j < LANES; j++)
-        found |= (unsigned)(x[j] != 0) << j;
-    return (uint8_t)found;
+        flags |= (unsigned)(x[j] != 0) << j;
+    return (uint8_t)flags;
 }
 #endif
 

@@ -198,18 +198,18 @@ static int64_t deal_to_buckets(const Edges *e, int64_t first, int64_t last, int 
     int64_t *position = calloc((size_t)(threads * buckets) + 1, sizeof *position);
     if (!position)
         return -1;
-    int64_t count = last - first, share = (count + threads - 1) / threads;
+    int64_t count = last - first, each = (count + threads - 1) / threads;
 
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int t = 0; t < threads; t++) {
-        int64_t a = first + t * share, b = a + share < last ? a + share : last;
+        int64_t a = first + t * each, b = a + each < last ? a + each : last;
         if (a < b)
             deal_edges(e, a, b, column_bits, shift, position + t * buckets, NULL, NULL);
     }
     const int64_t largest = place_buckets(position, buckets, threads, bucket_starts);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int t = 0; t < threads; t++) {
-        int64_t a = first + t * share, b = a + share < last ? a + share : last;
+        int64_t a = first + t * each, b = a + each < last ? a + each : last;
         if (a < b)
             deal_edges(e, a, b, column_bits, shift, position + t * buckets, keys, load);
     }

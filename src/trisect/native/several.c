@@ -10,20 +10,20 @@ static int64_t piece_rows(int64_t entries, int64_t rows, int threads) {
     return size < fair ? size : fair;
 }
 
-/* Where one matrix stands in a row that is merged: its entries, the place of the next, and that entry's column. */
+/* Where one matrix stands in a row that is merged: its entries, the number of the next one, and that one's column. */
 struct cursor {
     const int32_t *indices;
-    int64_t place, end, base, column;
+    int64_t entry, end, base, column;
 };
 
 #define NOWHERE INT64_MAX
 
-INLINE void advance_to(struct cursor *at, int64_t place) {
-    at->place = place;
-    at->column = place < at->end ? at->indices[place] - at->base : NOWHERE;
+INLINE void advance_to(struct cursor *at, int64_t entry) {
+    at->entry = entry;
+    at->column = entry < at->end ? at->indices[entry] - at->base : NOWHERE;
 }
 
-INLINE void advance(struct cursor *at) { advance_to(at, at->place + 1); }
+INLINE void advance(struct cursor *at) { advance_to(at, at->entry + 1); }
 
 INLINE void begin(const struct overlay_arguments *a, int64_t row, struct cursor *at, const int steps) {
     for (int g = 0; g < steps; g++) {

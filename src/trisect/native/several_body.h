@@ -13,16 +13,16 @@ INLINE void NAME(put)(REAL *restrict out, const REAL *restrict from, int64_t wid
 }
 
 /* Rows first .. last-1, the vectors offset .. offset+vectors-1 of each step. With `steps` and `vectors` constants the
- * sums stay in registers: at most eight of them. `whole`: these are all vectors of a step, so that rows lie at a
+ * sums stay in registers: at most eight of them. `full_rows`: these are all vectors of a step, so that rows lie at a
  * constant distance. */
 INLINE void NAME(rows)(const struct several_arguments *a, int64_t first, int64_t last, int64_t offset, const int steps,
-                       const int vectors, const int whole, const int valued) {
-    const int64_t pitch = whole ? vectors * LANES : a->pitch, stride = steps * pitch, limit = a->ends[last - 1];
+                       const int vectors, const int full_rows, const int valued) {
+    const int64_t pitch = full_rows ? vectors * LANES : a->pitch, stride = steps * pitch, limit = a->ends[last - 1];
     const REAL *x = (const REAL *)a->x - a->column_base * stride + offset * LANES, *values = a->values;
     const REAL *bias = a->bias;
     const int32_t *indices = a->indices;
     const int64_t *starts = a->starts, *ends = a->ends;
-    const int bytes = (int)((stride - (whole ? 0 : offset) * LANES) * (int64_t)sizeof(REAL)), ahead = bytes > 128 ? 8 : 16;
+    const int bytes = (int)((stride - (full_rows ? 0 : offset) * LANES) * (int64_t)sizeof(REAL)), ahead = bytes > 128 ? 8 : 16;
     const int64_t rest = a->features - offset * LANES, room = vectors * LANES, width = rest < room ? rest : room;
     const REAL slope = (REAL)a->slope;
     const int leaky = a->leaky;
@@ -97,9 +97,9 @@ void TRISECT(NAME(trisect_several))(const struct several_arguments *a);
 void TRISECT(NAME(trisect_several))(const struct several_arguments *a) {
     if (a->rows < 1 || a->features < 1) return;
     const int64_t size = piece_rows(a->ends[a->rows - 1] - a->starts[0], a->rows, a->threads), rows = a->rows;
-    const int64_t pieces = (rows + size - 1) / size, vectors = (a->features + LANES - 1) / LANES;
+    const int64_t ranges = (rows + size - 1) / size, vectors = (a->features + LANES - 1) / LANES;
 #pragma omp parallel for num_threads(a->threads) schedule(dynamic, 1)
-    for (int64_t p = 0; p < pieces; p++) {
+    for (int64_t p = 0; p < ranges; p++) {
         const int64_t first = p * size, last = first + size < rows ? first + size : rows;
         for (int64_t done = 0; done < vectors;) done += NAME(shape)(a, first, last, done, vectors - done);
     }
@@ -164,7 +164,7 @@ INLINE void NAME(overlay_row)(const struct overlay_arguments *a, int64_t row, in
         for (int g = 0; g < steps; g++) {
             REAL value = 0;
             if (at[g].column == column) {
-                value = from[g] ? from[g][at[g].place] : (REAL)1;
+                value = from[g] ? from[g][at[g].entry] : (REAL)1;
                 advance(at + g);
             }
             values[k * steps + g] = value;

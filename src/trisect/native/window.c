@@ -47,7 +47,7 @@ typedef struct {
 
 /* An edge that enters or leaves, as the counting pass found it. */
 typedef struct {
-    int64_t place; /* in the old window, doubled; odd where the edge is there */
+    int64_t entry; /* in the old window, doubled; odd where the edge is there */
     int32_t column;
     int32_t after; /* its new count; -1: no entry is left */
 } Change;
@@ -134,22 +134,22 @@ int TRISECT(trisect_window_count)(const int64_t *pointers, const int32_t *indice
             lengths[r] = pointers[r + 1] - pointers[r];
         Lists l = lists_from(enter, entering, leave, leaving, (uint64_t)first << bits);
         Change *change = (Change *)found_changes + l.at_enter + l.at_leave, *begin = change;
-        int64_t place = pointers[first];
+        int64_t entry = pointers[first];
         uint64_t key;
         int32_t delta;
         while (next_edge(&l, (uint64_t)last << bits, &key, &delta)) {
             int64_t r = (int64_t)(key >> bits), start = pointers[r], end = pointers[r + 1];
             int32_t column = (int32_t)(key & mask);
-            place = seek(indices, place > start ? place : start, end, column, entries);
-            int64_t safe = place < entries ? place : entries - 1;
-            int found = entries && (place < end) & (indices[safe] == column);
-            int32_t before = found ? counts[safe] : 0, after = before + delta;
+            entry = seek(indices, entry > start ? entry : start, end, column, entries);
+            int64_t safe = entry < entries ? entry : entries - 1;
+            int exists = entries && (entry < end) & (indices[safe] == column);
+            int32_t before = exists ? counts[safe] : 0, after = before + delta;
             wrong |= after < 0;
             above += (after > 1) - (before > 1);
             int virtual = loops && column == own + r;
             degrees[r] += (double)(delta + (virtual ? (after == 0) - (before == 0) : 0));
-            lengths[r] += virtual ? 0 : (after > 0) - found;
-            change->place = 2 * place + found;
+            lengths[r] += virtual ? 0 : (after > 0) - exists;
+            change->entry = 2 * entry + exists;
             change->column = column;
             change->after = after > 0 || virtual ? after : -1;
             change++;
@@ -240,11 +240,11 @@ void TRISECT(trisect_window_write)(const int64_t *pointers, const int32_t *indic
         Lists l = lists_from(enter, entering, leave, leaving, (uint64_t)first << bits);
         const Change *change = (const Change *)found_changes + l.at_enter + l.at_leave;
         for (int64_t c = 0; c < made[first / ROWS_AT_ONCE]; c++, change++) {
-            int64_t n = (change->place >> 1) - from;
+            int64_t n = (change->entry >> 1) - from;
             int room = from + 16 <= entries && to + 16 <= limit;
             copy_entries(new_indices + to, indices + from, n, room);
             copy_entries(new_counts + to, counts + from, n, room);
-            from += n + (change->place & 1);
+            from += n + (change->entry & 1);
             to += n;
             if (change->after >= 0) {
                 new_indices[to] = change->column;

@@ -1,4 +1,4 @@
-"""Layers and models as plain modules. Knows no ranks.
+"""Layers and models as plain modules. They know no ranks.
 
 A static model is a list of `Layer`s (`Model`), a dynamic one a list of `DynamicLayer`s (`DynamicModel`); both are
 built by name with `build`, or by hand from the layers here. `FromPyG` makes a layer of a PyG convolution.

@@ -1,4 +1,4 @@
-"""Activations by name. Those with random slopes draw them from the noise of the place, so that no cut changes them."""
+"""Activations by name. Those with random slopes draw them from the noise of the vertex: no cut changes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RRELU_MEAN = (RRELU_LOWER + RRELU_UPPER) / 2.0
 
 
 def activate(x: Tensor, activation: Activation, noise: Noise | None = None) -> Tensor:
-    """x [rows, features] through the named function.
+    """Apply the named function to x [rows, features].
 
     `leaky` has the mean slope of RReLU (11/48) below zero; `rrelu` draws a slope from 1/8 .. 1/3 for each element in
     training and is `leaky` in evaluation.

@@ -22,7 +22,7 @@ from trisect.nn.initial import generator_for
 from trisect.noise import Noise
 from trisect.ops.memory import alias, empty
 from trisect.ops.message import Message
-from trisect.ops.recurrent import Places
+from trisect.ops.recurrent import OutputBuffers
 from trisect.ops.steps import Snapshots, joined
 
 State = tuple[Tensor, ...]
@@ -100,7 +100,7 @@ class Layer(nn.Module):
         )
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """As `forward`, from Â·x [rows, in_channels] that is already known, and the rows' own x."""
+        """Do `forward` from Â·x [rows, in_channels], computed before, and the rows' own x."""
         raise ConfigError(
             f"{type(self).__name__} has no combine_aggregated; define it, or leave preaggregates at False."
         )
@@ -122,7 +122,7 @@ class Layer(nn.Module):
     def over_steps(
         self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
     ) -> Tensor:
-        """`forward` on each step of a timeline, whole snapshots; layers that can do all at once override it.
+        """Do `forward` on each step of a timeline, with all rows; layers that can do all at once override it.
 
         Args:
             xs: [steps, vertices, in_channels], or [vertices, in_channels] for the same features in all steps.
@@ -218,16 +218,16 @@ def each_step(
 ) -> Tensor:
     """Call a function for each step, let it write its result into one tensor, and give [steps, rows, channels].
 
-    One step alone is not copied: where `into` is None, its result is the whole.
+    One step alone is not copied: where `into` is None, its result is what is returned.
     """
     steps = len(contexts)
     if steps == 1 and into is None:
         return call(0, contexts[0])[None]
     out = empty((steps, xs.shape[-2], channels), xs.dtype, xs.device) if into is None else into
-    pieces = [call(t, replace(context, into=alias(out[t]))) for t, context in enumerate(contexts)]
-    if into is None and any(piece.dtype != out.dtype for piece in pieces):
-        return torch.stack(pieces)
-    return joined(out, pieces)
+    frames = [call(t, replace(context, into=alias(out[t]))) for t, context in enumerate(contexts)]
+    if into is None and any(frame.dtype != out.dtype for frame in frames):
+        return torch.stack(frames)
+    return joined(out, frames)
 
 
 def own_rows(x: Tensor, adjacency: Adjacency) -> Tensor:
@@ -276,7 +276,7 @@ class Model(nn.Module):
             layer.reset_parameters(generator_for(seed, number))
 
     def forward(self, x: Tensor, adjacency: Adjacency, noise: Noise | None = None) -> Tensor:
-        """The whole model on the whole graph: the single-process reference of every layout.
+        """Run all layers on all rows of the graph: the single-process reference of every layout.
 
         Args:
             x: [vertices, in_channels].
@@ -348,8 +348,10 @@ class Temporal(nn.Module, ABC):
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """frames: one or two tensors [steps, rows, features] read side by side → ([steps, rows, out], new state)."""
 
-    def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
-        """As `forward`, with outputs and the frames' gradients written into places; None where it cannot."""
+    def forward_into(
+        self, buffers: OutputBuffers, frames: Sequence[Tensor], state: State
+    ) -> tuple[Tensor, State] | None:
+        """Do `forward`, and write outputs and the frames' gradients into buffers; None where that is not possible."""
         return None
 
     def __repr__(self) -> str:

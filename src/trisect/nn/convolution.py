@@ -59,7 +59,7 @@ class Convolution(Layer):
 
     @property
     def transform_first(self) -> bool:
-        """Whether Â(XW) is cheaper than (ÂX)W; for equal widths it also stores one tensor less for backward."""
+        """Tell whether Â(XW) is cheaper than (ÂX)W; for equal widths it also stores one tensor less for backward."""
         return self.out_channels <= self.in_channels
 
     @property
@@ -74,13 +74,13 @@ class Convolution(Layer):
             self.norm.reset_parameters()
 
     def finish(self, y: Tensor, x: Tensor, context: Context) -> Tensor:
-        """All that follows conv(x) = y [rows, out_channels]; x [rows, in_channels] are the rows' own inputs."""
+        """Do all that follows conv(x) = y [rows, out_channels]; x [rows, in_channels] are the rows' own inputs."""
         return self._rest(y if self.bias is None else y + self.bias, x, context, done=False)
 
     def finish_sum(
         self, message: Message, adjacency: Adjacency, x: Tensor, context: Context, add: Tensor | None = None
     ) -> Tensor:
-        """All that follows conv(x) = Â·message + add; x [rows, in_channels] are the rows' own inputs.
+        """Do all that follows conv(x) = Â·message + add; x [rows, in_channels] are the rows' own inputs.
 
         Shapes: message [columns, out_channels], add [rows, out_channels] → [rows, out_channels].
         """
@@ -93,7 +93,7 @@ class Convolution(Layer):
     def finish_product(
         self, source: Tensor, weight: Tensor, x: Tensor, context: Context, add: Tensor | None = None
     ) -> Tensor:
-        """All that follows conv(x) = source·weightᵀ + add.
+        """Do all that follows conv(x) = source·weightᵀ + add.
 
         Shapes: source [rows, …], weight [out_channels, …], add [rows, out_channels] → [rows, out_channels].
         """
@@ -109,9 +109,9 @@ class Convolution(Layer):
         x: Tensor,
         context: Context,
         add: Tensor | None = None,
-        share: float = 0.0,
+        alpha: float = 0.0,
     ) -> Tensor:
-        """All that follows conv(x) = ((1-share)·Â·message + share·add)·weightᵀ.
+        """Do all that follows conv(x) = ((1-alpha)·Â·message + alpha·add)·weightᵀ.
 
         Shapes: message [columns, …], weight [out_channels, …], add [rows, …] → [rows, out_channels].
         """
@@ -122,7 +122,7 @@ class Convolution(Layer):
             weight,
             self.bias,
             add=add,
-            share=share,
+            alpha=alpha,
             relu=relu,
             p=p,
             noise=noise,

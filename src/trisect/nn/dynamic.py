@@ -49,7 +49,7 @@ class DynamicLayer(nn.Module, ABC):
 
     @abstractmethod
     def recur(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
-        """The temporal half over some steps, the first of which is step `first_step` of the timeline."""
+        """Run the temporal half over some steps, the first of which is step `first_step` of the timeline."""
 
     @abstractmethod
     def forward(
@@ -61,7 +61,7 @@ class DynamicLayer(nn.Module, ABC):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Both halves over some steps of whole snapshots.
+        """Run both halves over some steps, with all rows of their snapshots.
 
         Args:
             xs: [steps, vertices, in_channels], or [vertices, in_channels] for the same features in all steps.
@@ -135,7 +135,7 @@ class SpatialTemporal(DynamicLayer):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Do what `DynamicLayer.forward` says."""
+        """Run the spatial half of all steps, then the temporal half; see `DynamicLayer.forward`."""
         steps = len(snapshots)
         contexts = [context_at(noise, first_step + t) for t in range(steps)]
         frames = [self.spatial.over_steps(xs, snapshots, contexts, aggregated)]
@@ -201,7 +201,7 @@ class DynamicModel(nn.Module):
             self.head.reset_parameters(generator_for(seed, len(self.layers)))
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> tuple[State, ...]:
-        """The state of each layer before the first step."""
+        """Give the state of each layer before the first step."""
         return tuple(layer.initial_state(rows, dtype=dtype, device=device) for layer in self.stack)
 
     def first_aggregation(self, xs: Tensor, snapshots: Snapshots) -> Tensor:
@@ -223,7 +223,7 @@ class DynamicModel(nn.Module):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, tuple[State, ...]]:
-        """Some steps of the timeline, layer by layer: the single-process reference of every layout.
+        """Run some steps of the timeline, layer by layer: the single-process reference of every layout.
 
         Args:
             xs: [steps, vertices, in_channels], or [vertices, in_channels] for the same features in all steps.
@@ -250,7 +250,7 @@ class DynamicModel(nn.Module):
         return self.read_out(xs), tuple(after)
 
     def read_out(self, xs: Tensor) -> Tensor:
-        """The head over [steps, rows, ·]; all steps at once, since a head draws no random numbers."""
+        """Run the head over [steps, rows, ·]; all steps at once, since a head draws no random numbers."""
         if self.head is None:
             return xs
         steps, rows, channels = xs.shape
@@ -259,12 +259,12 @@ class DynamicModel(nn.Module):
 
 
 def frame_of(xs: Tensor, step: int) -> Tensor:
-    """x of one step, from [steps, rows, features] or a fixed [rows, features]."""
+    """Give x of one step, from [steps, rows, features] or a fixed [rows, features]."""
     return xs if xs.dim() == 2 else xs[step]
 
 
 def context_at(noise: Noise | None, step: int) -> Context:
-    """The context of a spatial layer at one step of the timeline."""
+    """Give the context of a spatial layer at one step of the timeline."""
     return Context(None if noise is None else noise.at(step=step))
 
 

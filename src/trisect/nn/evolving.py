@@ -35,7 +35,7 @@ class MatrixGRU(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Weights uniform ±1/sqrt(rows); bias zero, but that of the update gate -4.
+        """Draw weights uniformly from ±1/sqrt(rows); bias zero, but that of the update gate -4.
 
         The authors' bias is zero, and their weights start anew for every ten steps. Along a whole timeline such a
         state fades to zero (about 0.8 a step); with a gate that is almost closed it begins as a lasting one.
@@ -46,7 +46,7 @@ class MatrixGRU(nn.Module):
         fill_(self.bias[0], _UPDATE_BIAS)
 
     def forward(self, x: Tensor, q: Tensor) -> Tensor:
-        """One step: Q' from the input x and the state Q."""
+        """Do one step: Q' from the input x and the state Q."""
         from_x = self.weight_x @ x + self.bias
         from_q = self.weight_q[:2] @ q
         update = torch.sigmoid(from_x[0] + from_q[0])
@@ -76,13 +76,13 @@ class TopSummary(nn.Module):
         return self.merge(self.candidates(x))
 
     def candidates(self, x: Tensor) -> Tensor:
-        """The best min(k, rows) rows of x, best first: a part's candidates are enough to find the whole's."""
+        """Give the best min(k, rows) rows of x, best first; those of all parts contain the best of all rows."""
         with torch.no_grad():
             chosen = _highest(x @ self.scorer, min(self.k, x.shape[0]))
         return x[chosen]
 
     def merge(self, candidates: Tensor) -> Tensor:
-        """The summary from the candidates of all parts, [any number, channels], parts in order."""
+        """Make the summary from the candidates of all parts, [any number, channels], parts in order."""
         rows = self.candidates(candidates)
         if rows.shape[0] < self.k:
             rows = torch.cat([rows, rows[-1:].expand(self.k - rows.shape[0], -1)])
@@ -91,7 +91,7 @@ class TopSummary(nn.Module):
 
 
 def _highest(score: Tensor, k: int) -> Tensor:
-    """Positions of the k highest scores, highest first, ties in order of position (topk leaves ties open)."""
+    """Give the positions of the k highest scores, highest first, ties in order of position (topk leaves ties open)."""
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=score.device)
     bound = torch.topk(score, k).values[-1]
@@ -140,7 +140,7 @@ class Evolving(DynamicLayer):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """W_0 uniform ±1/sqrt(out_channels), as the authors have it."""
+        """Draw W_0 uniformly from ±1/sqrt(out_channels), as the authors have it."""
         fan_in_(self.weight, self.out_channels, generator)
         self.gru.reset_parameters(generator)
         if self.summary is not None:
@@ -151,7 +151,7 @@ class Evolving(DynamicLayer):
         return (self.weight,)
 
     def summarise(self, x: Tensor) -> Tensor:
-        """What the GRU reads of one snapshot's x [vertices, in_channels]: [in_channels, out_channels], or for O
+        """Compute what the GRU reads of one snapshot's x [vertices, in_channels]: [in_channels, out_channels], or for O
         nothing, [in_channels, 0]."""
         return x.new_empty(self.in_channels, 0) if self.summary is None else self.summary(x)
 
@@ -168,15 +168,15 @@ class Evolving(DynamicLayer):
 
     @property
     def message_channels(self) -> int:
-        """How wide a row is that neighbours read: the narrower of the two widths."""
+        """Tell how wide a row is that neighbours read: the narrower of the two widths."""
         return min(self.in_channels, self.out_channels)
 
     def prepare(self, xs: Tensor, weights: Tensor) -> Tensor:
-        """What neighbours read, of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
+        """Compute the messages of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
         return ops.product_steps(xs, weights) if self.out_channels <= self.in_channels else xs
 
     def combine(self, message: Message, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
-        """One snapshot, from what `prepare` gave: [columns, message_channels] → [rows, out_channels]."""
+        """Finish one snapshot from what `prepare` gave: [columns, message_channels] → [rows, out_channels]."""
         if self.out_channels <= self.in_channels:
             return self._finish(ops.aggregate(message, adjacency), context)
         return self.convolve_aggregated(ops.aggregate(message, adjacency), context, weight)
@@ -202,12 +202,12 @@ class Evolving(DynamicLayer):
         )
 
     def convolve(self, x: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
-        """One snapshot with its weight [in_channels, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
+        """Convolve a snapshot with its weight [in, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
         message = x @ weight if self.out_channels <= self.in_channels else x
         return self.combine(Message(message), adjacency, context, weight)
 
     def convolve_aggregated(self, aggregated: Tensor, context: Context, weight: Tensor) -> Tensor:
-        """One snapshot, from Â·x [rows, in_channels]."""
+        """Convolve one snapshot from Â·x [rows, in_channels]."""
         return self._finish(aggregated @ weight, context)
 
     def _finish(self, y: Tensor, context: Context) -> Tensor:
@@ -222,7 +222,7 @@ class Evolving(DynamicLayer):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Do what `DynamicLayer.forward` says."""
+        """Evolve the weights over all steps, then convolve each with its own; see `DynamicLayer.forward`."""
         summaries = self.summaries(xs, len(snapshots))
         weights, after = self.recur([summaries], state, first_step)
         return self.over_steps(xs, snapshots, weights, noise, first_step, aggregated), after
@@ -244,7 +244,7 @@ class Evolving(DynamicLayer):
         first_step: int = 0,
         aggregated: Tensor | None = None,
     ) -> Tensor:
-        """The spatial half of some steps, each with its weight: weights [steps, in_channels, out_channels].
+        """Run the spatial half of some steps, each with its weight: weights [steps, in_channels, out_channels].
 
         The other arguments, and the result, as in `forward`.
         """
@@ -263,7 +263,7 @@ class Evolving(DynamicLayer):
         return each_step(step, contexts, xs, self.out_channels)
 
     def _all_steps(self, xs: Tensor, snapshots: Snapshots, weights: Tensor, aggregated: Tensor | None) -> Tensor:
-        """The spatial half of all steps at once, where no random numbers tell them apart."""
+        """Run the spatial half of all steps at once, where no random numbers tell them apart."""
         # `leaky` is done by the kernels; without noise `rrelu` is the same
         slope = RRELU_MEAN if self.activation in ("leaky", "rrelu") else None
         if aggregated is None and self.out_channels <= self.in_channels:

@@ -52,7 +52,7 @@ class FromPyG(Layer):
         self.out_channels = tried
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """The convolution's own, which draws from torch's global generator: seeded for the call, restored after it."""
+        """Draw by the convolution's own method, from torch's generator, seeded before and restored after."""
         reset = getattr(self.conv, "reset_parameters", None)
         if reset is None:
             raise ConfigError(
@@ -67,7 +67,7 @@ class FromPyG(Layer):
             reset()
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """The convolution on the block's edges, then activation and dropout."""
+        """Run the convolution on the block's edges, then activation and dropout."""
         weights: dict[str, Any] = {}
         if self.edge_weight is not None:
             values = adjacency.edge_weight()
@@ -79,19 +79,19 @@ class FromPyG(Layer):
 
     @torch.no_grad()
     def _try_out(self) -> int:
-        """Run three vertices whole and the last two of them as a block; equal results, or the convolution is
+        """Run on a graph of three vertices and on a block of the last two; where the results differ, the convolution is
         refused.
         """
         like = next(self.conv.parameters(), torch.empty(0))
         x = torch.linspace(-1.0, 1.0, 3 * self.in_channels).view(3, self.in_channels).to(like)
         indptr = torch.tensor([0, 2, 4, 6], device=like.device)
         indices = torch.tensor([0, 1, 1, 2, 0, 2], device=like.device)
-        whole = Adjacency.from_csr(indptr, indices, torch.linspace(0.5, 1.0, 6).to(like), 3)
-        block = whole.rows_between(1, 3)
+        graph = Adjacency.from_csr(indptr, indices, torch.linspace(0.5, 1.0, 6).to(like), 3)
+        block = graph.rows_between(1, 3)
         buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
         try:
             with torch.random.fork_rng(device_type="cuda"):
-                all_rows = self.combine(Message(x), x, whole, Context())
+                all_rows = self.combine(Message(x), x, graph, Context())
                 two_rows = self.combine(Message(x), own_rows(x, block), block, Context())
         except Exception as error:
             raise ConfigError(
@@ -116,7 +116,7 @@ class FromPyG(Layer):
 
 
 def _width(conv: nn.Module, name: str, asked: int | None) -> int:
-    """The given width, or the convolution's own."""
+    """Give the width that the user chose, or the one that the convolution has."""
     own = getattr(conv, name, None)
     if isinstance(own, tuple):
         own = own[0] if own and own[0] == own[-1] else None
@@ -127,7 +127,7 @@ def _width(conv: nn.Module, name: str, asked: int | None) -> int:
 
 
 def _drops(conv: nn.Module) -> bool:
-    """Whether any part of the convolution drops elements, by torch's own random numbers."""
+    """Tell whether any part of the convolution drops elements, by torch's own random numbers."""
     for part in conv.modules():
         p = part.p if isinstance(part, nn.Dropout) else getattr(part, "dropout", 0.0)
         if isinstance(p, float) and p > 0.0:

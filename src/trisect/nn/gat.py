@@ -75,7 +75,7 @@ class GATLayer(Convolution):
         glorot_(self.att_dst, generator)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """Compute W·x, [rows, heads·channels]."""
+        """Compute the features W·x of all heads, [rows, heads·channels]."""
         return functional.linear(x, self.weight)
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:

@@ -55,7 +55,7 @@ class GCNLayer(Convolution):
         return self.finish_sum_product(message, adjacency, self.weight, x, context)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """Finish the rows from Â·x."""
+        """Finish the rows from Â·x, which was computed before."""
         return self.finish_product(aggregated, self.weight, x, context)
 
     def over_steps(

@@ -56,7 +56,7 @@ class GCN2Layer(Convolution):
         return self.finish_sum_product(message, adjacency, self._mixed(x), x, context, context.shared["h0"], self.alpha)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """Finish the rows from Â·x."""
+        """Finish the rows from Â·x, which was computed before."""
         support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
         return self.finish_product(support, self._mixed(x), x, context)
 

@@ -1,8 +1,8 @@
-"""A model as a chain of halves: the pieces between which something may cross ranks.
+"""A model as a chain of halves: something may cross ranks between any two of them.
 
 A spatial layer prepares what its neighbours read and combines what it reads of them. A recurrent part works along time.
 A layer whose weight evolves lets the weight evolve first and then convolves with it. A layer that reads no neighbours
-is one piece, and so is the head of a dynamic model. The last half hands the outputs to the task.
+is one half, and so is the head of a dynamic model. The last half hands the outputs to the task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AnyLayer = Layer | DynamicLayer
 
 
 class HalfKind(Enum):
-    """What a half does."""
+    """What a half does with rows: each kind is one step of a layer."""
 
     LOCAL = "local"
     PREPARE = "prepare"
@@ -50,7 +50,7 @@ class Half:
 def halves_of(
     layers: Sequence[AnyLayer], *, head: bool, aggregated: bool = False, by_columns: Sequence[int] = ()
 ) -> tuple[Half, ...]:
-    """Give the halves of a whole model, in order.
+    """Give the halves of all layers of a model, in order.
 
     Args:
         layers: the layers of the model; those of other stages may lie on the meta device.

@@ -15,7 +15,7 @@ from trisect.noise import mix64
 
 
 def generator_for(seed: int, index: int) -> torch.Generator:
-    """The generator of one layer's parameters."""
+    """Make the generator of one layer's parameters."""
     generator = torch.Generator(device="cpu")
     generator.manual_seed(mix64(mix64(seed & ((1 << 64) - 1)) ^ (index + 1)) >> 1)
     return generator
@@ -29,12 +29,12 @@ def uniform_(parameter: Tensor, bound: float, generator: torch.Generator | None)
 
 
 def glorot_(parameter: Tensor, generator: torch.Generator | None) -> None:
-    """Uniform ±sqrt(6 / (fan_in + fan_out)) over the last two dims (Glorot & Bengio 2010)."""
+    """Fill uniformly from ±sqrt(6 / (fan_in + fan_out)) over the last two dims (Glorot & Bengio 2010)."""
     uniform_(parameter, math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1])), generator)
 
 
 def fan_in_(parameter: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Uniform ±1/sqrt(fan_in), as torch.nn.Linear has it."""
+    """Fill uniformly from ±1/sqrt(fan_in), as torch.nn.Linear has it."""
     uniform_(parameter, 1.0 / math.sqrt(max(fan_in, 1)), generator)
 
 

@@ -49,7 +49,7 @@ class LinearLayer(Convolution):
 
 
 class DropoutLayer(Layer):
-    """Dropout of each row for itself; used for a model's input, and where a shared input must stay whole.
+    """Dropout of each row for itself; used for a model's input, and where a shared input must keep all its elements.
 
     Shapes: x [rows, channels] → [rows, channels].
     """

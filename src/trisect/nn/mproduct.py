@@ -46,7 +46,7 @@ class MProduct(Temporal):
         return (torch.zeros(self.window - 1, rows, self.out_channels, dtype=dtype, device=device),)
 
     def matrix(self, first_step: int, steps: int, device: torch.device | None = None) -> Tensor:
-        """The rows first_step .. first_step+steps-1 of M, for the frames first_step-w+1 .. ; float64 [steps,
+        """Give the rows first_step .. first_step+steps-1 of M, for the frames first_step-w+1 .. ; float64 [steps,
         steps+w-1].
         """
         frame = torch.arange(steps + self.window - 1, device=device)
@@ -60,14 +60,14 @@ class MProduct(Temporal):
         return band
 
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
-        """A dense product of a slice of M for every 64 steps; M's zeros make it exact."""
-        whole = torch.cat(list(frames), 2) if len(frames) > 1 else frames[0]
-        steps, rows, channels = whole.shape
-        series = torch.cat([state[0], whole]) if self.window > 1 else whole
+        """Multiply by a dense slice of M for every 64 steps; the zeros of M keep it exact."""
+        joined = torch.cat(list(frames), 2) if len(frames) > 1 else frames[0]
+        steps, rows, channels = joined.shape
+        series = torch.cat([state[0], joined]) if self.window > 1 else joined
         outputs = []
         for start in range(0, steps, _STEPS):
             count = min(_STEPS, steps - start)
-            band = self.matrix(first_step + start, count, whole.device).to(whole.dtype)
+            band = self.matrix(first_step + start, count, joined.device).to(joined.dtype)
             read = series[start : start + count + self.window - 1]
             outputs.append((band @ read.reshape(read.shape[0], -1)).view(count, rows, channels))
         result = outputs[0] if len(outputs) == 1 else torch.cat(outputs)

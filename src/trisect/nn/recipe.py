@@ -30,19 +30,19 @@ class Recipe:
     self_loops: bool = True
 
     def layer(self, index: int, seed: int | None = None) -> Layer:
-        """Layer `index` of the model; its parameters are a function of (seed, index) alone."""
+        """Build layer `index` of the model; its parameters are a function of (seed, index) alone."""
         layer = self.layers[index]()
         if seed is not None:
             layer.reset_parameters(generator_for(seed, index))
         return layer
 
     def outline(self) -> list[Layer]:
-        """All layers on the `meta` device: widths and declarations, no memory."""
+        """Build all layers on the `meta` device: widths and declarations, no memory."""
         with torch.device("meta"):
             return [make() for make in self.layers]
 
     def model(self, seed: int) -> Model:
-        """Make the whole model."""
+        """Build all layers as one model, with parameters drawn from the seed."""
         layers = [self.layer(index, seed) for index in range(len(self.layers))]
         return Model(layers, normalisation=self.normalisation, self_loops=self.self_loops)
 
@@ -57,19 +57,19 @@ class DynamicRecipe:
     self_loops: bool = True
 
     def layer(self, index: int, seed: int | None = None) -> DynamicLayer:
-        """Layer `index` of the model; its parameters are a function of (seed, index) alone."""
+        """Build layer `index` of the model; its parameters are a function of (seed, index) alone."""
         layer = self.layers[index]()
         if seed is not None:
             layer.reset_parameters(generator_for(seed, index))
         return layer
 
     def outline(self) -> list[DynamicLayer]:
-        """All layers on the `meta` device: widths and declarations, no memory."""
+        """Build all layers on the `meta` device: widths and declarations, no memory."""
         with torch.device("meta"):
             return [make() for make in self.layers]
 
     def build_head(self, seed: int | None = None) -> Layer | None:
-        """The head, from (seed, number of layers)."""
+        """Build the head, from (seed, number of layers)."""
         if self.head is None:
             return None
         head = self.head()
@@ -78,7 +78,7 @@ class DynamicRecipe:
         return head
 
     def model(self, seed: int) -> DynamicModel:
-        """Make the whole model."""
+        """Build all layers as one model, with parameters drawn from the seed."""
         layers = [self.layer(index, seed) for index in range(len(self.layers))]
         head = self.build_head(seed)
         return DynamicModel(layers, head, normalisation=self.normalisation, self_loops=self.self_loops)

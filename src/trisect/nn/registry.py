@@ -1,4 +1,8 @@
-"""Models by name: `build`, and what options each has."""
+"""Models by name: `build` makes one, and `options` lists the options of one.
+
+The names are those of `config/names.py`; each is made by the function of the same name in `static_models` or
+`dynamic_models`.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from trisect.config.names import MODELS, require_names
+from trisect.config.names import DYNAMIC_MODELS, MODELS, STATIC_MODELS, identifier
 from trisect.errors import ConfigError, unknown
 from trisect.nn import dynamic_models, static_models
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.recipe import DynamicRecipe, Recipe
 
-STATIC: Mapping[str, Callable[..., Recipe]] = {
-    "gcn": static_models.gcn,
-    "sage": static_models.sage,
-    "gcnii": static_models.gcnii,
-    "resgcn+": static_models.resgcn,
-    "gat": static_models.gat,
-    "gin": static_models.gin,
-}
+STATIC: Mapping[str, Callable[..., Recipe]] = {name: getattr(static_models, identifier(name)) for name in STATIC_MODELS}
 DYNAMIC: Mapping[str, Callable[..., DynamicRecipe]] = {
-    "cd-gcn": dynamic_models.cd_gcn,
-    "wd-gcn": dynamic_models.wd_gcn,
-    "evolvegcn-o": dynamic_models.evolvegcn_o,
-    "evolvegcn-h": dynamic_models.evolvegcn_h,
-    "tm-gcn": dynamic_models.tm_gcn,
-    "recurrent": dynamic_models.recurrent,
+    name: getattr(dynamic_models, identifier(name)) for name in DYNAMIC_MODELS
 }
 NAMES = MODELS
-require_names("model", (*STATIC, *DYNAMIC), NAMES)
 
 
 @dataclass(frozen=True)
@@ -45,7 +36,7 @@ class Option:
 
 
 def options(name: str) -> dict[str, Option]:
-    """The options of a model, by name."""
+    """These are the options of a model, by name."""
     maker = _maker(name)
     hints = get_type_hints(maker)
     result = {}
@@ -58,7 +49,7 @@ def options(name: str) -> dict[str, Option]:
 
 
 def recipe(name: str, in_channels: int, out_channels: int, **chosen: Any) -> Recipe | DynamicRecipe:
-    """The named model as a list of layers yet to be built."""
+    """Describe the named model as a list of layers that are yet to be built."""
     allowed = options(name)
     for key, value in chosen.items():
         if key not in allowed:
@@ -70,7 +61,7 @@ def recipe(name: str, in_channels: int, out_channels: int, **chosen: Any) -> Rec
 
 
 def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **chosen: Any) -> Model | DynamicModel:
-    """The named model with its parameters drawn from the seed.
+    """Make the named model, with its parameters drawn from the seed.
 
     Layer i's parameters are a function of (seed, i): a stage that builds layer i alone, by `recipe(…).layer(i,
     seed)`, gets the same values.
@@ -79,7 +70,7 @@ def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **ch
         name: one of `NAMES`.
         in_channels, out_channels: widths of the features and of the output.
         seed: of the parameters.
-        **chosen: of `options(name)`; an unknown one is refused with the nearest known.
+        **chosen: of `options(name)`; an unknown one is refused, with the nearest one in the message.
     """
     return recipe(name, in_channels, out_channels, **chosen).model(seed)
 
@@ -107,11 +98,11 @@ def _check(model: str, option: Option, value: Any) -> None:
     elif option.kind is float:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
             raise ConfigError(f"{where} is {value!r}; give a number.")
-        if option.name in _SHARES and not 0.0 <= value < 1.0:
+        if option.name in _FRACTIONS and not 0.0 <= value < 1.0:
             raise ConfigError(f"{where} is {value!r}; give a number from 0 up to, but not including, 1.")
 
 
-_SHARES = ("dropout", "input_dropout", "attention_dropout", "alpha")
+_FRACTIONS = ("dropout", "input_dropout", "attention_dropout", "alpha")
 
 
 def _check_width(name: str, value: int) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trisect.nn.base import State, Temporal
 from trisect.nn.initial import fan_in_
-from trisect.ops.recurrent import Places, gru, lstm, writes_into_places
+from trisect.ops.recurrent import OutputBuffers, gru, lstm, writes_into_buffers
 
 
 class LSTM(Temporal):
@@ -35,21 +35,23 @@ class LSTM(Temporal):
             fan_in_(parameter, self.out_channels, generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Begin with zeros."""
+        """Make a state of zeros."""
         zero = torch.zeros(rows, self.out_channels, dtype=dtype, device=device)
         return zero, zero.clone()
 
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
-        """One step after the other, from (h, c) to (h, c)."""
+        """Run one step after the other, from the state (h, c) to the next one."""
         outputs, h, c = lstm(frames, state[0], state[1], self.weight_ih, self.weight_hh, self.bias)
         return outputs, (h, c)
 
-    def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
-        """Do what `Temporal.forward_into` says."""
-        if not _may_place(self, frames, state):
+    def forward_into(
+        self, buffers: OutputBuffers, frames: Sequence[Tensor], state: State
+    ) -> tuple[Tensor, State] | None:
+        """Write the outputs, and in backward the gradients of the frames, into the buffers."""
+        if not _writes_into_buffers(self, frames, state):
             return None
         h, c = state
-        outputs, h, c = lstm(frames, h, c, self.weight_ih, self.weight_hh, self.bias, places=places)
+        outputs, h, c = lstm(frames, h, c, self.weight_ih, self.weight_hh, self.bias, buffers=buffers)
         return outputs, (h, c)
 
 
@@ -76,24 +78,28 @@ class GRU(Temporal):
             fan_in_(parameter, self.out_channels, generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Begin with zeros."""
+        """Make a state of zeros."""
         return (torch.zeros(rows, self.out_channels, dtype=dtype, device=device),)
 
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
-        """One step after the other, from (h,) to (h,)."""
+        """Run one step after the other, from the state (h,) to the next one."""
         outputs, h = gru(frames, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return outputs, (h,)
 
-    def forward_into(self, places: Places, frames: Sequence[Tensor], state: State) -> tuple[Tensor, State] | None:
-        """Do what `Temporal.forward_into` says."""
-        if not _may_place(self, frames, state):
+    def forward_into(
+        self, buffers: OutputBuffers, frames: Sequence[Tensor], state: State
+    ) -> tuple[Tensor, State] | None:
+        """Write the outputs, and in backward the gradients of the frames, into the buffers."""
+        if not _writes_into_buffers(self, frames, state):
             return None
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
-        outputs, h = gru(frames, state[0], *weights, places=places)
+        outputs, h = gru(frames, state[0], *weights, buffers=buffers)
         return outputs, (h,)
 
 
-def _may_place(part: Temporal, frames: Sequence[Tensor], state: State) -> bool:
-    """Whether the kernel writes into places; where no weight is trained, nobody would ask for the frames' gradients."""
+def _writes_into_buffers(part: Temporal, frames: Sequence[Tensor], state: State) -> bool:
+    """Tell whether the kernel can write into buffers. It writes the gradients of frames only if autograd calls its
+    backward, and without trained weights autograd does not.
+    """
     trained = all(parameter.requires_grad for parameter in part.parameters())
-    return trained and writes_into_places(frames, state[0])
+    return trained and writes_into_buffers(frames, state[0])

@@ -1,4 +1,4 @@
-"""Kernels: native C, the torch fallback, CUDA through torch; autograd functions on top. Knows no layouts."""
+"""Kernels: native C, the torch fallback, CUDA through torch; autograd functions on top. They know no layouts."""
 
 from trisect.ops.aggregate import aggregate
 from trisect.ops.attention import attend

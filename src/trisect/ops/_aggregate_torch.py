@@ -29,7 +29,7 @@ def sum_torch(
 
 
 def max_torch(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
-    """The largest weighted neighbour for each feature, and which entry of the row it was, the first of equals.
+    """Give the largest weighted neighbour for each feature, and which entry of the row it was, the first of equals.
 
     Returns [rows, features] and int32 [rows, features]; a row without entries has 0 and -1.
     """
@@ -53,7 +53,7 @@ def max_torch(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
 
 
 def max_backward_torch(gradient: Tensor, winner: Tensor, adjacency: Adjacency) -> Tensor:
-    """Hands each gradient to the entry that won it. Shapes: [rows, features] → [columns, features]."""
+    """Hand each gradient to the entry that won it. Shapes: [rows, features] → [columns, features]."""
     wide = gradient.dtype if gradient.dtype in (torch.float32, torch.float64) else torch.float32
     out = torch.zeros(adjacency.columns, gradient.shape[1], dtype=wide, device=gradient.device)
     if adjacency.indices.numel() == 0:

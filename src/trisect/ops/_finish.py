@@ -48,7 +48,7 @@ class Finish:
 
     @classmethod
     def of(cls, relu: bool, p: float, noise: Noise | None, rows: int) -> Finish:
-        """For that many rows, with the ids of the noise as the kernels read them."""
+        """Make the finish of that many rows, with the ids of the noise as the kernels read them."""
         if not 0.0 <= p < 1.0:
             raise ConfigError(f"dropout is {p}; choose a probability from 0 up to, but not including, 1.")
         if noise is None or p == 0.0:
@@ -80,7 +80,7 @@ Finish.NONE = Finish(False, 0.0, None, None)
 
 
 def usable(first: Tensor, *others: Tensor | None) -> bool:
-    """Whether the native kernels take these tensors: on the CPU, float32 or float64, all alike."""
+    """Tell whether the native kernels take these tensors: on the CPU, float32 or float64, all alike."""
     return (
         first.device.type == "cpu"
         and first.dtype in KINDS
@@ -90,14 +90,14 @@ def usable(first: Tensor, *others: Tensor | None) -> bool:
 
 
 def rows_contiguous(x: Tensor) -> Tensor:
-    """x itself if its rows lie in one piece, else a copy."""
+    """Give x itself where the elements of a row are adjacent, or else a copy."""
     return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
 
 
 def finish_gradient(
     gradient: Tensor, out: Tensor | None, finish: Finish, want_bias: bool, result: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient before relu and dropout, and the sum of its rows where wanted.
+    """Give the gradient before relu and dropout, and the sum of its rows where wanted.
 
     `out` is what the kernel gave (with relu); `result` [rows, width] is written where given and something changes.
     """

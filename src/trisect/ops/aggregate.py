@@ -1,4 +1,4 @@
-"""`aggregate`: what every spatial layer is made of."""
+"""`aggregate` sums, averages or takes the largest of the rows that each row reads. Every spatial layer uses it."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def aggregate(x: Tensor | Message, adjacency: Adjacency, reduce: Reduce = "sum")
     rows = message.rows
     _check(rows, adjacency)
     if reduce == "sum":
-        return _sum(rows, adjacency, None, None, message.sink, message.beyond)
+        return _sum(rows, adjacency, None, None, message.sink, message.last_rows)
     if reduce == "mean":
         wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        return _sum(rows, adjacency, adjacency.inverse_counts(wide), None, message.sink, message.beyond)
+        return _sum(rows, adjacency, adjacency.inverse_counts(wide), None, message.sink, message.last_rows)
     if reduce == "max":
-        if message.beyond is not None:
-            raise DataError("reduce is max, which does not read Message.beyond; copy those rows to the end of rows.")
+        if message.last_rows is not None:
+            raise DataError("reduce is max, which does not read Message.last_rows; copy those rows to the end of rows.")
         result: Tensor = _Max.apply(rows, adjacency)  # type: ignore[no-untyped-call]
         return result
     raise ConfigError(f"reduce is {reduce!r}; choose sum, mean or max.")
@@ -62,9 +62,9 @@ def _sum(
     row_scale: Tensor | None,
     column_scale: Tensor | None,
     sink: Collector | None = None,
-    beyond: Tensor | None = None,
+    last_rows: Tensor | None = None,
 ) -> Tensor:
-    arguments = (x, adjacency, row_scale, column_scale, sink, [beyond])
+    arguments = (x, adjacency, row_scale, column_scale, sink, [last_rows])
     result: Tensor = _Sum.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
 
@@ -80,14 +80,14 @@ class _Sum(torch.autograd.Function):
         row_scale: Tensor | None,
         column_scale: Tensor | None,
         sink: Collector | None,
-        beyond: list[Tensor | None],
+        last_rows: list[Tensor | None],
     ) -> Tensor:
         ctx.adjacency, ctx.scales, ctx.sink = adjacency, (row_scale, column_scale), sink
-        if not native(x) and beyond[0] is None:
+        if not native(x) and last_rows[0] is None:
             return sum_torch(x, adjacency, row_scale, column_scale)
         out = empty((adjacency.rows, x.shape[1]), x.dtype, x.device)
         # in a list, since autograd takes a tensor among the arguments for an input
-        aggregate_into(out, x, adjacency, row_scale=row_scale, column_scale=column_scale, beyond=beyond[0])
+        aggregate_into(out, x, adjacency, row_scale=row_scale, column_scale=column_scale, last_rows=last_rows[0])
         return out
 
     @staticmethod

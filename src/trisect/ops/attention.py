@@ -109,7 +109,7 @@ def _check(x: Tensor, source_score: Tensor, target_score: Tensor, adjacency: Adj
 
 
 def _draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The rows' keys and the columns' vertex ids (None: columns are vertices 0, 1, …)."""
+    """Give the rows' keys and the columns' vertex ids (None: columns are vertices 0, 1, …)."""
     targets = noise.vertex_ids(adjacency.rows, adjacency.device)
     if source_vertices is None and noise.vertices is not None:
         if adjacency.rows != adjacency.columns or adjacency.self_start != 0:

@@ -1,4 +1,4 @@
-"""Where the gradient of rows that several blocks read is added up, past autograd."""
+"""`Collector` adds up the gradient of rows that several blocks read, past autograd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trisect.ops.sums import aggregate_into, native
 
 
 class Collector:
-    """Where the gradient of rows that several blocks read is added up.
+    """Adds up the gradient of rows that several blocks read.
 
     Autograd would make a tensor as large as all columns for each block. Here each block adds to the rows that it read.
 
@@ -52,18 +52,18 @@ class Collector:
         self.blank = True
 
     def rows(self) -> Tensor:
-        """The sum so far [columns, features], zeros where nothing was added."""
-        total = self._place()
+        """Give the sum so far [columns, features], zeros where nothing was added."""
+        total = self._storage()
         if self.blank:
             total.zero_()
             self.blank = False
         return total
 
-    def place(self, block: Adjacency) -> Tensor | None:
-        """Where the gradient of a block's rows is best written before it is added, [rows, features]; None: anywhere."""
+    def staging(self, block: Adjacency) -> Tensor | None:
+        """Offer memory [rows, features] for the gradient of a block before it is added; None: any memory will do."""
         return None
 
-    def _place(self) -> Tensor:
+    def _storage(self) -> Tensor:
         """Give the memory for the sum, which is taken when it is first needed."""
         if self._total is None:
             memory = self._memory
@@ -85,7 +85,12 @@ class Collector:
             # the first to add writes all rows, which saves a pass that zeroes them
             self.blank = False
             aggregate_into(
-                self._place(), gradient, block.transpose(), alpha=alpha, row_scale=column_scale, column_scale=row_scale
+                self._storage(),
+                gradient,
+                block.transpose(),
+                alpha=alpha,
+                row_scale=column_scale,
+                column_scale=row_scale,
             )
             return
         total = self.rows()
@@ -111,6 +116,6 @@ def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
     if not (native(total) and total.dtype == x.dtype):
         total.index_add_(0, rows, x.to(total.dtype))
         return
-    places = torch.arange(count + 1)
-    each = Adjacency(places[:-1], places[1:], places[:-1].to(torch.int32), None, count)
+    positions = torch.arange(count + 1)
+    each = Adjacency(positions[:-1], positions[1:], positions[:-1].to(torch.int32), None, count)
     aggregate_into(total, x, each, add=total, targets=rows)

@@ -37,14 +37,14 @@ def dropout(x: Tensor, p: float, noise: Noise | None) -> Tensor:
 
 
 def dropout_torch(x: Tensor, p: float, noise: Noise) -> Tensor:
-    """The same by torch's operations: for other devices, and the oracle of the native kernel, bit for bit."""
+    """Do the same by torch's operations: for other devices, and the oracle of the native kernel, bit for bit."""
     rows = noise.vertex_ids(x.shape[0], x.device)
     keep = random_bits(noise.key("dropout"), rows, x.shape[1]) >= drop_threshold(p)
     return torch.where(keep, x * (1.0 / (1.0 - p)), torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def noise_ids(noise: Noise, rows: int) -> Tensor | None:
-    """The vertex ids as a kernel reads them (None: row numbers), after a check that there is one for each row."""
+    """Give the vertex ids as a kernel reads them (None: row numbers), after a check that there is one for each row."""
     if noise.vertices is None:
         return None
     if noise.vertices.numel() != rows:

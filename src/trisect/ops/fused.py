@@ -71,7 +71,7 @@ def branches(x: Tensor, weight: Tensor, weight_root: Tensor, start: int, rows: i
     _check("x", x, x.shape[0], weight.shape[1])
     _check("weight_root", weight_root, *weight.shape)
     if start < 0 or start + rows > x.shape[0]:
-        raise DataError(f"rows {start} to {start + rows} are not all among the {x.shape[0]} of x.")
+        raise DataError(f"rows {start} to {start + rows} are not all among the {x.shape[0]} of x; give fewer rows.")
     if usable(x, weight, weight_root):
         result: tuple[Tensor, Tensor] = _Branches.apply(x, weight, weight_root, start, rows)  # type: ignore[no-untyped-call]
         return result
@@ -103,7 +103,7 @@ def convolve(
     finish = Finish.of(relu, p, noise, rows)
     if usable(message.rows, add, bias, into):
         result: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
-            message.rows, add, bias, adjacency, finish, message.sink, [message.beyond, into]
+            message.rows, add, bias, adjacency, finish, message.sink, [message.last_rows, into]
         )
         return result
     y = aggregate(message, adjacency)
@@ -118,18 +118,18 @@ def convolve_dense(
     bias: Tensor | None = None,
     *,
     add: Tensor | None = None,
-    share: float = 0.0,
+    alpha: float = 0.0,
     relu: bool = False,
     p: float = 0.0,
     noise: Noise | None = None,
     into: Tensor | None = None,
 ) -> Tensor:
-    """dropout(relu(((1-share)·Â·x + share·add)·weightᵀ + bias)): the aggregation first, then the linear map.
+    """dropout(relu(((1-alpha)·Â·x + alpha·add)·weightᵀ + bias)): the aggregation first, then the linear map.
 
     Args:
         x: [columns, inputs], or a message of such rows.
         weight: [outputs, inputs], with any strides.
-        add: [rows, inputs]; needed where `share` (GCNII's α) is not 0.
+        add: [rows, inputs]; needed where `alpha` (GCNII's α) is not 0.
         into: [rows, outputs], where a native kernel writes the result; it is then the tensor that is returned.
     """
     rows, (outputs, inputs) = adjacency.rows, weight.shape
@@ -140,20 +140,20 @@ def convolve_dense(
     _check("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
     if add is None:
-        share = 0.0
+        alpha = 0.0
     if usable(message.rows, weight, bias, add, into):
         result: Tensor = _ConvolveDense.apply(  # type: ignore[no-untyped-call]
-            message.rows, weight, bias, add, adjacency, share, finish, message.sink, [message.beyond, into]
+            message.rows, weight, bias, add, adjacency, alpha, finish, message.sink, [message.last_rows, into]
         )
         return result
     support = aggregate(message, adjacency)
     if add is not None:
-        support = torch.lerp(support, add, share)
+        support = torch.lerp(support, add, alpha)
     return _plain(functional.linear(support, weight, bias), finish)
 
 
 def _check(name: str, tensor: Tensor | None, *shape: int) -> None:
-    """The kernels read raw memory: a wrong shape must not reach them."""
+    """Refuse a wrong shape, since the kernels read raw memory."""
     if tensor is not None and tensor.shape != shape:
         raise DataError(f"{name} has the shape {list(tensor.shape)}; {list(shape)} is needed.")
 
@@ -253,10 +253,10 @@ class _Convolve(torch.autograd.Function):
         others: list[Tensor | None],
     ) -> Tensor:
         # in a list, since autograd takes a tensor among the arguments for an input
-        beyond, into = others
+        last_rows, into = others
         out = empty((adjacency.rows, message.shape[1]), message.dtype) if into is None else into
         relu, p, noise = finish.relu, finish.p, finish.noise
-        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=relu, p=p, noise=noise, beyond=beyond)
+        aggregate_into(out, message, adjacency, add=add, bias=bias, relu=relu, p=p, noise=noise, last_rows=last_rows)
         ctx.save_for_backward(out if finish.relu and any(ctx.needs_input_grad) else None)
         ctx.adjacency, ctx.sink = adjacency, sink
         ctx.finish = finish
@@ -266,7 +266,7 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad
-        staging = ctx.sink.place(ctx.adjacency) if needs[0] and ctx.sink is not None else None
+        staging = ctx.sink.staging(ctx.adjacency) if needs[0] and ctx.sink is not None else None
         gradient, gbias = finish_gradient(
             rows_contiguous(gradient), ctx.saved_tensors[0], ctx.finish, needs[2], staging
         )
@@ -288,18 +288,18 @@ class _ConvolveDense(torch.autograd.Function):
         bias: Tensor | None,
         add: Tensor | None,
         adjacency: Adjacency,
-        share: float,
+        alpha: float,
         finish: Finish,
         sink: Collector | None,
         others: list[Tensor | None],
     ) -> Tensor:
-        needs, (beyond, into) = ctx.needs_input_grad, others
+        needs, (last_rows, into) = ctx.needs_input_grad, others
         support = empty((adjacency.rows, x.shape[1]), x.dtype)
-        aggregate_into(support, x, adjacency, alpha=1.0 - share, add=add, beta=share, beyond=beyond)
+        aggregate_into(support, x, adjacency, alpha=1.0 - alpha, add=add, beta=alpha, last_rows=last_rows)
         out, bits = product(support, weight, bias, None, finish, mark=any(needs), out=into)
         ctx.save_for_backward(support if needs[1] else None, weight if needs[0] or needs[3] else None, bits)
         ctx.adjacency, ctx.sink = adjacency, sink
-        ctx.share = share
+        ctx.alpha = alpha
         ctx.finish = finish
         ctx.inputs = x.shape[1]
         return out
@@ -310,14 +310,14 @@ class _ConvolveDense(torch.autograd.Function):
         support, weight, bits = ctx.saved_tensors
         needs = ctx.needs_input_grad
         gradient = rows_contiguous(gradient)
-        share = ctx.share
+        alpha = ctx.alpha
         g_support = None
         if needs[0] and ctx.sink is not None and not needs[3]:
-            g_support = ctx.sink.place(ctx.adjacency)
+            g_support = ctx.sink.staging(ctx.adjacency)
         if g_support is None and (needs[0] or needs[3]):
             g_support = empty((gradient.shape[0], ctx.inputs), gradient.dtype)
         # The small matrix takes the factor, so that g_support is the gradient of `add` as it stands.
-        factor = share if needs[3] and share != 0.0 else 1.0
+        factor = alpha if needs[3] and alpha != 0.0 else 1.0
         gw, gbias = product_gradient(
             gradient,
             bits,
@@ -330,11 +330,11 @@ class _ConvolveDense(torch.autograd.Function):
         )
         gx = None
         if needs[0] and g_support is not None and ctx.sink is not None:
-            ctx.sink.add(g_support, ctx.adjacency, alpha=(1.0 - share) / factor)
+            ctx.sink.add(g_support, ctx.adjacency, alpha=(1.0 - alpha) / factor)
         elif needs[0] and g_support is not None:
             gx = empty((ctx.adjacency.columns, ctx.inputs), gradient.dtype)
-            aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - share) / factor)
+            aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - alpha) / factor)
         gadd = g_support if needs[3] else None
-        if needs[3] and share == 0.0:
+        if needs[3] and alpha == 0.0:
             gadd = torch.zeros(gradient.shape[0], ctx.inputs, dtype=gradient.dtype)
         return gx, gw, gbias, gadd, None, None, None, None, None

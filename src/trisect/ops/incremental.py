@@ -20,21 +20,21 @@ from trisect.ops.sums import aggregate_into
 
 
 class Incremental:
-    """Raw sums M_t·z_t, one step after the other.
+    """Computes raw sums M_t·z_t, one step after the other.
 
     Sums are kept in float64, to which float32 features convert exactly: after s steps the result differs from a fresh
-    sum by rounding of float64, about s·1e-16 of the largest sum on the way, which vanishes in float32. With float64
-    features that is the promise itself; `restart` bounds s.
+    sum by rounding of float64, about s·1e-16 of the largest sum so far, which vanishes in float32 and is the
+    error with float64 features; `restart` bounds s.
 
     Args:
         restart: after so many steps begin with a fresh sum.
-        share: of the entries; where a step would touch more than this, it begins with a fresh sum.
+        fraction: a step that would touch more than this fraction of the entries begins with a fresh sum.
     """
 
-    def __init__(self, restart: int = 64, share: float = 0.5) -> None:
+    def __init__(self, restart: int = 64, fraction: float = 0.5) -> None:
         if restart < 1:
             raise ConfigError(f"restart is {restart}; give 1 or more.")
-        self.restart, self.share = restart, share
+        self.restart, self.fraction = restart, fraction
         self.fresh = 0
         self._steps = 0
         self._sum: Tensor | None = None
@@ -71,7 +71,7 @@ class Incremental:
         if touched.numel():
             turned = matrix.transpose()
             reads += int((turned.ends[touched] - turned.starts[touched]).sum())
-        return reads <= self.share * matrix.entries
+        return reads <= self.fraction * matrix.entries
 
     def _begin(self, z: Tensor, matrix: Adjacency) -> Tensor:
         if self._sum is None:
@@ -89,9 +89,9 @@ def change_between(before: Adjacency, after: Adjacency) -> Adjacency:
         raise ConfigError("The group of a snapshot and the one before it has no values; this is a mistake of Trisect.")
     difference = values[:, 1] - values[:, 0]
     stays = difference != 0
-    places = torch.zeros(stays.numel() + 1, dtype=torch.int64, device=stays.device)
-    torch.cumsum(stays, 0, out=places[1:])
-    return Adjacency(places[group.starts], places[group.ends], group.indices[stays], difference[stays], after.columns)
+    offsets = torch.zeros(stays.numel() + 1, dtype=torch.int64, device=stays.device)
+    torch.cumsum(stays, 0, out=offsets[1:])
+    return Adjacency(offsets[group.starts], offsets[group.ends], group.indices[stays], difference[stays], after.columns)
 
 
 def incremental_sums(

@@ -32,7 +32,7 @@ _SLACK = 1.25  # a free buffer may be this much larger than what is asked for
 
 @dataclass(frozen=True)
 class PoolStats:
-    """What the pool holds. `hits` and `misses` count tensors that found a free buffer, and those that did not."""
+    """What the pool holds. `hits` counts tensors that got a free buffer, `misses` those that did not."""
 
     used_bytes: int
     free_bytes: int
@@ -49,7 +49,7 @@ class _Buffer:
 
 
 class _Lease(np.ndarray):
-    """What a tensor's storage holds on to; when it dies the buffer is free again."""
+    """The storage of a tensor refers to this; when the storage is freed, the buffer is free again."""
 
     buffer: _Buffer
     home: deque[_Buffer]
@@ -72,7 +72,7 @@ class Pool:
         self._used = self._held = self._peak = self._hits = self._misses = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor with arbitrary content on a buffer of the pool."""
+        """Make a tensor with arbitrary content on a buffer of the pool."""
         strides, elements = [0] * len(shape), 1
         for dim in range(len(shape) - 1, -1, -1):
             strides[dim] = elements
@@ -146,7 +146,7 @@ _pool = Pool()
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
-    """A tensor with arbitrary content: from the pool where it is large and on the CPU, otherwise `torch.empty`."""
+    """Make a tensor with arbitrary content: from the pool where it is large and on the CPU, otherwise `torch.empty`."""
     if device is None or torch.device(device).type == "cpu":
         elements = 1
         for size in shape:
@@ -165,7 +165,7 @@ def alias(x: Tensor) -> Tensor:
 
 
 def shares_storage(device: torch.device) -> bool:
-    """Whether a tensor can be put over the storage of another; backends outside torch need not allow it."""
+    """Tell whether a tensor can be put over the storage of another; backends outside torch need not allow it."""
     return device.type in ("cpu", "cuda")
 
 
@@ -180,8 +180,10 @@ def trim() -> int:
 
 
 def free_bytes(device: torch.device, *, bounded: bool = True) -> int:
-    """Memory that may be planned with: what is free on the device (a guess of 4 GiB where the system does not tell),
-    and no more than the environment variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.
+    """Tell how much memory may be planned with.
+
+    It is what is free on the device (a guess of 4 GiB where the system does not tell), and no more than the environment
+    variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.
 
     Args:
         bounded: False for what is free whatever the variable allows; one that cannot be read is refused all the same.

@@ -1,4 +1,4 @@
-"""`Message`: what rows read of other rows, with everything that a cut has to say about it."""
+"""`Message` holds what rows read of other rows, and where a cut wants their gradient."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Message:
 
     Attributes:
         rows: [columns, channels].
-        beyond: [last columns, channels], read instead of the last rows of `rows`, which may hold anything.
-        sink: takes the gradient of sums over the rows, past autograd; then autograd finds none of it.
+        last_rows: [last columns, channels], read instead of the last rows of `rows`, which may hold anything.
+        sink: takes the gradient of sums over the rows; autograd then gets no gradient of them.
         own: gives the block's own rows, where a cut keeps their gradient apart from that of the sums.
     """
 
     rows: Tensor
-    beyond: Tensor | None = None
+    last_rows: Tensor | None = None
     sink: Collector | None = None
     own: Callable[[], Tensor] | None = None
 

@@ -28,29 +28,29 @@ _UNPACK = {
     for dtype, kind in _KINDS.items()
 }
 
-_SPARE = 8  # elements that kernels may touch beyond the last
+_SPARE = 8  # elements that kernels may touch after the last
 _DENSEST = 0.6  # of the elements; with more, packing gains little
 _SAMPLE = 64  # rows that are looked at first
 _SLAB = 16 << 20
 
 
 class Slabs:
-    """Memory in the order of use: pieces of large buffers, each of which is free when all of its pieces are."""
+    """Hands out parts of large buffers in the order of use; a buffer is free when all of its parts are."""
 
     def __init__(self) -> None:
         self._slab: Tensor | None = None
         self._at = 0
 
     def take(self, size: int) -> Tensor:
-        """uint8 [size], at a multiple of 64 bytes."""
+        """Hand out uint8 [size], which begins at a multiple of 64 bytes."""
         if self._slab is None or self._at + size > self._slab.numel():
             self._slab, self._at = empty((max(size, _SLAB),), torch.uint8), 0
-        piece = self._slab[self._at : self._at + size]
+        part = self._slab[self._at : self._at + size]
         self._at += -(-size // 64) * 64
-        return piece
+        return part
 
     def drop(self) -> None:
-        """Let go of the present slab."""
+        """Begin a new buffer at the next call of `take`."""
         self._slab = None
 
 

@@ -50,7 +50,7 @@ def dequantise(message: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def quantise_torch(x: Tensor, key: int) -> Tensor:
-    """The same by torch's operations: for other devices and types, and the oracle of the native kernel, bit for bit."""
+    """Do the same by torch's operations, for other devices and types; the native kernel equals it bit for bit."""
     scale = (x.abs().amax(1, keepdim=True) / 127.0).clamp_min(torch.finfo(torch.float32).tiny).float()
     position = torch.arange(x.shape[0], device=x.device)
     chance = random_bits(key, position, x.shape[1]).to(torch.float32) * 2.0**-32

@@ -26,8 +26,8 @@ _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
 @dataclass
-class Places:
-    """Where the native kernel writes: rows of larger tensors, so that chunks of vertices need not be joined afterwards.
+class OutputBuffers:
+    """The tensors that the native kernel writes: rows of larger ones, so that chunks need not be joined afterwards.
 
     Attributes:
         out: for the outputs, [steps, rows, hidden], its last dim contiguous.
@@ -47,7 +47,7 @@ def lstm(
     weight_hh: Tensor,
     bias: Tensor | None = None,
     *,
-    places: Places | None = None,
+    buffers: OutputBuffers | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One LSTM layer over all steps, its weights shared by all vertices.
 
@@ -57,19 +57,19 @@ def lstm(
         weight_ih: [4 * hidden, sum of features], gates in the order i, f, g, o.
         weight_hh: [4 * hidden, hidden].
         bias: [4 * hidden], the sum of torch.nn.LSTM's two.
-        places: where to write; only where `writes_into_places`.
+        buffers: where the native kernel writes; they are used only where `writes_into_buffers` is true.
 
     Returns:
         the outputs [steps, rows, hidden], and the state (h, c) after the last step.
     """
     inputs = _checked(frames, (h, c), weight_ih, weight_hh, 4)
-    if not writes_into_places(inputs, h):
+    if not writes_into_buffers(inputs, h):
         return lstm_torch(inputs, h, c, weight_ih, weight_hh, bias)
     hidden = h.shape[1]
     weights = torch.cat((weight_ih, weight_hh), 1).view(4, hidden, -1).permute(1, 2, 0)
     biases = h.new_zeros(hidden, 4) if bias is None else bias.view(4, hidden).t()
     second = inputs[1] if len(inputs) == 2 else None
-    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases, places)  # type: ignore[no-untyped-call]
+    out, h_last, c_last = _Recurrent.apply(_LSTM, inputs[0], second, h, c, weights, biases, buffers)  # type: ignore[no-untyped-call]
     return out, h_last, c_last
 
 
@@ -81,7 +81,7 @@ def gru(
     bias_ih: Tensor | None = None,
     bias_hh: Tensor | None = None,
     *,
-    places: Places | None = None,
+    buffers: OutputBuffers | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One GRU layer over all steps, its weights shared by all vertices.
 
@@ -91,13 +91,13 @@ def gru(
         weight_ih: [3 * hidden, sum of features], gates in the order r, z, n.
         weight_hh: [3 * hidden, hidden].
         bias_ih, bias_hh: each [3 * hidden]; they differ for n, where r multiplies the hidden side alone.
-        places: where to write; only where `writes_into_places`.
+        buffers: where the native kernel writes; they are used only where `writes_into_buffers` is true.
 
     Returns:
         the outputs [steps, rows, hidden], and the state h after the last step.
     """
     inputs = _checked(frames, (h,), weight_ih, weight_hh, 3)
-    if not writes_into_places(inputs, h):
+    if not writes_into_buffers(inputs, h):
         return gru_torch(inputs, h, weight_ih, weight_hh, bias_ih, bias_hh)
     hidden = h.shape[1]
     # the kernel's fourth gate: n has one sum over the inputs and one over the hidden state
@@ -110,7 +110,7 @@ def gru(
     second = zero if bias_hh is None else bias_hh.view(3, hidden)
     biases = torch.stack((first[0] + second[0], first[1] + second[1], first[2], second[2]), 1)
     frame = inputs[1] if len(inputs) == 2 else None
-    out, h_last, _ = _Recurrent.apply(_GRU, inputs[0], frame, h, None, weights, biases, places)  # type: ignore[no-untyped-call]
+    out, h_last, _ = _Recurrent.apply(_GRU, inputs[0], frame, h, None, weights, biases, buffers)  # type: ignore[no-untyped-call]
     return out, h_last
 
 
@@ -152,7 +152,7 @@ def gru_torch(
 def _checked(
     frames: Tensor | Sequence[Tensor], state: Sequence[Tensor], weight_ih: Tensor, weight_hh: Tensor, gates: int
 ) -> tuple[Tensor, ...]:
-    """The frames as a tuple, after the shapes were found to fit; the kernel reads raw memory."""
+    """Give the frames as a tuple, and refuse shapes that do not fit, since the kernel reads raw memory."""
     inputs = (frames,) if isinstance(frames, Tensor) else tuple(frames)
     if len(inputs) not in (1, 2) or any(frame.dim() != 3 for frame in inputs):
         shapes = [tuple(frame.shape) for frame in inputs]
@@ -173,8 +173,8 @@ def _checked(
     return inputs
 
 
-def writes_into_places(frames: Sequence[Tensor], h: Tensor) -> bool:
-    """Whether the native kernel does these frames, [steps, rows, ·], from this state."""
+def writes_into_buffers(frames: Sequence[Tensor], h: Tensor) -> bool:
+    """Tell whether the native kernel computes these frames, [steps, rows, ·], from this state."""
     return (
         all(tensor.device.type == "cpu" and tensor.dtype == h.dtype for tensor in (*frames, h))
         and h.dtype in _SUFFIX
@@ -184,7 +184,7 @@ def writes_into_places(frames: Sequence[Tensor], h: Tensor) -> bool:
 
 
 class _Frame(ctypes.Structure):
-    """This mirrors FRAME of recurrent.c."""
+    """This mirrors `FRAME` of native/recurrent.c."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -248,7 +248,7 @@ _STRIP = {kind: library.Kernel(f"trisect_recurrent_strip_{kind}", returns=_I) fo
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """The tensor itself where its last dim is contiguous, as the kernel needs it."""
+    """Give the tensor itself where its last dim is contiguous, as the kernel needs it."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -276,13 +276,13 @@ def _problem(
     )
 
 
-def _done(failed: int) -> None:
+def _check_memory(failed: int) -> None:
     if failed:
         raise MemoryError("There is no memory for the buffers of the recurrent kernel; use fewer threads.")
 
 
 class _Recurrent(torch.autograd.Function):
-    """The native kernel; weights [hidden, inputs, 4] and bias [hidden, 4] as recurrent_body.h describes them."""
+    """Runs the native kernel; weights [hidden, inputs, 4] and bias [hidden, 4] as recurrent_body.h describes them."""
 
     @staticmethod
     def forward(
@@ -294,7 +294,7 @@ class _Recurrent(torch.autograd.Function):
         c: Tensor | None,
         weights: Tensor,
         bias: Tensor,
-        places: Places | None,
+        buffers: OutputBuffers | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         first = _dense(first)
         second = None if second is None else _dense(second)
@@ -302,7 +302,7 @@ class _Recurrent(torch.autograd.Function):
         c = None if c is None else c.contiguous()
         kind = _SUFFIX[h.dtype]
         steps, rows, hidden = first.shape[0], *h.shape
-        out = empty((steps, rows, hidden), h.dtype) if places is None else alias(places.out)
+        out = empty((steps, rows, hidden), h.dtype) if buffers is None else alias(buffers.out)
         h_last = torch.empty_like(h)
         c_last = None if c is None else torch.empty_like(c)
         cells = None
@@ -310,7 +310,7 @@ class _Recurrent(torch.autograd.Function):
             strip = _STRIP[kind]()
             cells = empty((-(-rows // strip), steps, hidden, strip), h.dtype)
         problem = _problem((first, second), h, c, weights, bias, out)
-        _done(
+        _check_memory(
             _FORWARD[kind](
                 cell,
                 ctypes.addressof(problem),
@@ -321,7 +321,7 @@ class _Recurrent(torch.autograd.Function):
                 library.threads(),
             )
         )
-        ctx.cell, ctx.places = cell, places
+        ctx.cell, ctx.buffers = cell, buffers
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(first, second, h, c, weights, bias, out, cells)
         return out, h_last, c_last
@@ -336,12 +336,12 @@ class _Recurrent(torch.autograd.Function):
         d_out = None if d_out is None else _dense(d_out)
         d_h_last = None if d_h_last is None else d_h_last.contiguous()
         d_c_last = None if d_c_last is None else d_c_last.contiguous()
-        places: Places | None = ctx.places
+        buffers: OutputBuffers | None = ctx.buffers
         d_frames = [
             empty(frame.shape, frame.dtype) if needed and frame is not None else None
             for frame, needed in zip((first, second), ctx.needs_input_grad[1:3], strict=True)
         ]
-        written = d_frames if places is None else [*places.gradients, None, None][:2]
+        written = d_frames if buffers is None else [*buffers.gradients, None, None][:2]
         d_h = torch.empty_like(h)
         d_c = None if c is None else torch.empty_like(c)
         inputs = weights.shape[1]
@@ -360,7 +360,7 @@ class _Recurrent(torch.autograd.Function):
             d_h.data_ptr(),
             _address(d_c),
         )
-        _done(
+        _check_memory(
             _BACKWARD[kind](
                 ctx.cell,
                 ctypes.addressof(problem),

@@ -3,8 +3,8 @@
 The entries of any of the snapshots stand once, with a value for each snapshot (0 where it has none), and the features
 of the snapshots lie side by side: one index and one gather serve all. Each snapshot keeps its own values, so that
 degrees, weights and multiplicities may differ in any way. A snapshot's sums are added up in the order of its entries
-whatever stands beside it: they are the same to the bit alone and in any group, so that when a group is made, and
-whether there is memory for it, changes no result.
+whatever the group: they are the same to the bit alone and in any group, so that no result depends on when a group is
+made, or on the memory for it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Group:
 
     @property
     def rows(self) -> int:
-        """Count the rows."""
+        """Count the rows of each matrix."""
         return self.starts.numel()
 
     @property
@@ -130,13 +130,13 @@ class Group:
         return self._turned[0]
 
     def snapshot(self, step: int) -> Adjacency:
-        """One of the matrices, with the entries of all."""
+        """Give one of the matrices; it has the entries of all, some of them 0."""
         values = None if self.values is None else self.values.view(-1, self.steps)[:, step].contiguous()
         return Adjacency(self.starts, self.ends, self.indices, values, self.columns, self.column_base)
 
 
 class Overlay:
-    """Makes a group in two passes: how many entries each row will have, and which."""
+    """Makes a group in two passes: the first counts the entries of each row, the second writes them."""
 
     def __init__(self, snapshots: Sequence[Adjacency], dtype: torch.dtype) -> None:
         self.snapshots, self.dtype = snapshots, dtype
@@ -157,7 +157,7 @@ class Overlay:
         self._arguments = _OverlayArguments(*addresses, self.rows, self.steps, threads())
 
     def lengths(self) -> Tensor:
-        """int64 [rows + 1]: 0, and the number of entries of each row."""
+        """Count the entries of each row: int64 [rows + 1], which begins with 0."""
         result = torch.zeros(self.rows + 1, dtype=torch.int64, device=self.snapshots[0].device)
         if self.native:
             _COUNT(ctypes.byref(self._arguments), result.data_ptr() + result.element_size())
@@ -168,14 +168,14 @@ class Overlay:
 
     def group(self, lengths: Tensor) -> Group:
         """Make the group from what `lengths` counted."""
-        places = lengths.cumsum(0)
-        entries = int(places[-1])
+        offsets = lengths.cumsum(0)
+        entries = int(offsets[-1])
         columns = self.snapshots[0].columns
         symmetric = all(s.is_known_symmetric() for s in self.snapshots)
         if self.native:
             indices = empty((entries,), torch.int32)
             values = empty((entries, self.steps), self.dtype)
-            _WRITE[self.dtype](ctypes.byref(self._arguments), places.data_ptr(), indices.data_ptr(), values.data_ptr())
+            _WRITE[self.dtype](ctypes.byref(self._arguments), offsets.data_ptr(), indices.data_ptr(), values.data_ptr())
         else:
             keys, which = self._keys()
             indices = (keys % max(columns, 1)).to(torch.int32)
@@ -183,7 +183,7 @@ class Overlay:
             for step, snapshot in enumerate(self.snapshots):
                 weight = snapshot.edge_weight()
                 values[which[step], step] = 1.0 if weight is None else weight.to(self.dtype)
-        return Group(places[:-1], places[1:], indices, values, columns, self.steps, 0, symmetric)
+        return Group(offsets[:-1], offsets[1:], indices, values, columns, self.steps, 0, symmetric)
 
     def _keys(self) -> tuple[Tensor, list[Tensor]]:
         """row * columns + column of the entries of any snapshot, ascending, and where each snapshot's stand."""
@@ -198,7 +198,7 @@ class Overlay:
 
 
 def block_diagonal(snapshots: Sequence[Adjacency]) -> Adjacency:
-    """One matrix with the snapshots along its diagonal: reads their features one below the other."""
+    """Make one matrix with the snapshots along its diagonal, which reads their features one below the other."""
     plain = [snapshot.compact() for snapshot in snapshots]
     starts, indices, base, column = [], [], 0, 0
     for matrix in plain:
@@ -215,12 +215,12 @@ def block_diagonal(snapshots: Sequence[Adjacency]) -> Adjacency:
 
 
 def packs(x: Tensor) -> bool:
-    """Whether the kernels of this module take such features."""
+    """Tell whether the kernels of this module take such features."""
     return available() and x.device.type == "cpu" and x.dtype in _KINDS
 
 
 def side_by_side(x: Sequence[Tensor], *, sign: Sequence[Tensor] | None = None, slope: float = 0.0) -> Tensor:
-    """Features of some steps, [columns, features] each, as [columns, steps, pitch], 0 beyond the features.
+    """Features of some steps, [columns, features] each, as [columns, steps, pitch], padded with 0.
 
     Args:
         sign: of each step [columns, features]; x is multiplied by `slope` where this is not above 0 (the gradient of
@@ -281,19 +281,19 @@ def aggregate_group(x: Tensor, group: Group) -> Tensor:
 
 
 def pointers(arrays: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    """Addresses of some tensors, for a kernel."""
+    """Give the addresses of some tensors to a kernel."""
     return (ctypes.c_void_p * len(arrays))(*(pointer(array) for array in arrays))
 
 
 def _pitch(features: int, dtype: torch.dtype) -> int:
-    """Features rounded up to whole vectors, SEVERAL_BYTES of native/several.h."""
+    """Round the features up to full vectors, SEVERAL_BYTES of native/several.h."""
     lanes = (16 if level() == "base" else 32) // dtype.itemsize
     return -(-features // lanes) * lanes
 
 
-def _rows_at(rows: Tensor, places: Tensor) -> Tensor:
-    """rows[places]; short rows are moved as one number each, which is several times faster."""
-    whole = {8: torch.int64, 16: torch.complex128}.get(rows.shape[1] * rows.element_size())
-    if whole is None or rows.dtype == whole:
-        return rows.index_select(0, places.long())
-    return rows.view(whole)[:, 0].index_select(0, places.long()).view(rows.dtype).view(-1, rows.shape[1])
+def _rows_at(rows: Tensor, positions: Tensor) -> Tensor:
+    """rows[positions]; short rows are moved as one number each, which is several times faster."""
+    word = {8: torch.int64, 16: torch.complex128}.get(rows.shape[1] * rows.element_size())
+    if word is None or rows.dtype == word:
+        return rows.index_select(0, positions.long())
+    return rows.view(word)[:, 0].index_select(0, positions.long()).view(rows.dtype).view(-1, rows.shape[1])

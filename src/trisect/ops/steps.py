@@ -92,7 +92,7 @@ class _Before:
         self._scratch = empty(out.shape[1:], gradient.dtype) if native and out is not None else None
 
     def at(self, step: int) -> Tensor:
-        """[rows, features], valid until the next call."""
+        """Give the gradient of that step, [rows, features], which is valid until the next call."""
         part = self._gradient[step]
         if self._out is None:
             return part
@@ -141,7 +141,7 @@ class _Aggregate(torch.autograd.Function):
 def _one_by_one(
     x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None, needed: bool
 ) -> tuple[Tensor, list[Adjacency]]:
-    """The result, and with `needed` the snapshots."""
+    """Give the result and, with `needed`, the snapshots."""
     kept: list[Adjacency] = []
     out = empty((0, 0, x.shape[2]), x.dtype, x.device)
     for step in range(len(snapshots)):
@@ -158,7 +158,7 @@ def _one_by_one(
 def _in_groups(
     x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None, needed: bool
 ) -> tuple[Tensor, list[Group]]:
-    """The result, and with `needed` the groups of steps."""
+    """Give the result and, with `needed`, the groups of steps."""
     kept: list[Group] = []
     out = empty((0, 0, x.shape[2]), x.dtype)
     step = 0
@@ -183,7 +183,7 @@ def _group_gradient(
     d_x: Tensor | None,
     d_bias: Tensor | None,
 ) -> None:
-    """Of the steps of a group, the first of which is `step`: their part of d_x, and what they add to d_bias."""
+    """Write d_x of the steps of a group, the first of which is `step`, and add to d_bias."""
     steps = slice(step, step + group.steps)
     sign = None if out is None else out[steps].unbind()
     packed = side_by_side(gradient[steps].unbind(), sign=sign, slope=slope or 0.0)
@@ -194,30 +194,30 @@ def _group_gradient(
         aggregate_group_into(d_x[steps].unbind(), packed, group.transpose())
 
 
-def joined(out: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+def joined(out: Tensor, frames: Sequence[Tensor]) -> Tensor:
     """Stack the steps' results into `out`; what a kernel wrote there already is not copied.
 
     Args:
         out: [steps, rows, features], which nobody else reads.
-        pieces: [rows, features] of each step, or one tensor [steps, rows, features] of all.
+        frames: [rows, features] of each step, or one tensor [steps, rows, features] of all.
     """
-    result: Tensor = _Joined.apply([out], *pieces)  # type: ignore[no-untyped-call]
+    result: Tensor = _Joined.apply([out], *frames)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Joined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, out: list[Tensor], *pieces: Tensor) -> Tensor:
+    def forward(ctx: Any, out: list[Tensor], *frames: Tensor) -> Tensor:
         # in a list, since autograd takes a tensor among the arguments for an input
-        ctx.whole = len(pieces) == 1 and pieces[0].dim() == out[0].dim()
-        for target, piece in zip(out if ctx.whole else out[0].unbind(), pieces, strict=True):
-            if target.data_ptr() != piece.data_ptr() or target.stride() != piece.stride():
-                target.copy_(piece)
+        ctx.one_tensor = len(frames) == 1 and frames[0].dim() == out[0].dim()
+        for target, frame in zip(out if ctx.one_tensor else out[0].unbind(), frames, strict=True):
+            if target.data_ptr() != frame.data_ptr() or target.stride() != frame.stride():
+                target.copy_(frame)
         return alias(out[0])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, gradient) if ctx.whole else (None, *gradient.unbind())
+        return (None, gradient) if ctx.one_tensor else (None, *gradient.unbind())
 
 
 def _check_shape(snapshot: Adjacency | Group, step: int, rows: int, columns: int) -> None:

@@ -1,4 +1,4 @@
-"""Weighted sums of gathered rows in one pass, with what follows them, without autograd: the call of the kernel."""
+"""`aggregate_into` calls the kernel that sums weighted rows in one pass, with all that follows; no autograd here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _SumArguments(ctypes.Structure):
         ("threshold", ctypes.c_uint32),
         ("post", ctypes.c_int32),
         ("threads", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("targets", "beyond")),
+        *((name, ctypes.c_void_p) for name in ("targets", "last_rows")),
         ("split", ctypes.c_int64),
     )
 
@@ -58,7 +58,7 @@ def aggregate_into(
     p: float = 0.0,
     noise: Noise | None = None,
     targets: Tensor | None = None,
-    beyond: Tensor | None = None,
+    last_rows: Tensor | None = None,
 ) -> None:
     """out = dropout(relu(alpha · diag(row_scale) · A · diag(column_scale) · x + beta · add + bias)), without autograd.
 
@@ -74,12 +74,12 @@ def aggregate_into(
         p, noise: dropout as `ops.dropout` does it; none without noise.
         targets: int64 [rows], all different; then row i of the result is row targets[i] of `out`, which keeps its other
             rows, and of `add`. With add = out the sums are added to some rows of a larger tensor.
-        beyond: [last columns, features], where the last rows of x are read; what x has in their place does not count,
-            and may be overwritten.
+        last_rows: [last columns, features], read instead of the last rows of x, which may hold anything and may be
+            overwritten.
     """
-    if beyond is not None and (beyond.shape[0] == 0 or not reads_beyond(x, beyond)):
-        x[x.shape[0] - beyond.shape[0] :].copy_(beyond)
-        beyond = None
+    if last_rows is not None and (last_rows.shape[0] == 0 or not reads_last_rows(x, last_rows)):
+        x[x.shape[0] - last_rows.shape[0] :].copy_(last_rows)
+        last_rows = None
     drop = noise is not None and p > 0.0 and slope == 0.0
     if not (native(x) and out.dtype == x.dtype and adjacent(out)):
         y = sum_torch(x, adjacency, row_scale, column_scale)
@@ -112,7 +112,7 @@ def aggregate_into(
         drop_threshold(p) if drop else 0,
         (8 if slope else int(relu)) | (2 if drop else 0) | (0 if targets is None else 4),
         threads(),
-        *(pointer(targets), pointer(beyond), 0 if beyond is None else x.shape[0] - beyond.shape[0]),
+        *(pointer(targets), pointer(last_rows), 0 if last_rows is None else x.shape[0] - last_rows.shape[0]),
     )
     if _SUM[x.dtype](ctypes.byref(arguments)):
         raise MemoryError("There is no memory for an aggregation; cut the graph into more parts.")
@@ -124,13 +124,15 @@ def native(x: Tensor) -> bool:
 
 
 def adjacent(x: Tensor) -> bool:
-    """Whether a kernel can read x as rows at a fixed distance."""
+    """Tell whether a kernel can read x as rows at a fixed distance."""
     return (x.stride(1) == 1 or x.shape[1] == 1) and (x.stride(0) >= x.shape[1] or x.shape[0] <= 1)
 
 
-def reads_beyond(x: Tensor, beyond: Tensor) -> bool:
-    """Whether a kernel reads the two as if they were one. It loads whole vectors at the end of x's own rows, for which
-    the places of those beyond are room enough unless they are very few.
+def reads_last_rows(x: Tensor, last_rows: Tensor) -> bool:
+    """Tell whether a kernel can read `last_rows` instead of the last rows of x.
+
+    It loads full vectors at the end of the other rows of x, which must not reach past the memory of x: unless the last
+    rows are very few, their memory is room enough.
     """
-    room = beyond.shape[0] * x.stride(0) >= _VECTOR
-    return native(x) and adjacent(x) and room and beyond.dtype == x.dtype and beyond.stride() == x.stride()
+    room = last_rows.shape[0] * x.stride(0) >= _VECTOR
+    return native(x) and adjacent(x) and room and last_rows.dtype == x.dtype and last_rows.stride() == x.stride()

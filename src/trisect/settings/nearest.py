@@ -1,4 +1,4 @@
-"""What to say about a name that nobody knows: the nearest known one, or all of them."""
+"""Sentences about an unknown name, with the nearest allowed one, or all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def unknown_setting(path: str, name: str, names: Iterable[str]) -> str:
     close = nearest(name, names)
     if close is not None:
         return f"{prefix}{name} is not a setting; did you mean {prefix}{close}?"
-    return f"{prefix}{name} is not a setting; {path or 'a configuration'} knows {', '.join(names)}."
+    return f"{prefix}{name} is not a setting; {path or 'a configuration'} has {', '.join(names)}."
 
 
 def unknown_value(path: str, value: str, names: Iterable[str]) -> str:

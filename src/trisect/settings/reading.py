@@ -1,4 +1,4 @@
-"""YAML text → plain data."""
+"""`read_yaml` turns YAML text into plain data, and a mistake into one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str, source: str) -> Any:
-    """The plain data in `text`; `source` says in errors where it stood."""
+    """Give the plain data in `text`; `source` says in errors where it stood."""
     loader = _Loader(text)
     try:
         return loader.get_single_data()

@@ -18,7 +18,7 @@ CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[int, Field(ge=1, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, strict=True)]
 PositiveNumber = Annotated[float, Field(gt=0, strict=True)]
-Share = Annotated[float, Field(ge=0, lt=1, strict=True)]
+Fraction = Annotated[float, Field(ge=0, lt=1, strict=True)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
 

@@ -19,7 +19,7 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def describe_error(error: ValidationError, section: type, path: tuple[str, ...] = ()) -> str:
-    """The first mistake in one sentence.
+    """Give the first mistake in one sentence.
 
     Args:
         section: the class that was to be made, a pydantic model or dataclass.
@@ -32,13 +32,13 @@ def describe_error(error: ValidationError, section: type, path: tuple[str, ...] 
 
 
 def keys_of(section: type) -> Mapping[str, FieldInfo]:
-    """The settings of a section, by name."""
+    """Give the settings of a section, by name."""
     fields: Mapping[str, FieldInfo] = getattr(section, "model_fields", None) or getattr(section, "__pydantic_fields__")  # noqa: B009
     return fields
 
 
 def show(value: Any) -> str:
-    """A value that was given, short enough for a sentence."""
+    """Give a value that was given, short enough for a sentence."""
     if value is None:
         return "empty"
     text = repr(value)
@@ -84,7 +84,7 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def _inner(section: type, keys: Iterable[str]) -> type:
-    """The section that the keys lead to; the last on the way where they lead to none."""
+    """Give the section that the keys lead to; where they lead to none, the last section before that."""
     for key in keys:
         fields = keys_of(section)
         inner = _section_in(fields[key].annotation) if key in fields else None

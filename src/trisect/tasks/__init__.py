@@ -1,6 +1,6 @@
-"""Tasks by name: what is learnt, and how it is judged. Knows no ranks."""
+"""Tasks by name: what is learnt, and how it is judged. Tasks know no ranks."""
 
-from trisect.tasks.base import SPLITS, BoundTask, Place, Split, Statistics, Task
+from trisect.tasks.base import SPLITS, BoundTask, Split, Statistics, Task, TaskContext
 from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
 from trisect.tasks.node_classification import NodeClassification
@@ -15,10 +15,10 @@ __all__ = [
     "LinkPrediction",
     "NodeClassification",
     "NodeRegression",
-    "Place",
     "Split",
     "Statistics",
     "Task",
+    "TaskContext",
     "make_task",
     "task_options",
 ]

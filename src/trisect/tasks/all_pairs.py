@@ -42,12 +42,12 @@ def rank_all_pairs(
         if vertices * vertices <= _KEPT:
             kept.append(scores)
         loss += weights[1] * float(functional.softplus(scores).sum(dtype=torch.float64))
-        there = pairs.inside(sources, vertices)
-        # a piece is no larger than the block itself
-        for at in range(there.start, there.stop, size):
-            piece = slice(at, min(at + size, there.stop))
-            rows = pairs.src[piece] - sources.start
-            own.append(scores[rows, pairs.dst[piece]])
+        own_pairs = pairs.inside(sources, vertices)
+        # a selection of pairs is no larger than the block itself
+        for at in range(own_pairs.start, own_pairs.stop, size):
+            selection = slice(at, min(at + size, own_pairs.stop))
+            rows = pairs.src[selection] - sources.start
+            own.append(scores[rows, pairs.dst[selection]])
             rivals = scores[rows]
             above = (rivals > own[-1][:, None]).sum(1).double()
             ranks.append(above + ((rivals == own[-1][:, None]).sum(1).double() + 1) / 2)
@@ -72,11 +72,11 @@ def _histogram(bins: Tensor, blocks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     below = torch.zeros_like(equal)
     for scores in blocks:
         flat = scores.contiguous().view(-1)
-        place = torch.searchsorted(bins, flat, out_int32=True)
-        hits = place[edges[place] == flat]
-        here = torch.bincount(hits, minlength=edges.numel())
-        equal += here
-        below += torch.bincount(place, minlength=edges.numel()) - here
+        bin_index = torch.searchsorted(bins, flat, out_int32=True)
+        hits = bin_index[edges[bin_index] == flat]
+        hit_counts = torch.bincount(hits, minlength=edges.numel())
+        equal += hit_counts
+        below += torch.bincount(bin_index, minlength=edges.numel()) - hit_counts
     return equal[:-1], below
 
 
@@ -95,7 +95,7 @@ def _curves(positives: Tensor, equal: Tensor, below: Tensor) -> dict[str, float]
 
 
 def _reciprocal(ranks: Tensor, scores: Tensor, rows: Tensor, mrr: Literal["rows", "pairs"]) -> float:
-    """The mean over rows, or over pairs whose rivals exclude the other existing pairs of the row."""
+    """Give the mean over rows, or over pairs whose rivals exclude the other existing pairs of the row."""
     if mrr == "rows":
         _, slot = torch.unique(rows, return_inverse=True)
         return float((torch.bincount(slot, weights=1 / ranks) / torch.bincount(slot)).mean())

@@ -7,6 +7,7 @@ the same way. A static graph is a timeline of one step: outputs are always [step
 
 from __future__ import annotations
 
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,13 +29,13 @@ Frames = Tensor | Sequence[Tensor]
 
 @dataclass
 class Statistics:
-    """What metrics are made from: `sums` add up over rows, steps and ranks, `rows` are strung together."""
+    """What metrics are made from: `sums` add up over rows, steps and ranks, `rows` are concatenated."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
 
     def merge(self, other: Statistics) -> Statistics:
-        """The statistics of both."""
+        """This adds up the sums of both and concatenates their rows."""
         sums = dict(self.sums)
         for name, value in other.sums.items():
             sums[name] = sums[name] + value if name in sums else value
@@ -45,15 +46,20 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a task needs to know of the run: its seed, and the user's id of each row where vertices were reordered."""
+class TaskContext:
+    """What a task must know besides the data.
+
+    Attributes:
+        seed: of what is sampled.
+        vertices: the user's id of each row where vertices were reordered, or None.
+    """
 
     seed: int = 0
     vertices: Tensor | None = None
 
 
 class BoundTask(ABC):
-    """A task on one graph: targets found, splits fixed, constants known.
+    """A task on one graph or timeline, with its targets, splits and constants.
 
     Attributes:
         channels: how wide the model's output must be, or None where the decoder adapts to it.
@@ -61,7 +67,8 @@ class BoundTask(ABC):
         cheap: whether all splits may be measured in every evaluation; otherwise train and test wait for the end,
             unless one of them is monitored.
         final: the splits that are measured at the end.
-        whole: whether a step is measured from the outputs of all vertices together (tasks on pairs).
+        reads_pairs: whether loss and measures read pairs of vertices, so that a step is measured from the outputs of
+            all vertices together.
         notes: what the user should know of the splits, a sentence each.
     """
 
@@ -69,11 +76,11 @@ class BoundTask(ABC):
     monitor: str = "val.loss"
     cheap: bool = True
     final: tuple[Split, ...] = SPLITS
-    whole: bool = False
+    reads_pairs: bool = False
     notes: tuple[str, ...] = ()
 
     def warn(self) -> None:
-        """Give the notes as warnings."""
+        """Show each note to the user as a warning."""
         for note in self.notes:
             warnings.warn(note, stacklevel=3)
 
@@ -82,28 +89,30 @@ class BoundTask(ABC):
         return None
 
     def restrict(self, rows: Tensor) -> BoundTask:
-        """The same task, constants and all, for a part of the rows (positions, int64) alone."""
-        raise LayoutError(f"{type(self).__name__} reads pairs of vertices and cannot be cut by vertex or chunk yet.")
+        """This is the same task, with the same constants, on some of the rows (positions, int64)."""
+        raise LayoutError(
+            f"{type(self).__name__} cannot be cut into chunks; set layout.chunks to 1, or write its restrict."
+        )
 
     def divide(self, starts: Sequence[int], part_index: int) -> BoundTask:
-        """The same task, constants and all, for the loss of one of several parts of the rows, which are intervals."""
+        """This is the same task, with the same constants, for the loss of one part of the rows, an interval."""
         return self.restrict(torch.arange(starts[part_index], starts[part_index + 1]))
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
         """Of a divided task: for each part the rows (positions among all vertices, ascending) of other parts whose
         outputs of this step its loss reads; None where a loss reads its own rows alone.
 
-        All parts find the same, since what is sampled is a function of the seed, the epoch and the step.
+        All parts compute the same lists, since what is sampled is a function of the seed, the epoch and the step.
         """
         return None
 
     @abstractmethod
     def steps(self, split: Split) -> range:
-        """The steps whose outputs a split reads."""
+        """Give the steps whose outputs a split reads."""
 
     @abstractmethod
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
-        """The training loss of these outputs: a sum divided by the run's constant.
+        """Give the training loss of these outputs: a sum divided by the run's constant.
 
         Args:
             frames: [steps, rows, channels], the outputs of steps first_step, first_step + 1, …; of a divided task that
@@ -129,12 +138,17 @@ class Task(ABC):
 
     name: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        """The name is that of the class: `NodeClassification` is the task node-classification."""
+        super().__init_subclass__()
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
     @abstractmethod
-    def bind(self, data: Graph | Timeline, place: Place) -> BoundTask:
+    def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundTask:
         """The task on these data, or a DataError that says what they lack."""
 
     def options(self) -> Mapping[str, Any]:
-        """The options as plain values."""
+        """This gives the options by name, as plain values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
 

@@ -84,11 +84,11 @@ class DotDecoder(PairDecoder):
         self.in_channels, self.out_channels = in_channels, out_channels
 
     def forward(self, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        """One score a pair."""
+        """Each pair has one score."""
         return (take(z, src) * take(z, dst)).sum(1, keepdim=True)
 
     def blocks(self, z: Tensor) -> Block:
-        """A product of matrices."""
+        """A block is one product of matrices."""
         return lambda sources: z[sources] @ z.t()
 
 
@@ -120,7 +120,7 @@ class BilinearDecoder(PairDecoder):
         return torch.stack(scores, 1) + take(a, src) + take(b, dst)
 
     def blocks(self, z: Tensor) -> Block:
-        """A product of matrices."""
+        """A block is one product of matrices."""
         a, b = self._ends(z)
         left = z @ self.bilinear[0]
         return lambda sources: torch.addmm(b[:, 0], left[sources], z.t()).add_(a[sources, :1])
@@ -144,7 +144,7 @@ class PairMLP(PairDecoder):
         return functional.linear(inner.relu_(), self.weight, self.bias)
 
     def blocks(self, z: Tensor) -> Block:
-        """A hidden unit at a time, so that memory is that of the scores alone."""
+        """Hidden units are added one at a time, so that memory is that of the scores alone."""
         left = functional.linear(z, self.weight_in[:, : self.in_channels], self.bias_in)
         right = functional.linear(z, self.weight_in[:, self.in_channels :]).t().contiguous()
         weights, bias = self.weight[0].tolist(), float(self.bias[0])
@@ -174,7 +174,7 @@ class Remembering(PairDecoder):
         self.weight = nn.Parameter(torch.zeros(decoder.out_channels, 2))
 
     def reset_parameters(self, seed: int, index: int) -> None:
-        """Those of the other decoder, and zero."""
+        """Draw those of the other decoder; the weight of the memory is zero."""
         self.decoder.reset_parameters(seed, index)
         fill_(self.weight, 0.0)
 
@@ -214,7 +214,7 @@ def vertex_decoder(name: VertexDecoderName, in_channels: int, out_channels: int,
 
 
 def pair_decoder(name: PairDecoderName, in_channels: int, out_channels: int, hidden: int) -> PairDecoder:
-    """The decoder of that name."""
+    """This makes the decoder of that name."""
     if name == "dot":
         return DotDecoder(in_channels, out_channels)
     if name == "bilinear":

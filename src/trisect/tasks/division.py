@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Rows dealt to parts in intervals, seen from one of them.
+    """How the rows are divided among parts, an interval each, seen from one part.
 
-    With starts (0, 4, 7) and way 0, the pairs 1→2, 1→5, 6→0 and 3→6 leave `mine` 1→2, 1→5 and 3→6; the remote rows are
-    [5, 6], and locally the pairs are 1→2, 1→4 and 3→5.
+    With starts (0, 4, 7) and part_index 0, of the pairs 1→2, 1→5, 6→0 and 3→6, `mine` are 1→2, 1→5 and 3→6; the remote
+    rows are [5, 6], and locally the pairs are 1→2, 1→4 and 3→5.
 
     Attributes:
-        starts: part w has the rows starts[w] .. starts[w+1]-1.
-        way: this part.
+        starts: part p has the rows starts[p] .. starts[p+1]-1.
+        part_index: which of the parts this is.
     """
 
     starts: tuple[int, ...]
@@ -25,15 +25,15 @@ class Division:
 
     @property
     def parts(self) -> int:
-        """How many there are."""
+        """This counts the parts."""
         return len(self.starts) - 1
 
     def owner(self, rows: Tensor) -> Tensor:
-        """The part of each row."""
+        """Give the part that owns each row: int64 [rows]."""
         return torch.searchsorted(torch.tensor(self.starts[1:], device=rows.device), rows, right=True)
 
     def mine(self, src: Tensor) -> Tensor:
-        """Which of the pairs this part scores: bool [pairs]."""
+        """Tell which of the pairs this part scores: bool [pairs]."""
         return (src >= self.starts[self.part_index]) & (src < self.starts[self.part_index + 1])
 
     def remote(self, src: Tensor, dst: Tensor) -> list[Tensor]:
@@ -46,7 +46,7 @@ class Division:
         return list(torch.split(codes % max(total, 1), sizes.tolist()))
 
     def local(self, src: Tensor, dst: Tensor, remote: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs of this part as rows of its own outputs with the remote rows appended."""
+        """Give the pairs of this part as rows of its own outputs with the remote rows appended."""
         first, last = self.starts[self.part_index], self.starts[self.part_index + 1]
         here = (dst >= first) & (dst < last)
         return src - first, torch.where(here, dst - first, last - first + torch.searchsorted(remote, dst))

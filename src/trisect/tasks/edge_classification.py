@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks.base import SPLITS, BoundTask, Frames, Place, Split, Statistics, Task
+from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
 from trisect.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.node_classification import (
@@ -24,7 +24,7 @@ from trisect.tasks.node_classification import (
     classification_metrics,
     classification_statistics,
 )
-from trisect.tasks.splits import Shares, notes_on_steps, refuse_empty, split_steps
+from trisect.tasks.splits import SplitSizes, notes_on_steps, refuse_empty, split_steps
 
 
 @dataclass(frozen=True)
@@ -39,32 +39,31 @@ class EdgeClassification(Task):
         split: fractions of the steps, or whole counts, for train, val and test in this order.
     """
 
-    name: ClassVar[str] = "edge-classification"
     decoder: PairDecoderName = "mlp"
     hidden: int = 64
     horizon: int = 0
     class_weights: ClassWeights = None
-    split: Shares = (0.7, 0.1, 0.2)
+    split: SplitSizes = (0.7, 0.1, 0.2)
 
-    def bind(self, data: Graph | Timeline, place: Place) -> BoundEdgeClassification:
-        """Needs a timeline with integer labels edge_y, one an event."""
+    def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundEdgeClassification:
+        """The data must be a timeline with integer labels edge_y, one an event."""
         if not isinstance(data, Timeline):
-            raise DataError("task edge-classification needs a timeline, and the data are one graph.")
+            raise DataError(f"task {self.name} needs a timeline, and the data are one graph; give events with times.")
         if data.edge_y is None:
-            raise DataError("task edge-classification needs labels of events, edge_y, and the data have none.")
+            raise DataError(f"task {self.name} needs labels of events, edge_y, and the data have none.")
         classes = int(data.edge_y.max()) + 1 if data.edge_y.numel() else 0
         if classes < 2:
-            raise DataError(f"task edge-classification needs at least 2 classes, and edge_y has {classes}.")
+            raise DataError(f"task {self.name} needs at least 2 classes, and edge_y has {classes}.")
         if data.steps <= self.horizon:
             raise DataError(f"task.horizon {self.horizon} needs more than that many steps, and there are {data.steps}.")
         return BoundEdgeClassification(self, data, classes)
 
 
 class BoundEdgeClassification(BoundTask):
-    """Edge classification on one timeline."""
+    """This is edge classification on one timeline."""
 
     monitor = "val.f1_micro"
-    whole = True
+    reads_pairs = True
 
     def __init__(self, task: EdgeClassification, timeline: Timeline, classes: int) -> None:
         self._division: Division | None = None
@@ -79,12 +78,12 @@ class BoundEdgeClassification(BoundTask):
         self.weights = weights.to(timeline.device)
 
     def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The labelled events that step's embeddings classify: src, dst, labels."""
+        """Give the labelled events that step's embeddings classify: src, dst, labels."""
         at = step + self.task.horizon
         src, dst = self.timeline.events(at)
         labels = self.timeline.event_labels(at)
-        known = labels >= 0
-        return src[known].long(), dst[known].long(), labels[known].long()
+        labelled = labels >= 0
+        return src[labelled].long(), dst[labelled].long(), labels[labelled].long()
 
     def _counts(self, run: range) -> Tensor:
         counts = torch.zeros(self.classes, dtype=torch.float64)
@@ -93,24 +92,24 @@ class BoundEdgeClassification(BoundTask):
         return counts
 
     def decoder(self, channels: int) -> PairDecoder:
-        """A score a class for each event."""
+        """The decoder gives each event one score a class."""
         return pair_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
 
     def steps(self, split: Split) -> range:
-        """The steps whose embeddings classify."""
+        """A split has the steps whose embeddings classify its events."""
         return self.runs[split]
 
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.cross_entropy(logits, labels, self.weights)
 
     def divide(self, starts: Sequence[int], part_index: int) -> BoundEdgeClassification:
-        """The events whose source lies in the part."""
+        """A part scores the events whose source it owns."""
         part = copy(self)
         part._division = Division(tuple(starts), part_index)
         return part
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
-        """The destinations of the events of each part."""
+        """Each part reads the destinations of the events that it scores."""
         if self._division is None:
             return None
         if step not in self.runs["train"]:
@@ -133,16 +132,16 @@ class BoundEdgeClassification(BoundTask):
         return total / self._constant
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """A confusion matrix and the loss; with two classes the scores as well."""
+        """Give a confusion matrix and the loss; with two classes the scores as well."""
         score = cast(PairDecoder, decoder)
-        found = Statistics()
+        statistics = Statistics()
         for position, frame in enumerate(frames):
             if first_step + position in self.runs[split]:
                 src, dst, labels = self._events(first_step + position)
                 logits = score(frame, src, dst)
                 loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
-                found = found.merge(classification_statistics(logits, labels, loss, weight, self.classes))
-        return found
+                statistics = statistics.merge(classification_statistics(logits, labels, loss, weight, self.classes))
+        return statistics
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss, accuracy, f1_micro, f1_macro, f1_per_class; with two classes auc and f1 (of class 1)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import metrics
 from trisect.tasks.all_pairs import rank_all_pairs
-from trisect.tasks.base import SPLITS, BoundTask, Frames, Place, Split, Statistics, Task
+from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
 from trisect.tasks.decoders import PairDecoder, PairDecoderName, Remembering, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
-from trisect.tasks.splits import Shares, notes_on_steps, split_steps
+from trisect.tasks.splits import SplitSizes, notes_on_steps, split_steps
 
 _MEASURES = ("map", "mrr", "auc")
 
@@ -48,7 +48,6 @@ class LinkPrediction(Task):
         split: fractions of the steps, or whole counts, for train, val and test in this order.
     """
 
-    name: ClassVar[str] = "link-prediction"
     decoder: PairDecoderName = "mlp"
     hidden: int = 64
     memory: int = 0
@@ -61,12 +60,12 @@ class LinkPrediction(Task):
     negative_weight: float = 1.0
     average: Literal["pairs", "steps"] = "pairs"
     mrr: Literal["rows", "pairs"] = "rows"
-    split: Shares = (0.7, 0.1, 0.2)
+    split: SplitSizes = (0.7, 0.1, 0.2)
 
-    def bind(self, data: Graph | Timeline, place: Place) -> BoundLinkPrediction:
-        """Needs a timeline of more than `horizon` steps."""
+    def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundLinkPrediction:
+        """The data must be a timeline of more than `horizon` steps."""
         if not isinstance(data, Timeline):
-            raise DataError("task link-prediction needs a timeline, and the data are one graph.")
+            raise DataError(f"task {self.name} needs a timeline, and the data are one graph; give events with times.")
         for option, least in (("horizon", 1), ("negatives", 1), ("memory", 0)):
             if getattr(self, option) < least:
                 raise ConfigError(f"task.{option} is {getattr(self, option)}; it must be at least {least}.")
@@ -74,26 +73,26 @@ class LinkPrediction(Task):
             raise ConfigError(f"task.eval_negatives is {self.eval_negatives}; it must be at least 1, or all.")
         if data.steps <= self.horizon:
             raise DataError(
-                f"task link-prediction with horizon {self.horizon} needs more than {self.horizon} steps, and the"
+                f"task {self.name} with horizon {self.horizon} needs more than {self.horizon} steps, and the"
                 f" timeline has {data.steps}; use a shorter period."
             )
-        return BoundLinkPrediction(self, data, place)
+        return BoundLinkPrediction(self, data, context)
 
 
 class BoundLinkPrediction(BoundTask):
-    """Link prediction on one timeline."""
+    """This is link prediction on one timeline."""
 
     monitor = "val.map"
     cheap = False
-    whole = True
+    reads_pairs = True
 
-    def __init__(self, task: LinkPrediction, timeline: Timeline, place: Place) -> None:
-        self.task, self.timeline, self.place = task, timeline, place
+    def __init__(self, task: LinkPrediction, timeline: Timeline, context: TaskContext) -> None:
+        self.task, self.timeline, self.context = task, timeline, context
         targets = timeline.event_counts()[task.horizon :].tolist()
         self.runs = split_steps(timeline.steps - task.horizon, task.split, targets)
         self.notes = notes_on_steps(self.runs, targets, task.split, "event", shift=task.horizon)
         self._pairs = {step: self._read_pairs(step) for run in self.runs.values() for step in run}
-        everyone = torch.arange(timeline.vertices) if place.vertices is None else torch.argsort(place.vertices)
+        everyone = torch.arange(timeline.vertices) if context.vertices is None else torch.argsort(context.vertices)
         self._everyone = Candidates(timeline.vertices, everyone.to(timeline.device))
         self._first_seen = first_seen(timeline) if task.candidates == "seen" else None
         self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
@@ -124,12 +123,12 @@ class BoundLinkPrediction(BoundTask):
         return Candidates(self.timeline.vertices, rows[self._first_seen[rows] <= step])
 
     def decoder(self, channels: int) -> PairDecoder:
-        """Scores pairs."""
+        """The decoder scores pairs, and reads the memory of pairs where the task has one."""
         decoder = pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
         return Remembering(decoder) if self.task.memory else decoder
 
     def _remembered(self, step: int) -> dict[str, Any]:
-        """What the decoder reads at a step beside the embeddings."""
+        """The decoder reads these arguments at a step, beside the embeddings."""
         if not self.task.memory:
             return {}
         if step not in self._memories:
@@ -139,7 +138,7 @@ class BoundLinkPrediction(BoundTask):
         return {"memory": self._memories[step]}
 
     def steps(self, split: Split) -> range:
-        """The steps whose embeddings score."""
+        """A split has the steps whose embeddings score its pairs."""
         return self.runs[split]
 
     def _bce(self, positive: Tensor, negative: Tensor) -> Tensor:
@@ -149,13 +148,13 @@ class BoundLinkPrediction(BoundTask):
         )
 
     def divide(self, starts: Sequence[int], part_index: int) -> BoundLinkPrediction:
-        """The pairs whose source lies in the part."""
+        """A part scores the pairs whose source it owns."""
         part = copy(self)
         part._division, part._drawn = Division(tuple(starts), part_index), {}
         return part
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
-        """The destinations of the pairs of each part."""
+        """Each part reads the destinations of the pairs that it scores."""
         if self._division is None:
             return None
         if step not in self.runs["train"] or not len(self._pairs[step]):
@@ -186,7 +185,7 @@ class BoundLinkPrediction(BoundTask):
         return total / (self._filled if self.task.average == "steps" else self._constant)
 
     def _ends(self, noise: Noise, step: int) -> tuple[Tensor, Tensor]:
-        """The pairs of a training step, those that exist first and then the sampled ones."""
+        """Give the pairs of a training step, those that exist first and then the sampled ones."""
         pairs = self._pairs[step]
         if self._division is None:
             src, dst = self._sample(noise.at(step=step).key("negatives"), step)
@@ -197,24 +196,24 @@ class BoundLinkPrediction(BoundTask):
         if step not in self._drawn:
             src, dst = self._sample(noise.at(step=step).key("negatives"), step)
             self._drawn[step] = torch.cat([pairs.src, src]), torch.cat([pairs.dst, dst])
-        found: tuple[Tensor, Tensor] = self._drawn[step]
-        return found
+        pairs_and_negatives: tuple[Tensor, Tensor] = self._drawn[step]
+        return pairs_and_negatives
 
     def _sample(self, key: int, step: int) -> tuple[Tensor, Tensor]:
         pairs, among, each = self._pairs[step], self._candidates(step), self.task.negatives
         if self.task.sampling == "destinations":
-            return sample_destinations(key, each, among, pairs, self.place.vertices)
+            return sample_destinations(key, each, among, pairs, self.context.vertices)
         return sample(key, len(pairs) * each, among, pairs)
 
     def _judge(self, score: PairDecoder, frame: Tensor, step: int) -> dict[str, float]:
-        """The measures of a step, its loss as a sum, and over how many pairs."""
+        """Give the measures of a step, its loss as a sum, and over how many pairs."""
         task, pairs = self.task, self._pairs[step]
         if task.eval_negatives == "all":
             weights = (task.positive_weight, task.negative_weight)
-            found = rank_all_pairs(
+            measures = rank_all_pairs(
                 score.blocks(frame, **self._remembered(step)), self.timeline.vertices, pairs, task.mrr, weights
             )
-            return {**found, "pairs": float(self.timeline.vertices**2)}
+            return {**measures, "pairs": float(self.timeline.vertices**2)}
         scores, labels, sources = self._scored(score, frame, step)
         rank = metrics.mean_reciprocal_rank if task.mrr == "rows" else metrics.pair_reciprocal_rank
         return {
@@ -226,10 +225,10 @@ class BoundLinkPrediction(BoundTask):
         }
 
     def _scored(self, score: PairDecoder, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs that exist and the sampled ones of a step: scores, labels, sources."""
+        """Give the pairs that exist and the sampled ones of a step: scores, labels, sources."""
         pairs = self._pairs[step]
         if step not in self._negatives:
-            key = Noise(self.place.seed, epoch=0, step=step).key("evaluation negatives")
+            key = Noise(self.context.seed, epoch=0, step=step).key("evaluation negatives")
             wanted = len(pairs) * int(self.task.eval_negatives)
             self._negatives[step] = sample_distinct(key, wanted, self._candidates(step), pairs)
         src, dst = self._negatives[step]
@@ -240,7 +239,7 @@ class BoundLinkPrediction(BoundTask):
         return scores, labels, sources
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """Each measure of each step, at the step's place in a vector over the whole timeline."""
+        """Each measure becomes a vector with one entry a step of the timeline."""
         score = cast(PairDecoder, decoder)
         sums = {
             name: torch.zeros(self.timeline.steps, dtype=torch.float64)
@@ -263,12 +262,12 @@ class BoundLinkPrediction(BoundTask):
         pairs = statistics.sums["pairs"][steps]
         weight = pairs if self.task.average == "pairs" else torch.ones_like(pairs)
         loss = statistics.sums["loss"][steps] / pairs
-        found: dict[str, Any] = {"loss": float((loss * weight).sum() / weight.sum())}
+        measures: dict[str, Any] = {"loss": float((loss * weight).sum() / weight.sum())}
         for name in _MEASURES:
-            found[name] = float((statistics.sums[name][steps] * weight).sum() / weight.sum())
-        found["per_step"] = {name: statistics.sums[name][steps].tolist() for name in _MEASURES}
-        found["per_step"]["step"] = steps.tolist()
-        return found
+            measures[name] = float((statistics.sums[name][steps] * weight).sum() / weight.sum())
+        measures["per_step"] = {name: statistics.sums[name][steps].tolist() for name in _MEASURES}
+        measures["per_step"]["step"] = steps.tolist()
+        return measures
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
@@ -276,9 +275,9 @@ class BoundLinkPrediction(BoundTask):
 
 
 def first_seen(timeline: Timeline) -> Tensor:
-    """The first step at which each row has an event; int64 [vertices], `steps` where it never has."""
-    found = torch.full((timeline.vertices,), timeline.steps, dtype=torch.int64, device=timeline.device)
+    """Give the first step at which each row has an event; int64 [vertices], `steps` where it never has."""
+    first_step = torch.full((timeline.vertices,), timeline.steps, dtype=torch.int64, device=timeline.device)
     for step in range(timeline.steps - 1, -1, -1):
         for ends in timeline.events(step):
-            found[ends.long()] = step
-    return found
+            first_step[ends.long()] = step
+    return first_step

@@ -9,19 +9,15 @@ import torch
 from torch import Tensor
 
 
-def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The share of rows whose largest score is at their label. scores [rows, classes], labels int64 [rows]."""
-    return _share(int((scores.argmax(1) == labels).sum()), labels.numel())
-
-
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Counts int64 [classes (true), classes (predicted)]. Additive over rows, so ranks may sum theirs."""
     return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
 def accuracy_of(counts: Tensor) -> float:
-    """Accuracy from a confusion matrix."""
-    return _share(int(counts.diagonal().sum()), int(counts.sum()))
+    """This reads the accuracy from a confusion matrix."""
+    total = int(counts.sum())
+    return int(counts.diagonal().sum()) / total if total else float("nan")
 
 
 def f1_per_class(counts: Tensor) -> Tensor:
@@ -52,7 +48,7 @@ def _curve(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def roc_auc(scores: Tensor, labels: Tensor) -> float:
-    """The chance that a positive scores above a negative, ties one half; NaN without both classes. labels: 0 or 1."""
+    """Give the chance that a positive (label 1) scores above a negative (0), ties one half; NaN without both."""
     positives = int(labels.sum())
     negatives = labels.numel() - positives
     if positives == 0 or negatives == 0:
@@ -66,7 +62,7 @@ def roc_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
-    """The sum over thresholds of precision times the gain in recall; NaN without a positive."""
+    """Give the sum over thresholds of precision times the gain in recall; NaN without a positive."""
     positives = int(labels.sum())
     if positives == 0:
         return float("nan")
@@ -76,22 +72,22 @@ def average_precision(scores: Tensor, labels: Tensor) -> float:
 
 
 def reciprocal_ranks(scores: Tensor, rows: Tensor) -> Tensor:
-    """1 / rank of each pair among the pairs of its row, best score first: float64 [pairs]. Ties share their mean rank,
-    so that the order of the pairs does not matter.
+    """1 / rank of each pair among the pairs of its row, best score first: float64 [pairs]. Ties
+    have their mean rank, so that the order of the pairs does not matter.
     """
     if scores.numel() == 0:
         return scores.double()
     order = torch.argsort(scores, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     row, score = rows[order], scores[order]
-    place = torch.arange(row.numel(), device=row.device)
+    position = torch.arange(row.numel(), device=row.device)
     new_row = torch.ones_like(row, dtype=torch.bool)
     new_row[1:] = row[1:] != row[:-1]
     new_tie = new_row.clone()
     new_tie[1:] |= score[1:] != score[:-1]
-    row_start = torch.cummax(torch.where(new_row, place, 0), 0).values
+    row_start = torch.cummax(torch.where(new_row, position, 0), 0).values
     tie = torch.cumsum(new_tie, 0) - 1
-    tie_start = place[new_tie]
+    tie_start = position[new_tie]
     tie_size = torch.diff(tie_start, append=tie_start.new_tensor([row.numel()]))
     rank = (tie_start[tie] - row_start).double() + (tie_size[tie].double() + 1) / 2
     return torch.empty_like(rank).scatter_(0, order, 1 / rank)
@@ -114,7 +110,7 @@ def mean_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
 
 
 def pair_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
-    """The mean over positive pairs of 1 / (1 + negatives of the same row that score higher, ties one half); other
+    """Give the mean over positive pairs of 1 / (1 + negatives of the same row that score higher, ties one half); other
     positives of the row do not count as rivals. NaN without a positive.
     """
     positive = labels > 0
@@ -124,7 +120,3 @@ def pair_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
     among_all = 1 / reciprocal_ranks(scores, rows)[positive]
     among_positives = 1 / reciprocal_ranks(scores[positive], rows[positive])
     return float((1 / (1 + among_all - among_positives)).mean())
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")

@@ -11,10 +11,10 @@ from torch import Tensor
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
-from trisect.tasks.base import SPLITS, Place, Split
-from trisect.tasks.splits import Shares, notes_on_steps, refuse_empty, split_steps, split_vertices
+from trisect.tasks.base import SPLITS, Split, TaskContext
+from trisect.tasks.splits import SplitSizes, notes_on_steps, refuse_empty, split_steps, split_vertices
 
-Moment = Literal["last", "every"]
+JudgedSteps = Literal["last", "every"]  # which outputs are compared with one target a vertex
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class NodeTargets:
     _rows: dict[Split, Tensor] = field(default_factory=dict, repr=False)
 
     def rows(self, split: Split, step: int) -> Tensor:
-        """The rows with a target at that step, ascending: int64 [rows]."""
+        """Give the rows with a target at that step, ascending: int64 [rows]."""
         if self.by_step:
             return torch.nonzero(self.masks[split] & self.labelled[step + self.horizon])[:, 0]
         if split not in self._rows:
@@ -48,7 +48,7 @@ class NodeTargets:
         return self._rows[split]
 
     def values(self, rows: Tensor, step: int) -> Tensor:
-        """Their targets."""
+        """These are the targets of the rows at that step."""
         return (self.y[step + self.horizon] if self.by_step else self.y)[rows]
 
     def restrict(self, rows: Tensor) -> NodeTargets:
@@ -63,16 +63,22 @@ class NodeTargets:
         )
 
     def count(self, split: Split) -> int:
-        """How many targets a split has over all its steps."""
+        """Tell how many targets a split has over all its steps."""
         if not self.by_step:
             return int((self.masks[split] & self.labelled).sum()) * len(self.runs[split])
         run = self.runs[split]
-        known = self.labelled[run.start + self.horizon : run.stop + self.horizon]
-        return int((known & self.masks[split]).sum())
+        labelled = self.labelled[run.start + self.horizon : run.stop + self.horizon]
+        return int((labelled & self.masks[split]).sum())
 
 
 def node_targets(
-    data: Graph | Timeline, y: Tensor, labelled: Tensor, place: Place, shares: Shares, at: Moment, horizon: int
+    data: Graph | Timeline,
+    y: Tensor,
+    labelled: Tensor,
+    context: TaskContext,
+    sizes: SplitSizes,
+    at: JudgedSteps,
+    horizon: int,
 ) -> NodeTargets:
     """Find out from the shape of y and from the data's splits what is trained on, and where.
 
@@ -84,18 +90,18 @@ def node_targets(
     if labelled.shape[-1] != data.vertices or (by_step and labelled.shape[0] != steps):
         wanted = f"[{steps}, {data.vertices}] or [{data.vertices}]" if isinstance(data, Timeline) else data.vertices
         raise DataError(f"y has the shape {list(y.shape)}, and the data need {wanted} targets.")
-    ids = torch.arange(data.vertices, device=y.device) if place.vertices is None else place.vertices.to(y.device)
+    ids = torch.arange(data.vertices, device=y.device) if context.vertices is None else context.vertices.to(y.device)
     if by_step and not data.splits:
         if steps <= horizon:
             raise DataError(f"task.horizon {horizon} needs more than {horizon} steps, and the timeline has {steps}.")
         everyone = torch.ones(data.vertices, dtype=torch.bool, device=y.device)
         masks: dict[Split, Tensor] = dict.fromkeys(SPLITS, everyone)
         counts = labelled[horizon:].sum(1).tolist()
-        runs = split_steps(steps - horizon, shares, counts)
-        notes = notes_on_steps(runs, counts, shares, "target", shift=horizon)
+        runs = split_steps(steps - horizon, sizes, counts)
+        notes = notes_on_steps(runs, counts, sizes, "target", shift=horizon)
     else:
         some = labelled.any(0) if by_step else labelled
-        masks = split_vertices(data.splits, data.vertices, shares, some, ids)
+        masks = split_vertices(data.splits, data.vertices, sizes, some, ids)
         last = steps - horizon if by_step else steps
         runs = dict.fromkeys(SPLITS, range(0 if by_step or at == "every" else last - 1, last))
         notes = tuple(

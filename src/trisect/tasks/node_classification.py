@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,10 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import metrics
-from trisect.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take_ascending
+from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
-from trisect.tasks.node import Moment, NodeTargets, node_targets
-from trisect.tasks.splits import Shares
+from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
+from trisect.tasks.splits import SplitSizes
 
 ClassWeights = Sequence[float] | Literal["balanced"] | None
 
@@ -37,30 +37,29 @@ class NodeClassification(Task):
         split: fractions of the vertices where the data have no masks; fractions or counts of steps for labels a step.
     """
 
-    name: ClassVar[str] = "node-classification"
     class_weights: ClassWeights = None
     decoder: VertexDecoderName = "auto"
     hidden: int = 64
-    at: Moment = "last"
+    at: JudgedSteps = "last"
     horizon: int = 0
-    split: Shares = (0.6, 0.2, 0.2)
+    split: SplitSizes = (0.6, 0.2, 0.2)
 
-    def bind(self, data: Graph | Timeline, place: Place) -> BoundNodeClassification:
-        """Needs integer labels y."""
+    def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundNodeClassification:
+        """The data must have integer labels y."""
         y = data.y
         if y is None:
-            raise DataError("task node-classification needs labels y, and the data have none.")
+            raise DataError(f"task {self.name} needs labels y, and the data have none.")
         if y.is_floating_point():
-            raise DataError(f"task node-classification needs integer labels y, and they are {y.dtype}.")
+            raise DataError(f"task {self.name} needs integer labels y, and they are {y.dtype}.")
         classes = int(y.max()) + 1 if y.numel() else 0
         if classes < 2:
-            raise DataError(f"task node-classification needs at least 2 classes, and the labels y have {classes}.")
-        targets = node_targets(data, y.long(), y >= 0, place, self.split, self.at, self.horizon)
+            raise DataError(f"task {self.name} needs at least 2 classes, and the labels y have {classes}.")
+        targets = node_targets(data, y.long(), y >= 0, context, self.split, self.at, self.horizon)
         return BoundNodeClassification(self, targets, classes)
 
 
 class BoundNodeClassification(BoundTask):
-    """Node classification on one graph."""
+    """This is node classification on one graph or timeline."""
 
     def __init__(self, task: NodeClassification, targets: NodeTargets, classes: int) -> None:
         self.task, self.targets, self.classes = task, targets, classes
@@ -80,17 +79,17 @@ class BoundNodeClassification(BoundTask):
         return counts
 
     def decoder(self, channels: int) -> VertexDecoder | None:
-        """Nothing where the model gives the outputs itself."""
+        """There is no decoder where the model gives the outputs itself."""
         return vertex_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
 
     def restrict(self, rows: Tensor) -> BoundNodeClassification:
-        """The same constants, fewer rows."""
+        """The part has fewer rows and divides its loss by the same constant."""
         part = copy(self)
         part.targets = self.targets.restrict(rows)
         return part
 
     def steps(self, split: Split) -> range:
-        """The steps whose outputs are judged."""
+        """A split has the steps whose outputs are compared with its targets."""
         return self.targets.runs[split]
 
     def _logits(self, decoder: nn.Module | None, frame: Tensor, rows: Tensor) -> Tensor:
@@ -112,16 +111,16 @@ class BoundNodeClassification(BoundTask):
         return total / self._constant
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """A confusion matrix and the loss; with two classes the scores as well."""
-        found = Statistics()
+        """Give a confusion matrix and the loss; with two classes the scores as well."""
+        statistics = Statistics()
         for position, frame in enumerate(frames):
             if first_step + position in self.targets.runs[split]:
                 rows = self.targets.rows(split, first_step + position)
                 labels = self.targets.values(rows, first_step + position)
                 logits = self._logits(decoder, frame, rows)
                 loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
-                found = found.merge(classification_statistics(logits, labels, loss, weight, self.classes))
-        return found
+                statistics = statistics.merge(classification_statistics(logits, labels, loss, weight, self.classes))
+        return statistics
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss, accuracy, f1_micro, f1_macro, f1_per_class; with two classes auc and f1 (of class 1)."""
@@ -154,14 +153,14 @@ def classification_statistics(logits: Tensor, labels: Tensor, loss: Tensor, weig
 
 
 def classification_metrics(statistics: Statistics) -> dict[str, Any]:
-    """The measures that a confusion matrix (`confusion`), `loss`, `weight` and, for two classes, scores allow."""
+    """Give the measures that a confusion matrix (`confusion`), `loss`, `weight` and, for two classes, scores allow."""
     if "confusion" not in statistics.sums:
         return {}
     counts = statistics.sums["confusion"]
     if int(counts.sum()) == 0:
         return {}
     per_class = metrics.f1_per_class(counts)
-    found: dict[str, Any] = {
+    measures: dict[str, Any] = {
         "loss": float(statistics.sums["loss"] / statistics.sums["weight"]),
         "accuracy": metrics.accuracy_of(counts),
         "f1_micro": metrics.f1(counts, "micro"),
@@ -169,6 +168,6 @@ def classification_metrics(statistics: Statistics) -> dict[str, Any]:
         "f1_per_class": per_class.tolist(),
     }
     if "scores" in statistics.rows:
-        found["auc"] = metrics.roc_auc(statistics.rows["scores"], statistics.rows["labels"])
-        found["f1"] = float(per_class[1])
-    return found
+        measures["auc"] = metrics.roc_auc(statistics.rows["scores"], statistics.rows["labels"])
+        measures["f1"] = float(per_class[1])
+    return measures

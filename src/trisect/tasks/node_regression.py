@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks.base import BoundTask, Frames, Place, Split, Statistics, Task, take_ascending
+from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
-from trisect.tasks.node import Moment, NodeTargets, node_targets
-from trisect.tasks.splits import Shares
+from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
+from trisect.tasks.splits import SplitSizes
 
 
 @dataclass(frozen=True)
@@ -31,28 +31,27 @@ class NodeRegression(Task):
         split: fractions of the vertices where the data have no masks; fractions or counts of steps for targets a step.
     """
 
-    name: ClassVar[str] = "node-regression"
     horizon: int = 1
     decoder: VertexDecoderName = "auto"
     hidden: int = 64
-    at: Moment = "last"
-    split: Shares = (0.7, 0.1, 0.2)
+    at: JudgedSteps = "last"
+    split: SplitSizes = (0.7, 0.1, 0.2)
 
-    def bind(self, data: Graph | Timeline, place: Place) -> BoundNodeRegression:
-        """Needs numbers y: [vertices], [vertices, outputs], [steps, vertices] or [steps, vertices, outputs]."""
+    def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundNodeRegression:
+        """The data must have numbers y: [vertices], [vertices, outputs], or either of them after [steps, …]."""
         y = data.y
         if y is None:
-            raise DataError("task node-regression needs targets y, and the data have none.")
+            raise DataError(f"task {self.name} needs targets y, and the data have none.")
         values = y if y.is_floating_point() else y.float()
         by_step = isinstance(data, Timeline) and tuple(y.shape[:2]) == (data.steps, data.vertices)
         if values.dim() == (2 if by_step else 1):
             values = values[..., None]
-        targets = node_targets(data, values, ~values.isnan().any(-1), place, self.split, self.at, self.horizon)
+        targets = node_targets(data, values, ~values.isnan().any(-1), context, self.split, self.at, self.horizon)
         return BoundNodeRegression(self, targets, values.shape[-1])
 
 
 class BoundNodeRegression(BoundTask):
-    """Node regression on one graph."""
+    """This is node regression on one graph or timeline."""
 
     monitor = "val.loss"
 
@@ -63,17 +62,17 @@ class BoundNodeRegression(BoundTask):
         self._constant = float(targets.count("train") * outputs)
 
     def decoder(self, channels: int) -> VertexDecoder | None:
-        """Nothing where the model gives the outputs itself."""
+        """There is no decoder where the model gives the outputs itself."""
         return vertex_decoder(self.task.decoder, channels, self.outputs, self.task.hidden)
 
     def restrict(self, rows: Tensor) -> BoundNodeRegression:
-        """The same constants, fewer rows."""
+        """The part has fewer rows and divides its loss by the same constant."""
         part = copy(self)
         part.targets = self.targets.restrict(rows)
         return part
 
     def steps(self, split: Split) -> range:
-        """The steps whose outputs are judged."""
+        """A split has the steps whose outputs are compared with its targets."""
         return self.targets.runs[split]
 
     def _error(self, decoder: nn.Module | None, frame: Tensor, split: Split, step: int) -> Tensor:
@@ -91,7 +90,7 @@ class BoundNodeRegression(BoundTask):
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Sums of squared and absolute errors."""
-        found = Statistics()
+        statistics = Statistics()
         for position, frame in enumerate(frames):
             if first_step + position in self.targets.runs[split]:
                 error = self._error(decoder, frame, split, first_step + position).double()
@@ -100,8 +99,8 @@ class BoundNodeRegression(BoundTask):
                     "absolute": error.abs().sum(),
                     "count": torch.tensor(float(error.numel()), dtype=torch.float64, device=error.device),
                 }
-                found = found.merge(Statistics(sums))
-        return found
+                statistics = statistics.merge(Statistics(sums))
+        return statistics
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss and mse (equal), rmse, mae."""

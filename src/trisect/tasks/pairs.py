@@ -26,27 +26,27 @@ class Pairs:
 
     @classmethod
     def of(cls, src: Tensor, dst: Tensor, vertices: int) -> Pairs:
-        """The distinct ones among these."""
+        """This keeps each of the pairs once."""
         codes = torch.unique(src.long() * vertices + dst.long())
         return cls.from_codes(codes, vertices)
 
     @classmethod
     def from_codes(cls, codes: Tensor, vertices: int) -> Pairs:
-        """From ascending distinct codes."""
+        """This reads pairs from their codes, which are distinct and ascend."""
         return cls(torch.div(codes, vertices, rounding_mode="floor"), codes % vertices, codes)
 
     def __len__(self) -> int:
         return self.codes.numel()
 
     def contains(self, codes: Tensor) -> Tensor:
-        """bool, for each code."""
+        """Say for each code whether its pair is among these: bool [codes]."""
         if not len(self):
             return torch.zeros_like(codes, dtype=torch.bool)
-        place = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
-        return self.codes[place] == codes
+        position = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
+        return self.codes[position] == codes
 
     def inside(self, sources: slice, vertices: int) -> slice:
-        """Which of them have these sources."""
+        """The pairs with these sources lie at these consecutive positions."""
         ends = torch.tensor([sources.start * vertices, sources.stop * vertices], device=self.codes.device)
         first, last = torch.searchsorted(self.codes, ends).tolist()
         return slice(first, last)
@@ -64,21 +64,21 @@ class Memory:
     @classmethod
     def gather(cls, steps: Sequence[Tensor], vertices: int) -> Memory:
         """From the codes of the events of some steps, the newest step first."""
-        codes, place = torch.unique(torch.cat([*steps]), return_inverse=True)
+        codes, pair_index = torch.unique(torch.cat([*steps]), return_inverse=True)
         age = torch.cat([torch.full_like(step, k) for k, step in enumerate(steps)])
-        newest = torch.full_like(codes, len(steps)).scatter_reduce_(0, place, age, "amin")
-        often = torch.bincount(place, minlength=codes.numel())
+        newest = torch.full_like(codes, len(steps)).scatter_reduce_(0, pair_index, age, "amin")
+        often = torch.bincount(pair_index, minlength=codes.numel())
         features = torch.stack([torch.log1p(often.float()), 1 / (1 + newest.float())], 1)
         return cls(Pairs.from_codes(codes, vertices), features)
 
     def of(self, codes: Tensor) -> Tensor:
-        """The two numbers of these pairs, zeros where nothing is remembered: [codes, 2]."""
-        found = self.features.new_zeros(codes.numel(), 2)
+        """Give the two numbers of these pairs, zeros where nothing is remembered: [codes, 2]."""
+        numbers = self.features.new_zeros(codes.numel(), 2)
         if len(self.pairs):
-            place = torch.searchsorted(self.pairs.codes, codes).clamp_(max=len(self.pairs) - 1)
-            held = self.pairs.codes[place] == codes
-            found[held] = self.features[place[held]]
-        return found
+            position = torch.searchsorted(self.pairs.codes, codes).clamp_(max=len(self.pairs) - 1)
+            held = self.pairs.codes[position] == codes
+            numbers[held] = self.features[position[held]]
+        return numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,19 +95,21 @@ class Candidates:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """This counts the candidates."""
         return self.rows.numel()
 
     def draw(self, key: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The pair number `index` of the stream `key`, for each index: rows (src, dst)."""
+        """Give the pair number `index` of the stream `key`, for each index: rows (src, dst)."""
         bits = random_bits(key, indices, 2)
         chosen = self.rows[(bits * self.size) >> 32]
         return chosen[:, 0], chosen[:, 1]
 
 
 def sample(key: int, count: int, among: Candidates, existing: Pairs) -> tuple[Tensor, Tensor]:
-    """`count` pairs that are neither loops nor existing, with repetition; for training, where a few mishaps do not
-    matter: after some tries on a nearly complete graph a pair stays as it is.
+    """`count` pairs that are neither loops nor existing, with repetition; for training.
+
+    A draw that is a loop or exists is repeated a few times; on a nearly complete graph some such pairs remain, which
+    training tolerates.
     """
     indices = torch.arange(count, device=among.rows.device)
     src, dst = among.draw(key, indices)
@@ -152,9 +154,10 @@ def sample_distinct(key: int, count: int, among: Candidates, existing: Pairs) ->
     if 2 * count > available:
         codes = torch.cat([(src * vertices + dst)[~held] for src, dst, held in every_pair(among, existing)])
         # the random order of a pair must follow the user's ids, not the rows
-        place = torch.empty(vertices, dtype=torch.int64, device=codes.device)
-        place[among.rows] = torch.arange(size, device=codes.device)
-        ids = place[torch.div(codes, vertices, rounding_mode="floor")] * size + place[codes % vertices]
+        candidate_index = torch.empty(vertices, dtype=torch.int64, device=codes.device)
+        candidate_index[among.rows] = torch.arange(size, device=codes.device)
+        src, dst = torch.div(codes, vertices, rounding_mode="floor"), codes % vertices
+        ids = candidate_index[src] * size + candidate_index[dst]
         chosen = codes[torch.argsort(row_keys(key, ids), stable=True)[:count]]
         return torch.div(chosen, vertices, rounding_mode="floor"), chosen % vertices
     drawn = count + count // 4 + 64
@@ -172,7 +175,7 @@ def sample_distinct(key: int, count: int, among: Candidates, existing: Pairs) ->
 
 
 def every_pair(among: Candidates, existing: Pairs, budget: int = 1 << 22) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """All pairs of candidates except loops, some sources at a time: (src, dst, whether the pair exists)."""
+    """Give all pairs of candidates except loops, some sources at a time: (src, dst, whether the pair exists)."""
     block = max(1, budget // max(among.size, 1))
     for start in range(0, among.size, block):
         sources = among.rows[start : start + block]

@@ -17,19 +17,19 @@ from trisect.tasks.link_prediction import LinkPrediction
 from trisect.tasks.node_classification import NodeClassification
 from trisect.tasks.node_regression import NodeRegression
 
-TASKS: dict[str, type[Task]] = {
+_CLASSES: dict[str, type[Task]] = {
     task.name: task for task in (NodeClassification, LinkPrediction, EdgeClassification, NodeRegression)
 }
-names.require_names("task", TASKS, names.TASKS)
+TASKS: dict[str, type[Task]] = {name: _CLASSES[name] for name in names.TASKS}
 
 
 def task_options(name: str) -> dict[str, Any]:
-    """The options of a task and their defaults."""
+    """These are the options of a task and their defaults."""
     return {field.name: field.default for field in fields(_class_of(name))}  # type: ignore[arg-type]
 
 
 def make_task(task: str | Mapping[str, Any] | Task, **options: Any) -> Task:
-    """The task of that name (or `{name: …, options}`), with its options checked."""
+    """Make the task of that name (or `{name: …, options}`), with its options checked."""
     if isinstance(task, Task):
         if options:
             raise ConfigError(f"task {task.name} is already made; give {sorted(options)[0]} when you make it.")
@@ -41,18 +41,18 @@ def make_task(task: str | Mapping[str, Any] | Task, **options: Any) -> Task:
             raise ConfigError(f"task.name is missing; use one of {', '.join(TASKS)}.")
     else:
         name = task
-    chosen = _class_of(name)
-    hints = get_type_hints(chosen)
-    known = [field.name for field in fields(chosen)]  # type: ignore[arg-type]
+    task_class = _class_of(name)
+    hints = get_type_hints(task_class)
+    option_names = [field.name for field in fields(task_class)]  # type: ignore[arg-type]
     for key, value in options.items():
-        if key not in known:
-            raise ConfigError(unknown_setting("task", key, known))
+        if key not in option_names:
+            raise ConfigError(unknown_setting("task", key, option_names))
         try:
             TypeAdapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
             wanted = "; or ".join(dict.fromkeys(detail["msg"] for detail in error.errors()))
             raise ConfigError(f"task.{key} is {value!r}: {wanted[0].lower()}{wanted[1:]}.") from None
-    return chosen(**{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
+    return task_class(**{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
 
 
 def _class_of(name: str) -> type[Task]:

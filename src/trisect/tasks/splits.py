@@ -11,67 +11,67 @@ from trisect.errors import ConfigError, DataError
 from trisect.noise import Noise, row_keys
 from trisect.tasks.base import SPLITS, Split
 
-Shares = Sequence[float] | Sequence[int]
+SplitSizes = Sequence[float] | Sequence[int]
 
 
-def split_steps(steps: int, shares: Shares, targets: Sequence[int] | None = None) -> dict[Split, range]:
+def split_steps(steps: int, sizes: SplitSizes, targets: Sequence[int] | None = None) -> dict[Split, range]:
     """Consecutive runs of steps, the past first.
 
     Args:
         steps: how many there are to divide.
-        shares: three fractions that sum to 1 (cut points are rounded down), or three whole counts of steps that sum to
+        sizes: three fractions that sum to 1 (cut points are rounded down), or three whole counts of steps that sum to
             at most `steps`.
         targets: how many targets each step has. Fractions then count the steps that have any, so that a silent stretch
             (holidays, a gap in the records) does not use up a split; the empty steps stay in the runs where they lie.
     """
-    if len(shares) != 3 or any(isinstance(part, bool) or part < 0 for part in shares):
-        raise ConfigError(f"task.split is {list(shares)}; give three fractions or counts, for train, val and test.")
-    if all(isinstance(part, int) for part in shares):
-        ends = [int(shares[0]), int(shares[0] + shares[1]), int(sum(shares))]
+    if len(sizes) != 3 or any(isinstance(part, bool) or part < 0 for part in sizes):
+        raise ConfigError(f"task.split is {list(sizes)}; give three fractions or counts, for train, val and test.")
+    if all(isinstance(part, int) for part in sizes):
+        ends = [int(sizes[0]), int(sizes[0] + sizes[1]), int(sum(sizes))]
         if ends[2] > steps:
-            raise ConfigError(f"task.split {list(shares)} asks for {ends[2]} steps, and the timeline offers {steps}.")
+            raise ConfigError(f"task.split {list(sizes)} asks for {ends[2]} steps, and the timeline offers {steps}.")
     else:
-        if abs(sum(shares) - 1.0) > 1e-6:
-            raise ConfigError(f"task.split {list(shares)} sums to {sum(shares):g}; fractions must sum to 1.")
+        if abs(sum(sizes) - 1.0) > 1e-6:
+            raise ConfigError(f"task.split {list(sizes)} sums to {sum(sizes):g}; fractions must sum to 1.")
         filled = [step for step in range(steps) if targets is None or targets[step]]
         count = len(filled)
-        cuts = [int(count * shares[0] + 1e-9), int(count * (shares[0] + shares[1]) + 1e-9)]
-        if shares[1] > 0 and cuts[0] == cuts[1] > 1:
+        cuts = [int(count * sizes[0] + 1e-9), int(count * (sizes[0] + sizes[1]) + 1e-9)]
+        if sizes[1] > 0 and cuts[0] == cuts[1] > 1:
             cuts[0] -= 1  # a few steps are enough to validate on one of them
         # a run ends before the first step with targets that is no longer its own
         ends = [*(filled[cut] if 0 < cut < count else steps * min(cut, 1) for cut in cuts), steps]
     starts = [0, ends[0], ends[1]]
     runs = {name: range(a, b) for name, a, b in zip(SPLITS, starts, ends, strict=True)}
     if not runs["train"]:
-        raise DataError(f"task.split {list(shares)} leaves no step to train on, of {steps}; use more or shorter steps.")
+        raise DataError(f"task.split {list(sizes)} leaves no step to train on, of {steps}; use more or shorter steps.")
     return runs
 
 
 def split_vertices(
-    given: Mapping[str, Tensor], vertices: int, shares: Shares, labelled: Tensor, ids: Tensor
+    masks_of_data: Mapping[str, Tensor], vertices: int, sizes: SplitSizes, labelled: Tensor, ids: Tensor
 ) -> dict[Split, Tensor]:
-    """The masks of the data where they have them, or else a seeded random split. bool [vertices] each.
+    """Give the masks of the data where they have them, or else a seeded random split. bool [vertices] each.
 
     Args:
-        given: the data's own `splits`.
+        masks_of_data: the `splits` of the data, which may be empty.
         labelled: bool [vertices], vertices with a target; others belong to no split.
         ids: the user's id of each row, so that a reordered graph is split alike.
     """
-    if given:
-        return _given_masks(given, vertices, labelled)
-    if len(shares) != 3 or abs(sum(shares) - 1.0) > 1e-6:
-        raise ConfigError(f"task.split is {list(shares)}; vertices are split by three fractions that sum to 1.")
-    # the masks do not follow the run's seed: seeds are compared on one split
-    place = (row_keys(Noise(0).key("split"), ids) >> 11 & ((1 << 52) - 1)).double() / (1 << 52)
-    low, high = shares[0], shares[0] + shares[1]
-    parts = (place < low, (place >= low) & (place < high), place >= high)
+    if masks_of_data:
+        return _masks_of_data(masks_of_data, vertices, labelled)
+    if len(sizes) != 3 or abs(sum(sizes) - 1.0) > 1e-6:
+        raise ConfigError(f"task.split is {list(sizes)}; vertices are split by three fractions that sum to 1.")
+    # the masks do not depend on the seed of the run, so that seeds are compared on one split
+    uniform = (row_keys(Noise(0).key("split"), ids) >> 11 & ((1 << 52) - 1)).double() / (1 << 52)
+    low, high = sizes[0], sizes[0] + sizes[1]
+    parts = (uniform < low, (uniform >= low) & (uniform < high), uniform >= high)
     return {name: part & labelled for name, part in zip(SPLITS, parts, strict=True)}
 
 
-def _given_masks(given: Mapping[str, Tensor], vertices: int, labelled: Tensor) -> dict[Split, Tensor]:
+def _masks_of_data(masks_of_data: Mapping[str, Tensor], vertices: int, labelled: Tensor) -> dict[Split, Tensor]:
     masks: dict[Split, Tensor] = {}
     for name in SPLITS:
-        mask = given.get(name)
+        mask = masks_of_data.get(name)
         if mask is None:
             masks[name] = torch.zeros(vertices, dtype=torch.bool, device=labelled.device)
             continue
@@ -80,14 +80,14 @@ def _given_masks(given: Mapping[str, Tensor], vertices: int, labelled: Tensor) -
         if mask.shape[0] != vertices:
             raise DataError(f"split {name!r} has {mask.shape[0]} entries, and the graph {vertices} vertices.")
         masks[name] = mask.bool() & labelled
-    unknown = set(given) - set(SPLITS)
+    unknown = set(masks_of_data) - set(SPLITS)
     if unknown:
-        raise DataError(f"split {sorted(unknown)[0]!r} is none of train, val and test.")
+        raise DataError(f"split {sorted(unknown)[0]!r} is none of train, val and test; rename or remove it.")
     return masks
 
 
 def notes_on_steps(
-    runs: Mapping[Split, range], targets: Sequence[int], shares: Shares, what: str, *, shift: int = 0
+    runs: Mapping[Split, range], targets: Sequence[int], sizes: SplitSizes, what: str, *, shift: int = 0
 ) -> tuple[str, ...]:
     """What the user should know of a split by time: a split with nothing to measure, and steps without targets.
 
@@ -96,17 +96,17 @@ def notes_on_steps(
         shift: targets lie so many steps after the step that predicts them.
     """
     notes = []
-    for name, share in zip(SPLITS, shares, strict=True):
+    for name, size in zip(SPLITS, sizes, strict=True):
         run = runs[name]
         count = sum(targets[step] for step in run)
-        if share and not count and name != "train":
+        if size and not count and name != "train":
             where, remedy = "it has no step", "a shorter period, which gives more steps,"
             if run:
                 where = f"steps {run.start + shift} to {run.stop + shift - 1} have no {what}"
                 remedy = "a longer period"
             notes.append(f"the {name} split has nothing to measure: {where}; use {remedy} or set task.split.")
     empty = sum(1 for run in runs.values() for step in run if not targets[step])
-    if empty and not all(isinstance(share, int) for share in shares):
+    if empty and not all(isinstance(size, int) for size in sizes):
         cuts = ", ".join(f"{name} {run.start} to {run.stop - 1}" for name, run in runs.items() if run)
         notes.append(
             f"{empty} of {sum(map(len, runs.values()))} steps have no {what} to predict; task.split counts the others,"

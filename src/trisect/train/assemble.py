@@ -169,7 +169,7 @@ def facts_for(
     """Give the facts of a model and its task under a layout; `sizes` are the data's, as `make_facts` has them."""
     head: Layer | None = model.head if isinstance(model, DynamicModel) else None
     extra = 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad)
-    fetches = task.whole and layout.vertex > 1
+    fetches = task.reads_pairs and layout.vertex > 1
     return make_facts(model.stack, head, layout, bounds=bounds, extra=extra, fetches=fetches, dtype=dtype, **sizes)
 
 

@@ -20,7 +20,7 @@ from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model
 from trisect.nn import options as model_options
-from trisect.tasks import Place, Task, make_task
+from trisect.tasks import Task, TaskContext, make_task
 from trisect.train.device import check_device
 from trisect.train.estimate import estimate_memory
 from trisect.train.job import Job
@@ -165,7 +165,7 @@ def fit(
         return Run(result, setup, summary, setup.layout)
     device = check_device(training.device)
     job = Job("fit", maker, make_task(task), training, chosen)
-    bound = job.task.bind(data, Place(training.seed, data.order))
+    bound = job.task.bind(data, TaskContext(training.seed, data.order))
     width = data.features().shape[-1]
     check_fit(outline_of(maker, width, bound.channels), data, data.features(), bound)
     trained = _on_ranks(job, data, told)

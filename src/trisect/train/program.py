@@ -81,7 +81,7 @@ class Program:
         cut = facts.parts > 1
         self._loss_task = task.divide(starts, mesh.part_index) if cut else task
         # outputs of a task on pairs are measured with the rows of all parts
-        self.task = task if task.whole or not cut else self._loss_task
+        self.task = task if task.reads_pairs or not cut else self._loss_task
         self._row_tasks: dict[tuple[int, int], BoundTask] = {(0, own[1] - own[0]): self._loss_task}
         self._origin = Noise(seed, vertices=shard.vertices)
         self.noise = self._origin
@@ -231,7 +231,7 @@ class Program:
         for first, frames in self._evaluate(steps, None, hidden_only=hidden, observer=observer, **fields):
             skip = max(0, steps.start - first)
             if skip < len(frames):
-                if self.task.whole and self.facts.parts > 1:
+                if self.task.reads_pairs and self.facts.parts > 1:
                     yield from self._all_rows(first + skip, frames[skip:])
                 else:
                     yield first + skip, frames[skip:]

@@ -24,7 +24,7 @@ from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.shards.shard import Shard
 from trisect.shards.shares import Cut, write_shares
 from trisect.shards.timeline_shares import TimelineCut, is_symmetric, read_timeline_part
-from trisect.tasks import Place, make_task
+from trisect.tasks import TaskContext, make_task
 from trisect.train.agreed import require_one_order
 from trisect.train.assemble import (
     StageModules,
@@ -66,7 +66,7 @@ def cut_data(
         free: bytes that all ranks of a host may take together; None: what is free here.
     """
     check_device(options.device)
-    bound = make_task(task).bind(data, Place(options.seed, data.order))
+    bound = make_task(task).bind(data, TaskContext(options.seed, data.order))
     bound.warn()
     model = outline_of(maker, feature_width(data), bound.channels)
     require_data(model, data)
@@ -76,7 +76,7 @@ def cut_data(
     if isinstance(data, Timeline):
         cut_timeline_shards(data, model, bound, layout, options, folder, free)
         return
-    if layout.chunks > 1 or (layout.vertex > 1 and not bound.whole):
+    if layout.chunks > 1 or (layout.vertex > 1 and not bound.reads_pairs):
         bound.restrict(torch.zeros(0, dtype=torch.int64))
     columns = partial(by_columns, model, layout, 1, aggregated=preaggregates(model))
     write_shares(data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", by_columns=columns)
@@ -106,7 +106,7 @@ def rank_setup(
         labels, layout = cut.labels().to(mesh.device), mesh.layout
     # one exchange was chosen when the data were cut
     mesh = replace(mesh, layout=replace(layout, spatial="redistribute" if cut.by_columns else "halo"))
-    bound = make_task(task).bind(labels, Place(options.seed, labels.order))
+    bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
     outline = outline_of(maker, cut.features, bound.channels)
     require_data(outline, labels)
     bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)
@@ -164,7 +164,7 @@ def rank_setup(
         ledger=ledger,
     )
     # outputs of a task on pairs are those of all vertices
-    vertices = order if bound.whole and facts.parts > 1 else shard.vertices
+    vertices = order if bound.reads_pairs and facts.parts > 1 else shard.vertices
     vertices = None if vertices is None else vertices.to(mesh.device)
     steps = labels.steps if isinstance(labels, Timeline) else 1
     return Setup(program, bound, modules, vertices, steps, facts.timeline, mesh.layout)

@@ -18,7 +18,7 @@ from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
-from trisect.tasks import BoundTask, Place, Task, make_task
+from trisect.tasks import BoundTask, Task, TaskContext, make_task
 from trisect.train.assemble import make_decoder, one_process
 from trisect.train.blocks import with_blocks
 from trisect.train.device import check_device
@@ -68,7 +68,7 @@ class Setup:
         order = choose_order(data) if options.order == "auto" else None
         data = (data if order is None else data.reordered(order)).to(device)
         vertices = data.order
-        bound = chosen.bind(data, Place(options.seed, vertices))
+        bound = chosen.bind(data, TaskContext(options.seed, vertices))
         bound.warn()
         x = data.features().to(options.dtype)
         made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)

@@ -10,7 +10,7 @@ from trisect.errors import CheckpointError
 from trisect.layout import Layout
 from trisect.shards.shares import Cut, read_cut
 from trisect.shards.timeline_shares import TimelineCut
-from trisect.tasks import Place
+from trisect.tasks import TaskContext
 from trisect.train.job import Job
 from trisect.train.models import outline_of
 from trisect.train.program import history_name
@@ -49,7 +49,7 @@ def check_resume(job: Job, shards: Path) -> None:
 def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
     """The shapes of all parameters of a run, by name."""
     data = cut.labels() if isinstance(cut, Cut) else cut.timeline
-    bound = job.task.bind(data, Place(job.options.seed, data.order))
+    bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
     model = outline_of(job.model, cut.features, bound.channels)
     decoder = bound.decoder(model.out_channels)
     modules = nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
