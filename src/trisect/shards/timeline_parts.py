@@ -19,7 +19,7 @@ from trisect.graph.smoothing import Smoothing
 from trisect.graph.snapshots import Steps
 from trisect.graph.timeline import Timeline
 from trisect.ops.aggregate import aggregate
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 from trisect.shards.shard import Shard
 
 _HOST = torch.device("cpu")
@@ -191,7 +191,7 @@ class TimelinePart(Shard):
     _halos: dict[int, Tensor] = field(default_factory=dict, repr=False)
     _blocks: dict[int, Adjacency] = field(default_factory=dict, repr=False)
     _spent: list[int] = field(default_factory=lambda: [0], repr=False)
-    _shares: dict[int, Share] = field(default_factory=dict, repr=False)
+    _part_graphs: dict[int, PartGraph] = field(default_factory=dict, repr=False)
     _splits: list[int] = field(default_factory=list, repr=False)
 
     def features(self, steps: range) -> Tensor:
@@ -211,10 +211,10 @@ class TimelinePart(Shard):
         """Blocks."""
         return Steps(steps, self._block)
 
-    def share(self, step: int) -> Share:
+    def part_graph(self, step: int) -> PartGraph:
         """Give the block of a step with the rows that cross, from the events of its window, on both sides."""
-        share = self._shares.get(step)
-        if share is None:
+        part_graph = self._part_graphs.get(step)
+        if part_graph is None:
             positions = self._halo_positions(step)
             bounds = torch.searchsorted(positions, torch.tensor(self.starts)).tolist()
             start, stop = self._window(self.reads.offsets, step)
@@ -225,12 +225,12 @@ class TimelinePart(Shard):
                 asked[row[reader == other]] = True
                 send.append((torch.nonzero(asked)[:, 0].to(self.device),))
             receive = tuple(((low, high),) for low, high in pairwise(bounds))
-            share = Share(
+            part_graph = PartGraph(
                 self.part_index, self._block(step), positions, receive, tuple(send), (0, self.rows), self.symmetric
             )
             if step in self._blocks:
-                self._shares[step] = share
-        return share
+                self._part_graphs[step] = part_graph
+        return part_graph
 
     def interior(self) -> tuple[int, ...]:
         """Give the row from which on no row takes part in an exchange at any step."""

@@ -1,4 +1,4 @@
-"""A timeline cut into shares on disk, so that each rank reads its own and nothing else.
+"""A timeline cut into shards on disk, so that each rank reads its own and nothing else.
 
 One process cuts; the ranks map. Events lie sorted by step, so that a rank along time touches the windows of its own
 steps alone. Where vertices are cut, each part has beside that the events into its rows, the rows that others read of
@@ -78,11 +78,11 @@ class TimelineCut:
 
 
 def is_timeline_cut(folder: Path) -> bool:
-    """Whether the folder holds shares of a timeline."""
+    """Whether the folder holds shards of a timeline."""
     return (folder / _META).exists()
 
 
-def write_timeline_shares(
+def write_timeline_shards(
     timeline: Timeline,
     partition: Partition,
     runs: Runs,
@@ -94,7 +94,7 @@ def write_timeline_shares(
     dtype: torch.dtype = torch.float32,
     vertex_work: float = 1.0,
 ) -> None:
-    """Write the shares of a timeline whose vertices stand in partition order already.
+    """Write the shards of a timeline whose vertices stand in partition order already.
 
     Args:
         runs: of the training steps.
