@@ -12,14 +12,16 @@ from trisect.graph.timeline import Timeline
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.dynamic_models import Spatial, recurrent
 from trisect.partition.timeline import cut_timeline, deal, step_work
+from trisect.shards.part_blocks import PartBlocks
 from trisect.shards.timeline_files import (
     TimelineCut,
     is_timeline_cut,
     read_timeline_cut,
     read_timeline_part,
-    write_timeline_shards,
 )
-from trisect.shards.timeline_parts import TimelinePart, WholeTimeline
+from trisect.shards.timeline_part import TimelinePart
+from trisect.shards.timeline_writer import write_timeline_shards
+from trisect.shards.whole_timeline import WholeTimeline
 from trisect.train.blocks import choose_blocks
 
 VERTICES, STEPS = 30, 6
@@ -123,11 +125,12 @@ def _halo_positions(cut: TimelineCut, parts: list[TimelinePart], part_index: int
 def test_a_wrong_row_sum_shows(tmp_path: Path) -> None:
     model = model_for(2)
     _, cut = written(make(), tmp_path, model, 2)
-    part = part_of(cut, 0, model)
+    part = part_of(cut, 0, model, budget=0)
     before = part.snapshots(range(1))[0].dense()
-    assert part.sums is not None
-    part.sums[0] += 1
-    part._blocks.clear()
+    source = part.blocks.source
+    assert isinstance(source, PartBlocks)
+    assert source.sums is not None
+    source.sums[0] += 1
     assert not torch.allclose(part.snapshots(range(1))[0].dense(), before)
 
 

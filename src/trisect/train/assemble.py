@@ -35,11 +35,9 @@ from trisect.plan.plan import choose_across, make_facts
 from trisect.shards.graph_files import Cut, read_aggregated, read_features, read_part_graph, read_whole
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
-from trisect.shards.timeline_files import (
-    TimelineCut,
-    whole_timeline,
-    write_timeline_shards,
-)
+from trisect.shards.timeline_files import TimelineCut
+from trisect.shards.timeline_writer import write_timeline_shards
+from trisect.shards.whole_timeline import whole_timeline
 from trisect.tasks import BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.blocks import keeps_aggregation, with_blocks
