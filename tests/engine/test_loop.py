@@ -18,7 +18,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn import build
 from trisect.nn.base import Model
-from trisect.partition.halo import share_of
+from trisect.partition.halo import part_graph_of
 from trisect.partition.partition import Partition
 from trisect.plan.build import schedule_of
 from trisect.plan.plan import make_facts
@@ -45,7 +45,7 @@ def engine(loss: Callable[[Tensor], Tensor] = lambda out: out.square().sum()) ->
     assert isinstance(model, Model)
     layout = Layout()
     x = torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(0))
-    shard = GraphShard(share_of(matrix, Partition.equal(ROWS, 1), 0), lambda: x, torch.arange(ROWS))
+    shard = GraphShard(part_graph_of(matrix, Partition.equal(ROWS, 1), 0), lambda: x, torch.arange(ROWS))
     facts = make_facts(model.stack, None, layout, bounds=(0, 2), rows=(ROWS,))
     transport = Transport(Mesh(layout, 0, torch.device("cpu")), Ledger())
     return RankEngine(facts, transport, shard, dict(enumerate(model.stack)), lambda out, rows, step: loss(out)), model

@@ -15,7 +15,7 @@ from trisect.nn.base import Model
 from trisect.nn.registry import build
 from trisect.noise import Noise
 from trisect.ops import memory
-from trisect.partition.halo import Share, share_of
+from trisect.partition.halo import PartGraph, part_graph_of
 from trisect.partition.partition import Partition
 from trisect.plan.build import in_order, schedule_of
 from trisect.plan.plan import forward_only, make_facts, whole
@@ -29,7 +29,7 @@ SLAB = 16 << 20  # packed rows lie in buffers of this size, the last of which ma
 PAGES = memory.SMALLEST * 2 * 8  # pieces of a chunk are rounded up to huge pages
 
 
-def share() -> Share:
+def part_graph() -> PartGraph:
     """A random graph, so that every chunk reads every other."""
     generator = torch.Generator().manual_seed(0)
     indices = torch.randint(0, ROWS, (ROWS, DEGREE), generator=generator, dtype=torch.int32).sort(1).values.flatten()
@@ -37,7 +37,7 @@ def share() -> Share:
     values = torch.full((ROWS * DEGREE,), 1 / DEGREE)
     starts = tuple(range(0, ROWS + 1, ROWS // CHUNKS))
     partition = Partition(torch.arange(ROWS), starts, 1, CHUNKS)
-    return share_of(Adjacency.from_csr(pointers, indices, values, ROWS), partition, 0)
+    return part_graph_of(Adjacency.from_csr(pointers, indices, values, ROWS), partition, 0)
 
 
 class Sent:
@@ -78,7 +78,7 @@ def a_stage() -> RankEngine:
     """Layers in the middle of a deep model, with dropout, as the second stage of three."""
     model = build("gcn", WIDTH, 8, layers=LAYERS + 2, hidden=WIDTH, dropout=0.5)
     assert isinstance(model, Model)
-    layout, part = Layout(layer=3, chunks=CHUNKS), share()
+    layout, part = Layout(layer=3, chunks=CHUNKS), part_graph()
     bounds = (0, 1, LAYERS + 1, LAYERS + 2)
     facts = make_facts(
         model.stack, None, layout, bounds=bounds, rows=(ROWS,), chunk_rows=(part.chunk_rows,), stale=True

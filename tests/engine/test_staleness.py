@@ -7,8 +7,8 @@ import torch
 
 from trisect.engine.staleness import DriftMeter, historical_reads
 from trisect.graph.adjacency import Adjacency
-from trisect.partition import cut_graph, share_of
-from trisect.partition.halo import Share, merge_chunks
+from trisect.partition import cut_graph, part_graph_of
+from trisect.partition.halo import PartGraph, merge_chunks
 from trisect.partition.partition import Partition
 
 
@@ -21,7 +21,7 @@ def random_graph(n: int = 60, seed: int = 0) -> Adjacency:
     return Adjacency.from_csr(pointers, column, None, n)
 
 
-def shares(parts: int, chunks: int) -> tuple[Adjacency, Partition, list[Share]]:
+def part_graphs(parts: int, chunks: int) -> tuple[Adjacency, Partition, list[PartGraph]]:
     graph = random_graph()
     partition = cut_graph(graph, parts, chunks)
     place = partition.position_of()
@@ -31,36 +31,36 @@ def shares(parts: int, chunks: int) -> tuple[Adjacency, Partition, list[Share]]:
     pointers = torch.zeros(graph.rows + 1, dtype=torch.int64)
     pointers[1:] = torch.cumsum(torch.bincount(row, minlength=graph.rows), 0)
     ordered = Adjacency.from_csr(pointers, column, None, graph.rows)
-    return ordered, partition, [share_of(ordered, partition, part) for part in range(parts)]
+    return ordered, partition, [part_graph_of(ordered, partition, part) for part in range(parts)]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_historical_reads_are_those_of_later_chunks(parts: int) -> None:
-    graph, partition, found = shares(parts, 4)
+    graph, partition, found = part_graphs(parts, 4)
     order = [2, 0, 3, 1]
     chunk = torch.repeat_interleave(torch.arange(parts * 4) % 4, torch.tensor(partition.starts).diff()).tolist()
     when = [order.index(c) for c in chunk]
     row, column = graph.coordinates()
     late = sum(when[j] > when[i] for i, j in zip(row.tolist(), column.tolist(), strict=True))
-    counted = [historical_reads(share, order) for share in found]
+    counted = [historical_reads(part_graph, order) for part_graph in found]
     assert sum(historical for historical, _ in counted) == late > 0
     assert sum(reads for _, reads in counted) == graph.entries
     # another order is another count, and no order none
-    assert sum(historical_reads(share, order[::-1])[0] for share in found) != late
+    assert sum(historical_reads(part_graph, order[::-1])[0] for part_graph in found) != late
     assert historical_reads(found[0], [])[0] == 0
 
 
 def test_merged_chunks_are_those_of_a_coarser_partition() -> None:
-    graph, partition, found = shares(2, 5)
+    graph, partition, found = part_graphs(2, 5)
     starts = [partition.starts[p * 5 + c] for p in range(2) for c in (0, 2, 4)] + [partition.starts[-1]]
     coarse = Partition(partition.order, tuple(starts), 2, 3)
-    for part, share in enumerate(found):
-        wanted, merged = share_of(graph, coarse, part), merge_chunks(share, 2)
+    for part, part_graph in enumerate(found):
+        wanted, merged = part_graph_of(graph, coarse, part), merge_chunks(part_graph, 2)
         assert merged.chunk_rows == wanted.chunk_rows
         assert merged.receive == wanted.receive
         for mine, theirs in zip(merged.send, wanted.send, strict=True):
             assert [rows.tolist() for rows in mine] == [rows.tolist() for rows in theirs]
-        assert merge_chunks(share, 3).chunk_rows != wanted.chunk_rows
+        assert merge_chunks(part_graph, 3).chunk_rows != wanted.chunk_rows
 
 
 def test_drift_is_relative_to_the_fresh_rows() -> None:

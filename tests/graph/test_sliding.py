@@ -163,9 +163,9 @@ def test_symmetric_factors_of_columns_are_needed() -> None:
     events = RawEvents(*(torch.zeros(1, dtype=torch.int32),) * 2, torch.tensor([0, 1]), 1, 2)
     with pytest.raises(DataError, match="factors of the columns"):
         SlidingWindow(events, Smoothing(), "symmetric").at(0)
-    factors = torch.tensor([1.0, 0.5], dtype=torch.float64)
-    found = SlidingWindow(events, Smoothing(), "symmetric", column_factors=lambda step: factors).at(0)
-    assert found.dense().tolist() == [[1.0, 0.0]]
+    sums = torch.tensor([4.0, 1.0], dtype=torch.float64)
+    found = SlidingWindow(events, Smoothing(), "symmetric", column_sums=lambda step: sums).at(0)
+    assert found.dense().tolist() == [[0.25, 0.0]]
 
 
 def test_many_rows_and_a_hub() -> None:

@@ -5,7 +5,7 @@ import torch
 
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
-from trisect.partition import Partition, cut_graph, metis, quality, share_of
+from trisect.partition import Partition, cut_graph, metis, part_graph_of, quality
 from trisect.partition import cut as cut_module
 from trisect.partition.child import ChildError
 
@@ -53,18 +53,18 @@ def test_shares_hold_the_whole_graph(dense: torch.Tensor, parts: int, chunks: in
     partition = cut_graph(graph, parts, chunks)
     assert sorted(partition.order.tolist()) == list(range(graph.rows))
     ordered = dense[partition.order][:, partition.order]
-    shares = [share_of(from_dense(ordered), partition, p) for p in range(parts)]
-    for share in shares:
-        first, last = partition.part(share.part)
-        columns = torch.cat([torch.arange(first, last), share.halo])
-        assert torch.equal(dense_of(share.adjacency), ordered[first:last][:, columns])
+    part_graphs = [part_graph_of(from_dense(ordered), partition, p) for p in range(parts)]
+    for part_graph in part_graphs:
+        first, last = partition.part(part_graph.part)
+        columns = torch.cat([torch.arange(first, last), part_graph.halo])
+        assert torch.equal(dense_of(part_graph.adjacency), ordered[first:last][:, columns])
         # what I receive from q is what q sends to me, row by row, chunk by chunk
         for q in range(parts):
             for c in range(chunks):
-                low, high = share.receive[q][c]
-                theirs = shares[q].send[share.part][c] + partition.part(q)[0]
-                assert torch.equal(share.halo[low:high], theirs)
-    remote = sum(share.halo.numel() for share in shares)
+                low, high = part_graph.receive[q][c]
+                theirs = part_graphs[q].send[part_graph.part][c] + partition.part(q)[0]
+                assert torch.equal(part_graph.halo[low:high], theirs)
+    remote = sum(part_graph.halo.numel() for part_graph in part_graphs)
     owner = torch.empty(graph.rows, dtype=torch.int64)
     for p in range(parts):
         owner[partition.order[slice(*partition.part(p))]] = p
@@ -77,7 +77,7 @@ def test_a_wrong_send_list_is_seen() -> None:
     good = cut_graph(graph, 2)
     bad = Partition(good.order, (0, good.starts[1] + 3, good.starts[2]), 2)
     ordered = from_dense(dense[good.order][:, good.order])
-    mine, theirs = share_of(ordered, good, 0), share_of(ordered, bad, 1)
+    mine, theirs = part_graph_of(ordered, good, 0), part_graph_of(ordered, bad, 1)
     assert not torch.equal(mine.halo, theirs.send[0][0] + good.part(1)[0])
 
 

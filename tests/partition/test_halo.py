@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from trisect.graph.adjacency import Adjacency
-from trisect.partition.halo import share_of
+from trisect.partition.halo import part_graph_of
 from trisect.partition.partition import Partition
 
 
@@ -21,12 +21,12 @@ def two_parts(rows: int, crossing: int) -> tuple[Adjacency, Partition]:
 
 def test_interior_rows_are_those_that_take_no_part_in_the_exchange() -> None:
     for part in (0, 1):
-        share = share_of(*two_parts(16, 5), part)
-        assert share.halo.numel() == 5
-        assert share.interior() == (5,)
+        part_graph = part_graph_of(*two_parts(16, 5), part)
+        assert part_graph.halo.numel() == 5
+        assert part_graph.interior() == (5,)
 
 
 def test_few_interior_rows_are_not_apart() -> None:
-    assert share_of(*two_parts(16, 14), 0).interior() == (14,)
-    assert share_of(*two_parts(16, 15), 0).interior() == (16,)
-    assert share_of(*two_parts(16, 16), 0).interior() == (16,)
+    assert part_graph_of(*two_parts(16, 14), 0).interior() == (14,)
+    assert part_graph_of(*two_parts(16, 15), 0).interior() == (16,)
+    assert part_graph_of(*two_parts(16, 16), 0).interior() == (16,)

@@ -23,7 +23,7 @@ from trisect.nn import FromPyG, build
 from trisect.nn.base import Context, Model
 from trisect.noise import Noise
 from trisect.ops.message import Message
-from trisect.partition import cut_graph, share_of
+from trisect.partition import cut_graph, part_graph_of
 from trisect.partition.partition import Partition
 from trisect.plan import segments
 from trisect.plan.build import in_order, schedule_of
@@ -183,7 +183,7 @@ class Setting:
         self.partition = partition_of(case, sparse(self.dense), self.layout)
         order = self.partition.order
         self.ordered = sparse(self.dense[order][:, order])
-        self.share = share_of(self.ordered, self.partition, self.mesh.part_index)
+        self.part_graph = part_graph_of(self.ordered, self.partition, self.mesh.part_index)
         self.own = order[slice(*self.partition.part(self.mesh.part_index))]
         if case.get("untrained"):
             self.train[order[slice(*self.partition.part(0))]] = False
@@ -203,32 +203,32 @@ class Setting:
     ) -> RankEngine:
         stale = stale and self.layout.chunks > 1
         starts = [self.partition.part(p)[0] for p in range(self.layout.vertex)]
-        shares = [share_of(self.ordered, self.partition, p) for p in range(self.layout.vertex)]
+        part_graphs = [part_graph_of(self.ordered, self.partition, p) for p in range(self.layout.vertex)]
         self.facts = make_facts(
             self.layers,
             None,
             self.layout,
             bounds=self.bounds,
-            rows=[share.rows for share in shares],
-            chunk_rows=[share.chunk_rows for share in shares],
-            remote=[sum(share.halo.numel() for share in shares)],
+            rows=[part_graph.rows for part_graph in part_graphs],
+            chunk_rows=[part_graph.chunk_rows for part_graph in part_graphs],
+            remote=[sum(part_graph.halo.numel() for part_graph in part_graphs)],
             aggregated=self.aggregated,
-            symmetric=self.share.symmetric,
+            symmetric=self.part_graph.symmetric,
             stale=stale,
             dtype=dtype,
         )
         shard = GraphShard(
-            self.share,
+            self.part_graph,
             lambda: self.x[self.own],
             self.own,
-            self.partition.order[self.share.halo],
+            self.partition.order[self.part_graph.halo],
             whole=lambda: self.ordered,
         )
         if self.aggregated and self.mesh.stage_index == 0:
             columns = torch.cat(
                 [
-                    torch.arange(starts[self.mesh.part_index], starts[self.mesh.part_index] + self.share.rows),
-                    self.share.halo,
+                    torch.arange(starts[self.mesh.part_index], starts[self.mesh.part_index] + self.part_graph.rows),
+                    self.part_graph.halo,
                 ]
             )
             shard.keep_aggregated(lambda x: self.x[self.partition.order][columns])
@@ -309,7 +309,7 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
     loss.backward()
     wanted = taken_gradients(setting.model)
     if case.get("break") == "halo":
-        setting.share.send[(setting.mesh.part_index + 1) % setting.layout.vertex][0][:] = 0
+        setting.part_graph.send[(setting.mesh.part_index + 1) % setting.layout.vertex][0][:] = 0
     rank = setting.rank()
     if case.get("break") == "swap":
         spoil_swaps(setting.exchange)
@@ -322,8 +322,8 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
         "loss": abs(float(total) - float(loss.detach())) / abs(float(loss.detach())),
         "bytes": setting.ledger.by_axis(),
         "formula": setting.formula(),
-        "boundary": setting.share.interior()[0],
-        "halo": setting.share.halo.numel(),
+        "boundary": setting.part_graph.interior()[0],
+        "halo": setting.part_graph.halo.numel(),
     }
 
 
@@ -334,7 +334,9 @@ def losses(case: dict[str, Any]) -> dict[str, Any]:
     setting.model.float()
     setting.x, setting.dense = setting.x.float(), setting.dense.float()
     order = setting.partition.order
-    setting.share = share_of(sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.part_index)
+    setting.part_graph = part_graph_of(
+        sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.part_index
+    )
     matrix = sparse(setting.dense)
     rank = setting.rank(dtype=torch.float32)
     own = rank.parameters

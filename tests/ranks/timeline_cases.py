@@ -23,7 +23,7 @@ from trisect.layout import Layout
 from trisect.nn import build
 from trisect.nn.dynamic import DynamicModel, first_aggregation
 from trisect.noise import Noise
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 from trisect.plan import segments
 from trisect.plan.build import schedule_of
 from trisect.plan.plan import forward_only, make_facts, runs_until
@@ -141,13 +141,13 @@ class DenseShard(Shard):
             return None
         return self.known[steps.start : steps.stop, self.owned(self.part_index)]
 
-    def share(self, step: int) -> Share:
+    def part_graph(self, step: int) -> PartGraph:
         wanted = [self.wanted(step, self.part_index, w) for w in range(self.ways)]
         starts = [0]
         for rows in wanted:
             starts.append(starts[-1] + rows.numel())
         halo = torch.cat([self.owned(w)[rows] for w, rows in enumerate(wanted)])
-        return Share(
+        return PartGraph(
             self.part_index,
             self.snapshots(range(step, step + 1))[0],
             halo,
@@ -158,7 +158,7 @@ class DenseShard(Shard):
         )
 
     def column_ids(self, step: int) -> Tensor | None:
-        return torch.cat([self.owned(self.part_index), self.share(step).halo])
+        return torch.cat([self.owned(self.part_index), self.part_graph(step).halo])
 
     def interior(self) -> tuple[int, ...]:
         own = self.owned(self.part_index)

@@ -138,7 +138,7 @@ def test_sorted_events_are_kept_only_where_snapshots_are_not() -> None:
     for keep, more in ((1 << 20, False), (3000, True)):
         stream = SnapshotStream(timeline, keep_bytes=keep, prefetch=False)
         list(stream)
-        window = stream._source._window
+        window = stream.source._window
         assert window is not None
         assert (len(stream._kept) < len(stream)) == more
         assert (len(window._keys) > timeline.smoothing.length) == more
@@ -147,7 +147,7 @@ def test_sorted_events_are_kept_only_where_snapshots_are_not() -> None:
 def test_a_failure_in_the_background_is_raised() -> None:
     timeline = made(5)
     stream = SnapshotStream(timeline, prefetch=True)
-    stream._source.bring = _fails_at(stream._source.bring, 2)  # type: ignore[method-assign]
+    stream.source.bring = _fails_at(stream.source.bring, 2)  # type: ignore[method-assign]
     stream[0], stream[1]
     with pytest.raises(RuntimeError, match="step 2"):
         stream[2]

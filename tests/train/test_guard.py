@@ -22,7 +22,7 @@ from trisect.errors import RunError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.layout.history import History
-from trisect.shards.shares import read_cut
+from trisect.shards.graph_files import read_cut
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Result, Trainer
 from trisect.train.ranks import cut_data, rank_setup

@@ -23,7 +23,7 @@ from trisect.nn.base import Context, Layer, Model
 from trisect.noise import Noise
 from trisect.ops.message import Message
 from trisect.plan.plan import make_facts
-from trisect.shards.graph_shard import GraphShard, whole_share
+from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.tasks.base import BoundTask
 from trisect.train.program import Program
 
@@ -64,7 +64,7 @@ class LayerwiseProgram(Program):
             seed,
             mesh=Mesh(layout, 0, x.device),
             facts=facts,
-            shard=GraphShard(whole_share(adjacency), lambda: x, vertices),
+            shard=GraphShard(single_part(adjacency), lambda: x, vertices),
             starts=(0, adjacency.rows),
             order=vertices,
         )

@@ -35,7 +35,7 @@ from trisect.layout.history import History
 from trisect.nn.base import Model
 from trisect.partition import cut_graph
 from trisect.partition.order import choose_order
-from trisect.shards.shares import read_cut
+from trisect.shards.graph_files import read_cut
 from trisect.tasks import TaskContext, make_task
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Trainer

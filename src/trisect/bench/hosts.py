@@ -134,11 +134,11 @@ def _measure(
     """Cut once for a layout, then train at each rate with each form of the wire."""
     with several_hosts(result["hosts"], result["rates"][0]):
         pass  # before anything is cut, whether it can be done at all
-    path, shares = folder / "config.yaml", folder / f"shares-{layout}"
+    path, job_folder = folder / "config.yaml", folder / f"job-{layout}"
     path.write_text(yaml.safe_dump(config))
-    (shares / SHARDS).mkdir(parents=True)
+    (job_folder / SHARDS).mkdir(parents=True)
     try:
-        _cut(path, text, shares, data_dir)
+        _cut(path, text, job_folder, data_dir)
     except LayoutError as error:
         result["said"].append(f"{layout} is left out: {error}")
         return
@@ -146,22 +146,22 @@ def _measure(
         config["data"] = {"generate": "community", "vertices": 80_000, "degree": 33.0, "features": 64, "classes": 16}
         result["said"].append(f"A generated graph stands in, since {error}")
         path.write_text(yaml.safe_dump(config))
-        _cut(path, text, shares, data_dir)
+        _cut(path, text, job_folder, data_dir)
     for mbit in result["rates"]:
         with several_hosts(result["hosts"], mbit) as network:
             for wire in wires:
                 out = folder / f"{layout}-{wire}-{mbit}"
                 settings = resolve(load_config(path, layout=f"{text},wire={wire}"), data_dir)
-                Job.of_config("train", settings, out).write(shares)
-                train_on(network, [sys.executable, "-m", "trisect.train.worker", str(shares)], limit)
+                Job.of_config("train", settings, out).write(job_folder)
+                train_on(network, [sys.executable, "-m", "trisect.train.worker", str(job_folder)], limit)
                 found = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
                 result["runs"].append(found)
                 print(_line(found, found["seconds"]), file=sys.stderr, flush=True)  # a run takes long
 
 
-def _cut(path: Path, text: str, shares: Path, data_dir: str | None) -> None:
+def _cut(path: Path, text: str, job_folder: Path, data_dir: str | None) -> None:
     config = resolve(load_config(path, layout=text), data_dir)
-    DataCut(config, config.layout)(shares / SHARDS)
+    DataCut(config, config.layout)(job_folder / SHARDS)
 
 
 def train_on(network: Sequence[Host], words: Sequence[str], limit: float) -> None:

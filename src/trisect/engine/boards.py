@@ -22,7 +22,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.ops.collect import add_rows
 from trisect.ops.memory import empty
 from trisect.ops.message import Message
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Boards:
         self.history, self.gradients = history, gradients
         self._parts, self._part, self._timeline = parts, part, timeline
         self._token = torch.zeros((), requires_grad=True)
-        self.shares: Sequence[Share] = ()
+        self.part_graphs: Sequence[PartGraph] = ()
         self.rows, self._halo_starts = 0, [0]
         self._slabs: dict[int, Tensor] = {}
         self._beyond: dict[int, Tensor] = {}
@@ -86,14 +86,14 @@ class Boards:
         self._block: object = None
         self.whole = True
 
-    def begin(self, shares: Sequence[Share], block: object, *, whole: bool) -> None:
+    def begin(self, part_graphs: Sequence[PartGraph], block: object, *, whole: bool) -> None:
         """Enter a block of some steps, to be gone through over all rows at once or chunk by chunk."""
-        self.shares, self._block, self.whole = shares, block, whole
-        self.rows = shares[0].rows if shares else 0
-        self._halo_starts = offsets([share.adjacency.columns - share.rows for share in shares])
+        self.part_graphs, self._block, self.whole = part_graphs, block, whole
+        self.rows = part_graphs[0].rows if part_graphs else 0
+        self._halo_starts = offsets([part_graph.adjacency.columns - part_graph.rows for part_graph in part_graphs])
         self._slabs.clear()
         self._beyond.clear()
-        self.gradients.begin(shares, whole=whole)
+        self.gradients.begin(part_graphs, whole=whole)
 
     def end(self) -> None:
         """Let go of everything but history."""
@@ -105,7 +105,7 @@ class Boards:
     @property
     def steps(self) -> int:
         """How many steps the block has."""
-        return len(self.shares)
+        return len(self.part_graphs)
 
     @property
     def in_place(self) -> bool:
@@ -120,7 +120,7 @@ class Boards:
         slab = self._slabs.get(slot)
         if slab is None:
             shape = (self.steps * self.rows + self._halo_starts[-1], self._widths[slot])
-            device = self.shares[0].adjacency.device
+            device = self.part_graphs[0].adjacency.device
             slab = self._slabs[slot] = empty(shape, self.history.dtype, device)
         return slab
 
@@ -193,16 +193,16 @@ class Boards:
             for other in range(self._parts):
                 lists = [
                     rows + step * self.rows
-                    for step, share in enumerate(self.shares)
-                    for c, rows in enumerate(share.send[other])
+                    for step, part_graph in enumerate(self.part_graphs)
+                    for c, rows in enumerate(part_graph.send[other])
                     if self.whole or c == chunk
                 ]
                 sends.append(torch.cat(lists))
                 receives.append(
                     sum(
                         high - low
-                        for share in self.shares
-                        for c, (low, high) in enumerate(share.receive[other])
+                        for part_graph in self.part_graphs
+                        for c, (low, high) in enumerate(part_graph.receive[other])
                         if self.whole or c == chunk
                     )
                 )
@@ -217,16 +217,16 @@ class Boards:
                 return None
             halo = slice(own, own + self._halo_starts[-1])
             return [slice(own, own) if other == self._part else halo for other in range(self._parts)]
-        share = self.shares[0]
-        chunks = range(len(share.chunk_rows) - 1) if self.whole else range(chunk, chunk + 1)
-        return [slice(own + owned[chunks[0]][0], own + owned[chunks[-1]][1]) for owned in share.receive]
+        part_graph = self.part_graphs[0]
+        chunks = range(len(part_graph.chunk_rows) - 1) if self.whole else range(chunk, chunk + 1)
+        return [slice(own + owned[chunks[0]][0], own + owned[chunks[-1]][1]) for owned in part_graph.receive]
 
     def scatter(self, halo: Tensor, received: Sequence[Tensor]) -> None:
         """Put the halo rows of several steps that came from each part, step by step, where they belong."""
         taken = [0] * self._parts
-        for step, share in enumerate(self.shares):
+        for step, part_graph in enumerate(self.part_graphs):
             for other in range(self._parts):
-                low, high = share.receive[other][0][0], share.receive[other][-1][1]
+                low, high = part_graph.receive[other][0][0], part_graph.receive[other][-1][1]
                 rows = received[other][taken[other] : taken[other] + high - low]
                 taken[other] += high - low
                 halo[self._halo_starts[step] + low : self._halo_starts[step] + high] = rows
@@ -247,10 +247,10 @@ class Boards:
         """Give, for each part, the gradients of its rows that own rows read."""
         slot = self.slots[layer]
         pieces: list[list[Tensor]] = [[] for _ in range(self._parts)]
-        for step, share in enumerate(self.shares):
+        for step, part_graph in enumerate(self.part_graphs):
             total = self.gradients.of(slot, step).rows()
             for other in range(self._parts):
-                chunks = share.receive[other]
+                chunks = part_graph.receive[other]
                 low, high = (chunks[0][0], chunks[-1][1]) if self.whole else chunks[chunk]
                 pieces[other].append(total[self.rows + low : self.rows + high])
         return [rows[0] if len(rows) == 1 else torch.cat(rows) for rows in pieces]
@@ -258,10 +258,10 @@ class Boards:
     def add_gradients(self, layer: int, chunk: int, received: Sequence[Tensor]) -> None:
         """Add the gradients of own rows that other parts found."""
         slot, taken = self.slots[layer], [0] * self._parts
-        for step, share in enumerate(self.shares):
+        for step, part_graph in enumerate(self.part_graphs):
             total = self.gradients.of(slot, step).rows()
             for other in range(self._parts):
-                lists = share.send[other]
+                lists = part_graph.send[other]
                 rows = (torch.cat(lists) if len(lists) > 1 else lists[0]) if self.whole else lists[chunk]
                 gradient = received[other][taken[other] : taken[other] + rows.numel()]
                 taken[other] += rows.numel()
@@ -280,7 +280,7 @@ class Boards:
         if self.steps == 1:
             return self.gradients.of_rows(slot, 0, rows)
         count = rows.stop - rows.start
-        total = empty((self.steps, count, self._widths[slot]), self.history.dtype, self.shares[0].adjacency.device)
+        total = empty((self.steps, count, self._widths[slot]), self.history.dtype, self.part_graphs[0].adjacency.device)
         for step in range(self.steps):
             self.gradients.of_rows(slot, step, rows, total[step])
         return total.flatten(0, 1)

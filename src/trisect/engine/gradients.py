@@ -20,7 +20,7 @@ from trisect.engine.values import Reading, same_rows
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.collect import Collector, add_rows
 from trisect.ops.memory import empty
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 
 
 class MessageGradients:
@@ -51,7 +51,7 @@ class MessageGradients:
         # A row's gradient is read from the rows that read it, those of other parts included, where the matrix is
         # symmetric: then what the halo's rows of a buffer hold are the gradients that these rows were given.
         self.pulls = collects and symmetric and halo
-        self._shares: Sequence[Share] = ()
+        self._part_graphs: Sequence[PartGraph] = ()
         self._rows = 0
         self._whole = True
         self._collectors: dict[tuple[int, int], Collector] = {}
@@ -62,13 +62,15 @@ class MessageGradients:
         self._wanted: dict[int, tuple[Tensor | None, Adjacency]] = {}
         self._turned_rows: dict[int, Adjacency] = {}
 
-    def begin(self, shares: Sequence[Share], *, whole: bool) -> None:
+    def begin(self, part_graphs: Sequence[PartGraph], *, whole: bool) -> None:
         """Begin a block over all rows at once, or chunk by chunk (then of one step)."""
         self.end()
-        self._shares, self._whole, self._chunk = shares, whole, None
-        self._rows = shares[0].rows if shares else 0
+        self._part_graphs, self._whole, self._chunk = part_graphs, whole, None
+        self._rows = part_graphs[0].rows if part_graphs else 0
         if not whole:
-            self._waiting = torch.ones(shares[0].adjacency.columns, dtype=torch.bool, device=shares[0].adjacency.device)
+            self._waiting = torch.ones(
+                part_graphs[0].adjacency.columns, dtype=torch.bool, device=part_graphs[0].adjacency.device
+            )
 
     def end(self) -> None:
         """Let go of everything."""
@@ -81,11 +83,11 @@ class MessageGradients:
         """Give the collector of a layer's rows at a step of the block."""
         collector = self._collectors.get((slot, step))
         if collector is None:
-            adjacency, width = self._shares[step].adjacency, self._widths[slot]
+            adjacency, width = self._part_graphs[step].adjacency, self._widths[slot]
             pulled = self.pulls or (self.collects and not self._whole and adjacency.columns == adjacency.rows)
             memory = None if self._whole else partial(self._history.memory_for_gradients, slot)
             if pulled:
-                if len(self._shares) > 1:
+                if len(self._part_graphs) > 1:
                     memory = partial(self._part_of_slab, slot, step)
                 collector = Pulled(adjacency, width, self._dtype, partial(self._turned, step), memory)
             else:
@@ -101,13 +103,13 @@ class MessageGradients:
 
     def slab(self, slot: int) -> Tensor:
         """Give the gradients that own rows of all steps were given, and room for those of the halo behind them."""
-        if len(self._shares) == 1:
+        if len(self._part_graphs) == 1:
             return self.of(slot, 0).rows()
         slab = self._slabs.get(slot)
         if slab is None:
-            halo = sum(share.adjacency.columns - share.rows for share in self._shares)
-            shape = (len(self._shares) * self._rows + halo, self._widths[slot])
-            slab = self._slabs[slot] = empty(shape, self._dtype, self._shares[0].adjacency.device)
+            halo = sum(part_graph.adjacency.columns - part_graph.rows for part_graph in self._part_graphs)
+            shape = (len(self._part_graphs) * self._rows + halo, self._widths[slot])
+            slab = self._slabs[slot] = empty(shape, self._dtype, self._part_graphs[0].adjacency.device)
         return slab
 
     def _part_of_slab(self, slot: int, step: int) -> Tensor:
@@ -118,7 +120,7 @@ class MessageGradients:
         """Let go of a layer's gradients, where the pass is whole."""
         if self._whole:
             self._slabs.pop(slot, None)
-            for step in range(len(self._shares)):
+            for step in range(len(self._part_graphs)):
                 self._collectors.pop((slot, step), None)
 
     def turn_to(self, chunk: int) -> bool:
@@ -192,18 +194,18 @@ class MessageGradients:
 
     def _columns_of(self, chunk: int) -> list[slice]:
         """Of a chunk, give the own rows and those of each owner in the halo."""
-        share = self._shares[0]
+        part_graph = self._part_graphs[0]
         if self._whole:
-            return [slice(0, share.adjacency.columns)]
-        halo = [(self._rows + low, self._rows + high) for low, high in (owner[chunk] for owner in share.receive)]
-        return [share.rows_of(chunk), *(slice(low, high) for low, high in halo if high > low)]
+            return [slice(0, part_graph.adjacency.columns)]
+        halo = [(self._rows + low, self._rows + high) for low, high in (owner[chunk] for owner in part_graph.receive)]
+        return [part_graph.rows_of(chunk), *(slice(low, high) for low, high in halo if high > low)]
 
     def _turned(self, step: int, rows: slice) -> Adjacency:
         """Give what reads some own rows, without entries of chunks that backward has not come to."""
         turned = self._turned_rows.get(rows.start) if not self._whole else None
         if turned is None:
             # the rows of a symmetric matrix are its own columns
-            adjacency = self._shares[step].adjacency
+            adjacency = self._part_graphs[step].adjacency
             matrix = adjacency if self.pulls else adjacency.transpose()
             all_rows = (rows.start, rows.stop) == (0, self._rows)
             turned = matrix if all_rows and self.pulls else matrix.rows_between(rows.start, rows.stop)

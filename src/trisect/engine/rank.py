@@ -27,7 +27,7 @@ from trisect.exchanges.facts import Facts, equal_shares
 from trisect.nn.dynamic import DynamicLayer
 from trisect.nn.halves import AnyLayer, HalfKind
 from trisect.noise import Noise
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 from trisect.partition.reach import reach_of
 from trisect.plan.segments import overlaps
 from trisect.schedule.action import Action, Pass, Side, Verb
@@ -126,7 +126,7 @@ class RankEngine:
         layers = [facts.layers[k] for k in widths]
         collects = all(layer.collects for layer in layers)
         static = not facts.timeline
-        columns = self.shard.share(0).adjacency.columns if static else 0
+        columns = self.shard.part_graph(0).adjacency.columns if static else 0
         rows = HistoryRows(
             list(widths.values()), columns, self.dtype, self.device, stale=self._stale, apart=history.apart
         )
@@ -221,7 +221,7 @@ class PassState:
             if rank._drift is not None and not whole and not self.evaluates:
                 rank._drift.before(history.history(), rank.shard.rows)
             history.begin(whole=whole, aside=keep is None and self.evaluates, keep=keep)
-            self.boards.begin([rank.shard.share(0)], "graph", whole=whole)
+            self.boards.begin([rank.shard.part_graph(0)], "graph", whole=whole)
 
     # The loop
 
@@ -291,8 +291,8 @@ class PassState:
             self.turn += 1
             self.transport.flush(self.turn - 3)
             if self.boards is not None and self.facts.timeline and steps:
-                shares = [self.rank.shard.share(step) for step in steps]
-                self.boards.begin(shares, steps, whole=True)
+                part_graphs = [self.rank.shard.part_graph(step) for step in steps]
+                self.boards.begin(part_graphs, steps, whole=True)
             for temporal in self.rank.temporal.values():
                 temporal.current = None
         return block
@@ -328,11 +328,11 @@ class PassState:
             blocks = shard.snapshots(block.steps)
             yield 0, Piece(slice(0, shard.rows), blocks, [None] * len(block.steps))
             return
-        shares = self.boards.shares
-        share = shares[0] if shares else None
-        rows = slice(0, shard.rows) if share is None else share.rows_of(None if self.whole else chunk)
+        part_graphs = self.boards.part_graphs
+        part_graph = part_graphs[0] if part_graphs else None
+        rows = slice(0, shard.rows) if part_graph is None else part_graph.rows_of(None if self.whole else chunk)
         split = rows.stop
-        if len(self._sides) > 1 and share is not None and self.boards.gradients.collects:
+        if len(self._sides) > 1 and part_graph is not None and self.boards.gradients.collects:
             interior = self.rank.shard.interior()
             if not (self.whole and len(interior) > 1):
                 split = interior[chunk]
@@ -347,8 +347,8 @@ class PassState:
         piece = self.rank.pieces.get(name) if static else None
         if piece is None:
             blocks, reads = [], []
-            for share in boards.shares:
-                matrix, read = self._block_of(share, low, high)
+            for part_graph in boards.part_graphs:
+                matrix, read = self._block_of(part_graph, low, high)
                 blocks.append(matrix)
                 reads.append(read)
             piece = Piece(slice(low, high), blocks, reads)
@@ -356,9 +356,9 @@ class PassState:
                 self.rank.pieces[name] = piece
         return piece
 
-    def _block_of(self, share: Share, low: int, high: int) -> tuple[Any, Tensor | None]:
-        whole, boards = share.adjacency, require(self.boards, "the board of messages")
-        if (low, high) == (0, share.rows):
+    def _block_of(self, part_graph: PartGraph, low: int, high: int) -> tuple[Any, Tensor | None]:
+        whole, boards = part_graph.adjacency, require(self.boards, "the board of messages")
+        if (low, high) == (0, part_graph.rows):
             return whole, None
         if boards.gradients.collects:
             return whole.rows_between(low, high), None

@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 
 SAMPLE = 256
 
 
-def historical_reads(share: Share, order: Sequence[int]) -> tuple[int, int]:
+def historical_reads(part_graph: PartGraph, order: Sequence[int]) -> tuple[int, int]:
     """Of the part's edges, how many read a row of a chunk that comes later in the order, and how many there are."""
-    row, column = share.adjacency.coordinates()
-    chunks = len(share.chunk_rows) - 1
+    row, column = part_graph.adjacency.coordinates()
+    chunks = len(part_graph.chunk_rows) - 1
     if len(order) != chunks:
         return 0, row.numel()
     place = torch.empty(chunks, dtype=torch.int64)
     place[list(order)] = torch.arange(chunks)
-    owner = torch.empty(share.adjacency.columns, dtype=torch.int64)
+    owner = torch.empty(part_graph.adjacency.columns, dtype=torch.int64)
     for chunk in range(chunks):
-        owner[share.chunk_rows[chunk] : share.chunk_rows[chunk + 1]] = chunk
-        for bounds in share.receive:
+        owner[part_graph.chunk_rows[chunk] : part_graph.chunk_rows[chunk + 1]] = chunk
+        for bounds in part_graph.receive:
             low, high = bounds[chunk]
-            owner[share.rows + low : share.rows + high] = chunk
+            owner[part_graph.rows + low : part_graph.rows + high] = chunk
     when = place[owner]
     return int((when[column] > when[row]).sum()), row.numel()
 

@@ -218,15 +218,15 @@ def normalise(adjacency: Adjacency, kind: Normalisation, self_loops: bool) -> Ad
         )
     sums = row_sums(matrix)
     if kind == "row":
-        return _scaled(matrix, torch.where(sums == 0, 0.0, 1.0 / sums), None)
+        return scale(matrix, torch.where(sums == 0, 0.0, 1.0 / sums), None)
     if bool((sums < 0).any()):
         row = int((sums < 0).nonzero()[0])
         raise DataError(
             f"The weights of the edges into vertex {row} add up to {float(sums[row]):g}; symmetric normalisation needs "
             "sums that are not negative (take absolute weights, or normalisation row or none)."
         )
-    root = torch.where(sums == 0, 0.0, sums.rsqrt())
-    return _scaled(matrix, root, root)
+    root = inverse_root(sums)
+    return scale(matrix, root, root)
 
 
 def normalise_block(block: Adjacency, kind: Normalisation, self_loops: bool, column_sums: Tensor | None) -> Adjacency:
@@ -239,13 +239,20 @@ def normalise_block(block: Adjacency, kind: Normalisation, self_loops: bool, col
     if kind != "symmetric" or column_sums is None:
         return normalise(block, kind, self_loops)
     matrix = _with_loops(block) if self_loops else block
-    sums = column_sums.double()
-    root = torch.where(sums == 0, 0.0, sums.rsqrt())
-    return _scaled(matrix, root[: block.rows].contiguous(), root)
+    root = inverse_root(column_sums.double())
+    return scale(matrix, root[: block.rows].contiguous(), root)
 
 
-def _scaled(matrix: Adjacency, left: Tensor, right: Tensor | None) -> Adjacency:
-    """left[row] * right[column] * value in float64: in this order a symmetric matrix stays symmetric to the bit."""
+def inverse_root(sums: Tensor) -> Tensor:
+    """Give 1 / sqrt(sum) of each vertex, and 0 where the sum is 0."""
+    return torch.where(sums == 0, 0.0, sums.rsqrt())
+
+
+def scale(matrix: Adjacency, left: Tensor, right: Tensor | None) -> Adjacency:
+    """Make left[row] * right[column] * value of each value, in float64.
+
+    In this order a symmetric matrix stays symmetric to the bit.
+    """
     if available() and matrix.device.type == "cpu" and matrix.dtype == torch.float32:
         starts, ends, indices = matrix.starts.contiguous(), matrix.ends.contiguous(), matrix.indices.contiguous()
         old = None if matrix.values is None else matrix.values.contiguous()

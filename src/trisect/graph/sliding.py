@@ -6,22 +6,34 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.build import Normalisation
+from trisect.graph.build import Normalisation, inverse_root
 from trisect.graph.events import Allocate, RawEvents, plain_empty
 from trisect.graph.smoothing import Smoothing
-from trisect.graph.timeline import Timeline
 from trisect.graph.window import Form, Window
 
 
-def slides(timeline: Timeline) -> bool:
-    """Whether the timeline's snapshots are counts of unweighted events, times one factor."""
-    smoothing = timeline.smoothing
-    return timeline.weight is None and not (smoothing.kind == "m-transform" and smoothing.matrix == "harmonic")
+class Smoothed(Protocol):
+    """Events with a smoothing: a timeline, or the part of one."""
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Give the weight of each event, or None where each counts 1."""
+
+    @property
+    def smoothing(self) -> Smoothing:
+        """Say how a snapshot gathers the events of the steps before it."""
+
+
+def slides(events: Smoothed) -> bool:
+    """Say whether smoothed snapshots are counts of unweighted events, times one factor."""
+    smoothing = events.smoothing
+    return events.weight is None and not (smoothing.kind == "m-transform" and smoothing.matrix == "harmonic")
 
 
 @dataclass(eq=False)
@@ -34,7 +46,10 @@ class SlidingWindow:
         normalisation, self_loops, dtype: as in `Timeline.snapshot`.
         keep_bytes: sorted lists of raw snapshots are kept from pass to pass within this; those inside the window
             always are.
-        column_factors: of a step, float64 [columns], for symmetric normalisation of a matrix that is not square.
+        column_sums: of a step, float64 [columns], for symmetric normalisation of a matrix that is not square, whose
+            rows are its first columns: the sum of each column's vertex in the square matrix, loops included.
+        read_columns: of a step, int64 ascending, the columns that its matrix keeps, numbered anew in this order; those
+            that have entries must be among them. None: all.
         device: of the window.
         lists: the sorted keys of a step, where they come from elsewhere than `events`.
         brought: told each step whose events are read.
@@ -47,7 +62,8 @@ class SlidingWindow:
     self_loops: bool = False
     dtype: torch.dtype = torch.float32
     keep_bytes: int = 0
-    column_factors: Callable[[int], Tensor] | None = None
+    column_sums: Callable[[int], Tensor] | None = None
+    read_columns: Callable[[int], Tensor] | None = None
     device: torch.device | str = "cpu"
     lists: Callable[[int], Tensor] | None = None
     brought: Callable[[int], None] | None = None
@@ -79,14 +95,32 @@ class SlidingWindow:
             if matrix is None:
                 matrix = self._window.matrix(asked)
             if form is None:
+                matrix = self._narrowed(matrix, step)
                 self._give_transpose(matrix, step)
             return matrix
 
     def _form(self, step: int) -> Form:
         factors = self.smoothing.coefficients(step)
         unit = None if factors is None else float(factors[0].to(self.dtype))
-        right = self.column_factors(step) if self.column_factors is not None else None
-        return Form(self.normalisation, self.dtype, unit, None, right)
+        if self.column_sums is None or self.normalisation != "symmetric":
+            return Form(self.normalisation, self.dtype, unit)
+        root = inverse_root(self.column_sums(step))
+        return Form(self.normalisation, self.dtype, unit, root[: self.events.rows], root)
+
+    def _narrowed(self, matrix: Adjacency, step: int) -> Adjacency:
+        """Number the columns that the step reads anew; their order stays, and the values with it."""
+        if self.read_columns is None:
+            return matrix
+        read = self.read_columns(step)
+        number = torch.empty(self.events.columns, dtype=torch.int32, device=read.device)
+        number[read] = torch.arange(read.numel(), dtype=torch.int32, device=read.device)
+        if matrix.device.type == "cpu":
+            indices = self.allocate(matrix.indices.shape, torch.int32)
+            torch.index_select(number, 0, matrix.indices, out=indices)
+        else:
+            indices = number.index_select(0, matrix.indices)
+        narrow = replace(matrix, indices=indices, columns=read.numel())
+        return narrow.with_entries(matrix.entries)
 
     def _move(self, step: int, form: Form) -> Adjacency | None:
         """Slide to a step; the matrix where the last slide made one."""
@@ -161,7 +195,8 @@ class SlidingWindow:
                 self._turned = replace(
                     self,
                     events=self.events.turned(),
-                    column_factors=None,
+                    column_sums=None,
+                    read_columns=None,
                     lists=None if self.events.bring is None else self._turned_keys,
                     brought=None,
                 )
@@ -169,7 +204,13 @@ class SlidingWindow:
         if left is not None and right is None:  # by rows: of the transpose, by columns
             right = torch.ones(self.events.columns, dtype=torch.float64, device=left.device)
         unit = self._form(step).unit
-        return self._turned.at(step, Form(self.normalisation, self.dtype, unit, right, left))
+        turned = self._turned.at(step, Form(self.normalisation, self.dtype, unit, right, left))
+        if self.read_columns is None:
+            return turned
+        # the rows that are left out are empty
+        read = self.read_columns(step)
+        narrow = replace(turned, starts=turned.starts[read], ends=turned.ends[read])
+        return narrow.with_entries(turned.entries)
 
     def _turned_keys(self, step: int) -> Tensor:
         """From the list that is here, so that no event is brought to the device twice."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from trisect.errors import DataError, TrisectError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
-from trisect.graph.build import Normalisation, normalise, row_sums, self_loops
+from trisect.graph.build import Normalisation, normalise, row_sums, scale, self_loops
 from trisect.graph.events import Allocate, RawEvents, plain_empty
 from trisect.native.library import DOUBLE, INT, INT64, POINTER, Kernel, available, pointer, threads
 
@@ -168,6 +168,8 @@ class Window:
         """Give the matrix of the window as it stands."""
         if self._scaled_later(form):
             raw = self._adjacency(self._values(None, None, form), None)
+            if form.left is not None:
+                return scale(raw, form.left, form.right)
             return normalise(raw, form.normalisation, False)
         left, right = self._scales(form)
         return self._adjacency(self._values(left, right, form) if self._valued(form) else None, (left, right))

@@ -16,8 +16,8 @@ _WORTH_IT = 8  # interior rows are computed apart where they are at least one in
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
-    """One part's share of a graph that stands in partition order.
+class PartGraph:
+    """The rows of one part of a graph that stands in partition order.
 
     The columns of `adjacency` are the part's own rows (0 .. rows-1) and then its halo: the rows of other parts that it
     reads, ascending by position, therefore grouped by owner and, inside an owner, by chunk.
@@ -46,8 +46,8 @@ class Share:
         """How many vertices the part has."""
         return self.adjacency.rows
 
-    def to(self, device: torch.device) -> Share:
-        """The same share with the block and the lists of rows to send on another device; positions stay on the host."""
+    def to(self, device: torch.device) -> PartGraph:
+        """The same part with the block and the lists of rows to send on another device; positions stay on the host."""
         if device == self.adjacency.device:
             return self
         send = tuple(tuple(rows.to(device) for rows in chunks) for chunks in self.send)
@@ -78,8 +78,8 @@ class Share:
         return tuple(starts)
 
 
-def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
-    """The share of one part. `adjacency` is square and its rows and columns stand in partition order."""
+def part_graph_of(adjacency: Adjacency, partition: Partition, part: int) -> PartGraph:
+    """Cut one part out of a graph. `adjacency` is square and its rows and columns stand in partition order."""
     first, last = partition.part(part)
     reach = reach_of(adjacency, first, last)
     bounds = torch.searchsorted(reach.others, torch.tensor(partition.starts))
@@ -92,18 +92,18 @@ def share_of(adjacency: Adjacency, partition: Partition, part: int) -> Share:
     )
     chunk_rows = tuple(s - first for s in partition.starts[part * partition.chunks : (part + 1) * partition.chunks + 1])
     send = _send_lists(adjacency, partition, part)
-    return Share(part, reach.adjacency, reach.others, receive, send, chunk_rows, adjacency.is_symmetric())
+    return PartGraph(part, reach.adjacency, reach.others, receive, send, chunk_rows, adjacency.is_symmetric())
 
 
-def merge_chunks(share: Share, factor: int) -> Share:
-    """The same share with each `factor` consecutive chunks made one."""
-    count = len(share.chunk_rows) - 1
+def merge_chunks(part_graph: PartGraph, factor: int) -> PartGraph:
+    """The same part with each `factor` consecutive chunks made one."""
+    count = len(part_graph.chunk_rows) - 1
     groups = [range(low, min(low + factor, count)) for low in range(0, count, factor)]
     return replace(
-        share,
-        receive=tuple(tuple((owner[g[0]][0], owner[g[-1]][1]) for g in groups) for owner in share.receive),
-        send=tuple(tuple(torch.cat([rows[c] for c in g]) for g in groups) for rows in share.send),
-        chunk_rows=tuple(share.chunk_rows[g[0]] for g in groups) + share.chunk_rows[-1:],
+        part_graph,
+        receive=tuple(tuple((owner[g[0]][0], owner[g[-1]][1]) for g in groups) for owner in part_graph.receive),
+        send=tuple(tuple(torch.cat([rows[c] for c in g]) for g in groups) for rows in part_graph.send),
+        chunk_rows=tuple(part_graph.chunk_rows[g[0]] for g in groups) + part_graph.chunk_rows[-1:],
     )
 
 

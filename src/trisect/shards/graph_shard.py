@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.aggregate import aggregate
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 from trisect.shards.shard import Shard
 
 
@@ -17,7 +17,7 @@ class GraphShard(Shard):
     """A part of a graph (or all of it), of one step.
 
     Args:
-        share: the part's block of the adjacency with its halo lists.
+        part_graph: the part's block of the adjacency with its halo lists.
         features: gives x of the own rows [rows, features]; called when they are first needed, and again after
             `aggregate` has read them, so that rows that lie in a file and are not read again take no memory.
         vertices: the user's ids of the own rows; `halo_vertices` of the halo rows.
@@ -26,14 +26,14 @@ class GraphShard(Shard):
 
     def __init__(
         self,
-        share: Share,
+        part_graph: PartGraph,
         features: Callable[[], Tensor],
         vertices: Tensor | None,
         halo_vertices: Tensor | None = None,
         whole: Callable[[], Adjacency] | None = None,
     ) -> None:
-        self.rows, self.vertices = share.rows, vertices
-        self._share, self._read, self._whole = share, features, whole
+        self.rows, self.vertices = part_graph.rows, vertices
+        self._part_graph, self._read, self._whole = part_graph, features, whole
         self._ids = None
         if vertices is not None and halo_vertices is not None:
             self._ids = torch.cat([vertices, halo_vertices])
@@ -50,22 +50,22 @@ class GraphShard(Shard):
 
     def snapshots(self, steps: range) -> Sequence[Adjacency]:
         """Give the part's block."""
-        return [self._share.adjacency]
+        return [self._part_graph.adjacency]
 
-    def share(self, step: int) -> Share:
+    def part_graph(self, step: int) -> PartGraph:
         """Give the part with its halo lists."""
-        return self._share
+        return self._part_graph
 
-    def with_share(self, share: Share) -> GraphShard:
+    def with_part_graph(self, part_graph: PartGraph) -> GraphShard:
         """The same part with its chunks cut otherwise."""
-        other = GraphShard(share, self._read, self.vertices, None, self._whole)
+        other = GraphShard(part_graph, self._read, self.vertices, None, self._whole)
         other._ids, other._x, other._aggregated = self._ids, self._x, self._aggregated
         return other
 
     def interior(self) -> tuple[int, ...]:
         """Give, for each chunk, the own row from which on no row takes part in an exchange."""
         if self._interior is None:
-            self._interior = self._share.interior()
+            self._interior = self._part_graph.interior()
         return self._interior
 
     def column_ids(self, step: int) -> Tensor | None:
@@ -95,10 +95,10 @@ class GraphShard(Shard):
             fetch: gives the rows of all columns from the own ones; the features of the halo cross once.
         """
         x = self._read()
-        self._aggregated = aggregate(x if fetch is None else fetch(x), self._share.adjacency)
+        self._aggregated = aggregate(x if fetch is None else fetch(x), self._part_graph.adjacency)
 
 
-def whole_share(adjacency: Adjacency, *, symmetric: bool = False) -> Share:
+def single_part(adjacency: Adjacency, *, symmetric: bool = False) -> PartGraph:
     """All of a graph as a part without a halo."""
     none = torch.empty(0, dtype=torch.int64)
-    return Share(0, adjacency, none, (((0, 0),),), ((none,),), (0, adjacency.rows), symmetric)
+    return PartGraph(0, adjacency, none, (((0, 0),),), ((none,),), (0, adjacency.rows), symmetric)

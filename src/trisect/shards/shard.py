@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 
 
 class Shard(ABC):
@@ -40,7 +40,7 @@ class Shard(ABC):
         """
         return None
 
-    def share(self, step: int) -> Share:
+    def part_graph(self, step: int) -> PartGraph:
         """Give the block of one step with its halo lists, where vertices are cut or go through in chunks."""
         raise RuntimeError("internal error: the shard has no parts, but the layout is cut by vertex")
 

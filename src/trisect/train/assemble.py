@@ -27,19 +27,17 @@ from trisect.nn.base import Layer, Model
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.ops.memory import free_bytes
-from trisect.partition.halo import Share
+from trisect.partition.halo import PartGraph
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
 from trisect.plan.plan import choose_across, make_facts
-from trisect.shards.graph_shard import GraphShard, whole_share
+from trisect.shards.graph_files import Cut, read_aggregated, read_features, read_part_graph, read_whole
+from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
-from trisect.shards.shares import Cut, read_aggregated, read_features, read_share, read_whole
-from trisect.shards.timeline_shares import (
-    TimelineCut,
-    whole_timeline,
-    write_timeline_shares,
-)
+from trisect.shards.timeline_files import TimelineCut
+from trisect.shards.timeline_writer import write_timeline_shards
+from trisect.shards.whole_timeline import whole_timeline
 from trisect.tasks import BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.blocks import keeps_aggregation, with_blocks
@@ -78,7 +76,7 @@ def cut_timeline_shards(
     timeline = timeline if layout.vertex == 1 or columns else timeline.reordered(partition.order)
     vertex_work = work_of_vertex(model, aggregated=aggregated)
     runs = deal(step_work(timeline, vertex_work)[:training], layout.block_count, layout.time)
-    write_timeline_shares(
+    write_timeline_shards(
         timeline,
         partition,
         runs,
@@ -127,7 +125,7 @@ def one_process(
         values = torch.float64 if dtype == torch.float64 else torch.float32
         adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
         aggregated = preaggregates(model) and x.numel() * x.element_size() <= budget
-        shard = GraphShard(whole_share(adjacency), lambda: x, data.order)
+        shard = GraphShard(single_part(adjacency), lambda: x, data.order)
         if aggregated:
             shard.keep_aggregated()
         facts = make(aggregated=aggregated)
@@ -176,14 +174,14 @@ def facts_for(
 def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
     """The shard of a rank; the features of the halo cross once, as they are, and are not kept."""
     device = mesh.device
-    share = read_share(cut, mesh.part_index)
-    own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[share.halo]
-    share = share.to(device)
+    part_graph = read_part_graph(cut, mesh.part_index)
+    own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[part_graph.halo]
+    part_graph = part_graph.to(device)
     whole: Callable[[], Adjacency] = partial(read_whole, cut)
     if device.type != "cpu":  # where it is mapped
         whole = cache(lambda: read_whole(cut).to(device))
     shard = GraphShard(
-        share,
+        part_graph,
         lambda: read_features(cut, mesh.part_index, dtype).to(device),
         own.to(device),
         halo.to(device),
@@ -192,14 +190,14 @@ def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))
     elif aggregated:
-        shard.keep_aggregated(partial(_with_halo, share, mesh) if mesh.layout.vertex > 1 else None)
+        shard.keep_aggregated(partial(_with_halo, part_graph, mesh) if mesh.layout.vertex > 1 else None)
     return shard
 
 
-def _with_halo(share: Share, mesh: Mesh, x: Tensor) -> Tensor:
+def _with_halo(part_graph: PartGraph, mesh: Mesh, x: Tensor) -> Tensor:
     """[own rows, features] → [columns, features]."""
-    counts = [owned[-1][1] - owned[0][0] for owned in share.receive]
-    outgoing = [x.index_select(0, torch.cat(chunks)) for chunks in share.send]
+    counts = [owned[-1][1] - owned[0][0] for owned in part_graph.receive]
+    outgoing = [x.index_select(0, torch.cat(chunks)) for chunks in part_graph.send]
     shapes = [Shape(count, x.shape[1], x.dtype) for count in counts]
     received = Transport(mesh, Ledger()).begin_swap(outgoing, shapes, "features", 0, once=True).wait()
     return torch.cat([x, *(rows for rows, count in zip(received, counts, strict=True) if count)])

@@ -327,7 +327,7 @@ class Program:
         self.history, chunks, words = self._recipe.tightened(level, layout.chunks)
         facts, shard = self.facts, self.shard
         if 1 < chunks < layout.chunks and isinstance(shard, GraphShard):
-            self.shard = shard.with_share(merge_chunks(shard.share(0), MERGED))
+            self.shard = shard.with_part_graph(merge_chunks(shard.part_graph(0), MERGED))
             bounds = [(*starts[:-1][::MERGED], starts[-1]) for starts in facts.chunk_rows]
             facts = replace(facts, chunk_rows=tuple(bounds))
         self.facts = replace(facts, layout=replace(facts.layout, chunks=chunks), stale=self.history is not None)
@@ -339,7 +339,7 @@ class Program:
         """Say which reads were historical in the last stale epoch, and how far history was from what replaced it."""
         if self._recipe is None:
             return None
-        historical, reads = historical_reads(self.shard.share(0), self._order)
+        historical, reads = historical_reads(self.shard.part_graph(0), self._order)
         drift = self._drift
         layers = self.total(float(drift.layers))
         return {

@@ -1,4 +1,4 @@
-"""A run on several ranks: cut the data once, then each rank trains its share and rank 0 writes the files."""
+"""A run on several ranks: cut the data once, then each rank trains its shard and rank 0 writes the files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.ops.memory import free_bytes
 from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.shards.graph_files import Cut, write_graph_shards
 from trisect.shards.shard import Shard
-from trisect.shards.shares import Cut, write_shares
-from trisect.shards.timeline_shares import TimelineCut, is_symmetric, read_timeline_part
+from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
 from trisect.tasks import TaskContext, make_task
 from trisect.train.agreed import require_one_order
 from trisect.train.assemble import (
@@ -79,7 +79,9 @@ def cut_data(
     if layout.chunks > 1 or (layout.vertex > 1 and not bound.reads_pairs):
         bound.restrict(torch.zeros(0, dtype=torch.int64))
     columns = partial(by_columns, model, layout, 1, aggregated=preaggregates(model))
-    write_shares(data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", by_columns=columns)
+    write_graph_shards(
+        data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", by_columns=columns
+    )
 
 
 def rank_setup(

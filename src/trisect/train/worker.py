@@ -24,8 +24,8 @@ from trisect.comm.neighbours import Gather
 from trisect.comm.transport import Transport
 from trisect.comm.world import World, world_from_environment
 from trisect.errors import CheckpointError, ConfigError, TrisectError
-from trisect.shards.shares import Cut, read_cut
-from trisect.shards.timeline_shares import TimelineCut
+from trisect.shards.graph_files import Cut, read_cut
+from trisect.shards.timeline_files import TimelineCut
 from trisect.train.device import device_of_rank
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder, Result, Trainer

@@ -8,8 +8,8 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.neighbours import Gather
 from trisect.errors import ConfigError
 from trisect.layout import Layout
-from trisect.shards.shares import Cut
-from trisect.shards.timeline_shares import TimelineCut
+from trisect.shards.graph_files import Cut
+from trisect.shards.timeline_files import TimelineCut
 from trisect.train.job import Job
 from trisect.train.outputs.pieces import Pieces
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters

@@ -1,4 +1,4 @@
-"""What every rank does first: find its share of the data, and join the others."""
+"""What every rank does first: find its shards of the data, and join the others."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LONGEST_CUT = datetime.timedelta(hours=12)
 
 @contextmanager
 def joined(
-    layout: Layout, world: World, device: torch.device, timeout: float, shares: Path | Callable[[Path], None]
+    layout: Layout, world: World, device: torch.device, timeout: float, shards: Path | Callable[[Path], None]
 ) -> Iterator[tuple[Mesh, Path]]:
-    """This rank's place among the others, and the folder of the shares.
+    """This rank's place among the others, and the folder of the shards.
 
     Args:
         timeout: seconds that a rank waits for another.
-        shares: the folder; or a function that cuts the data into one, which the first rank of each host calls, before
+        shards: the folder; or a function that cuts the data into one, which the first rank of each host calls, before
             any rank is connected.
     """
     world.require(layout)
@@ -36,11 +36,11 @@ def joined(
     own: Path | None = None
     try:
         with naming_lost_ranks(store, world):
-            if isinstance(shares, Path):
-                folder = shares
+            if isinstance(shards, Path):
+                folder = shards
             elif world.local_rank == 0:
-                folder = own = Path(tempfile.mkdtemp(prefix="trisect-shares-"))
-                _cut(store, world, shares, own)
+                folder = own = Path(tempfile.mkdtemp(prefix="trisect-shards-"))
+                _cut(store, world, shards, own)
             else:
                 folder = _find(store, world)
             mesh = connect(layout, device, timeout, store=store, world=world)

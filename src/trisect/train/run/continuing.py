@@ -8,8 +8,8 @@ from torch import nn
 
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
-from trisect.shards.shares import Cut, read_cut
-from trisect.shards.timeline_shares import TimelineCut
+from trisect.shards.graph_files import Cut, read_cut
+from trisect.shards.timeline_files import TimelineCut
 from trisect.tasks import TaskContext
 from trisect.train.job import Job
 from trisect.train.models import outline_of

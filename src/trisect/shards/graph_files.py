@@ -1,4 +1,4 @@
-"""A static graph cut into shares on disk, so that each rank reads its own and nothing else.
+"""A static graph cut into shards on disk, so that each rank reads its own and nothing else.
 
 One process cuts; the ranks map the arrays of their part. A folder holds `cut.json`, the labels of all vertices (small),
 and for each part its block of the adjacency, its features and its halo lists. Rows stand in partition order everywhere.
@@ -20,11 +20,11 @@ from trisect.graph.build import MatrixForm
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.ops.aggregate import aggregate
-from trisect.partition import Share, cut_graph, quality, share_of
+from trisect.partition import PartGraph, cut_graph, part_graph_of, quality
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.shards.arrays import load_array, save_array
-from trisect.shards.timeline_shares import TimelineCut, is_timeline_cut, read_timeline_cut
+from trisect.shards.timeline_files import TimelineCut, is_timeline_cut, read_timeline_cut
 
 _META, _FEATURES, _AGGREGATED = "cut.json", "x.npy", "aggregated.npy"
 
@@ -41,7 +41,7 @@ class Cut:
         remote: rows that each part reads from others.
         symmetric: whether the matrix is its own transpose.
         quality: of the parts, as the summary shows it.
-        by_columns: whether rows are redistributed by columns: then parts are equal shares, and `whole` is on disk.
+        by_columns: whether rows are redistributed by columns: then parts are equal in size, and `whole` is on disk.
     """
 
     folder: Path
@@ -79,7 +79,7 @@ class Cut:
         return slice(self.starts[part * self.chunks], self.starts[(part + 1) * self.chunks])
 
 
-def write_shares(
+def write_graph_shards(
     graph: Graph,
     layout: Layout,
     form: MatrixForm,
@@ -121,9 +121,9 @@ def write_shares(
                 target / _AGGREGATED, aggregate(features.to(values), adjacency.rows_between(rows.start, rows.stop))
             )
         else:
-            share = share_of(adjacency, partition, part)
-            remote.append(share.halo.numel())
-            _write_share(share, target)
+            part_graph = part_graph_of(adjacency, partition, part)
+            remote.append(part_graph.halo.numel())
+            _write_part_graph(part_graph, target)
         save_array(target / _FEATURES, features[rows])
     if columns:
         _write_matrix(adjacency, folder)
@@ -187,13 +187,13 @@ def read_whole(cut: Cut) -> Adjacency:
     )
 
 
-def read_share(cut: Cut, part: int) -> Share:
-    """The share of one part; where rows are redistributed by columns, its rows alone."""
+def read_part_graph(cut: Cut, part: int) -> PartGraph:
+    """Read the rows of one part with its halo lists; where rows are redistributed by columns, its rows alone."""
     if cut.by_columns:
         own, none = cut.rows(part), torch.empty(0, dtype=torch.int64)
         nobody = tuple(((0, 0),) for _ in range(cut.parts))
         block = read_whole(cut).rows_between(own.start, own.stop)
-        return Share(
+        return PartGraph(
             part, block, none, nobody, tuple((none,) for _ in range(cut.parts)), (0, block.rows), cut.symmetric
         )
     folder = cut.folder / f"part-{part}"
@@ -207,7 +207,7 @@ def read_share(cut: Cut, part: int) -> Share:
     send = tuple(tuple(pieces[q * cut.chunks : (q + 1) * cut.chunks]) for q in range(cut.parts))
     first = cut.rows(part).start
     bounds = cut.starts[part * cut.chunks : (part + 1) * cut.chunks + 1]
-    return Share(
+    return PartGraph(
         part=part,
         adjacency=matrix,
         halo=arrays["halo"],
@@ -218,11 +218,11 @@ def read_share(cut: Cut, part: int) -> Share:
     )
 
 
-def _write_share(share: Share, folder: Path) -> None:
-    _write_matrix(share.adjacency, folder)
-    save_array(folder / "halo.npy", share.halo)
-    save_array(folder / "receive.npy", torch.tensor(share.receive, dtype=torch.int64))
-    pieces = [rows for chunks in share.send for rows in chunks]
+def _write_part_graph(part_graph: PartGraph, folder: Path) -> None:
+    _write_matrix(part_graph.adjacency, folder)
+    save_array(folder / "halo.npy", part_graph.halo)
+    save_array(folder / "receive.npy", torch.tensor(part_graph.receive, dtype=torch.int64))
+    pieces = [rows for chunks in part_graph.send for rows in chunks]
     save_array(folder / "send.npy", torch.cat(pieces))
     save_array(folder / "send_counts.npy", torch.tensor([piece.numel() for piece in pieces]))
 

@@ -1,0 +1,173 @@
+"""What all ranks know of a timeline that `timeline_writer` has cut into shards on disk, and the shard of one rank."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trisect.comm.ledger import Ledger
+from trisect.graph.build import MatrixForm
+from trisect.graph.smoothing import Smoothing
+from trisect.graph.timeline import Timeline
+from trisect.partition.timeline import Runs
+from trisect.shards.arrays import load_array
+from trisect.shards.kept_runs import KeptRuns
+from trisect.shards.part_blocks import block_stream
+from trisect.shards.part_events import PartEvents, PartReads
+from trisect.shards.shard import Shard
+from trisect.shards.timeline_part import TimelinePart
+from trisect.shards.whole_timeline import whole_timeline
+
+_HOST = torch.device("cpu")
+META = "timeline.json"
+ARRAYS = ("src", "dst", "weight", "x", "y", "edge_y", "order")
+
+
+@dataclass(frozen=True, eq=False)
+class TimelineCut:
+    """What all ranks know of a cut timeline.
+
+    Attributes:
+        timeline: mapped, in partition order; without features where vertices are cut.
+        training: how many steps are trained on.
+        runs: runs[block][run_index] of the training steps.
+        starts: part w has the positions starts[w] .. starts[w+1]-1.
+        features: their number.
+        fixed: whether they are the same in all steps.
+        aggregated: whether Â·x of the first layer is kept.
+        halo: int64 [training, parts], the rows of others that each part reads at each step.
+        vertex_work: what a vertex costs in a step, in events; the runs were balanced by it.
+        by_columns: whether rows are redistributed by columns.
+    """
+
+    folder: Path
+    timeline: Timeline
+    training: int
+    runs: Runs
+    starts: tuple[int, ...]
+    features: int
+    fixed: bool
+    aggregated: bool
+    halo: Tensor
+    vertex_work: float = 1.0
+    by_columns: bool = False
+
+    @property
+    def remote(self) -> list[int]:
+        """For each training step, the rows that all parts together read of others."""
+        counts: list[int] = self.halo.sum(1).tolist()
+        return counts
+
+    @property
+    def quality(self) -> dict[str, Any]:
+        """Of runs and parts, as the summary shows it."""
+        sizes = torch.tensor(self.starts).diff()
+        found: dict[str, Any] = {"runs": [[[run.start, run.stop] for run in block] for block in self.runs]}
+        if sizes.numel() > 1:
+            found["parts"] = {"rows": sizes.tolist(), "halo_rows": int(self.halo.sum())}
+        return found
+
+
+def is_timeline_cut(folder: Path) -> bool:
+    """Whether the folder holds shards of a timeline."""
+    return (folder / META).exists()
+
+
+def read_timeline_cut(folder: Path) -> TimelineCut:
+    """What all ranks know."""
+    meta = json.loads((folder / META).read_text())
+    arrays = {name: _mapped(folder / f"{name}.npy") for name in ARRAYS}
+    src, dst = arrays.pop("src"), arrays.pop("dst")
+    if src is None or dst is None:
+        raise FileNotFoundError(folder / "src.npy")
+    timeline = Timeline(
+        vertices=meta["vertices"],
+        src=src,
+        dst=dst,
+        offsets=load_array(folder / "offsets.npy"),
+        undirected=meta["undirected"],
+        smoothing=Smoothing(**meta["smoothing"]),
+        splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
+        first=meta["first"],
+        steps=meta["steps"],
+        **arrays,  # type: ignore[arg-type]
+    )
+    return TimelineCut(
+        folder=folder,
+        timeline=timeline,
+        training=meta["training"],
+        runs=tuple(tuple(range(*run) for run in block) for block in meta["runs"]),
+        starts=tuple(meta["starts"]),
+        features=meta["features"],
+        fixed=meta["fixed"],
+        aggregated=meta["aggregated"],
+        halo=load_array(folder / "halo.npy"),
+        vertex_work=meta["vertex_work"],
+        by_columns=meta["by_columns"],
+    )
+
+
+def read_timeline_part(
+    cut: TimelineCut,
+    part_index: int,
+    form: MatrixForm,
+    dtype: torch.dtype,
+    budget: int,
+    ledger: Ledger,
+    device: torch.device = _HOST,
+) -> Shard:
+    """Give the shard of one part; nothing of it is read yet.
+
+    Args:
+        form: how snapshots are prepared.
+        budget: bytes that may be kept between epochs, of snapshots and as much again of features.
+        ledger: counts the snapshots that are brought to the device.
+        device: where they are read.
+    """
+    if len(cut.starts) == 2 or cut.by_columns:
+        rows = slice(cut.starts[part_index], cut.starts[part_index + 1])
+        return whole_timeline(
+            cut.timeline, form, dtype, budget, ledger, aggregated=cut.aggregated, rows=rows, device=device
+        )
+    folder = cut.folder / f"part-{part_index}"
+    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy")}
+    events = PartEvents(
+        arrays["src"],
+        arrays["dst"],
+        arrays.get("weight"),
+        arrays["offsets"],
+        part_index=part_index,
+        starts=cut.starts,
+        smoothing=cut.timeline.smoothing,
+        first=cut.timeline.first,
+    )
+    order = torch.arange(cut.starts[-1]) if cut.timeline.order is None else cut.timeline.order
+    sums = _mapped(cut.folder / "sums.npy")
+    return TimelinePart(
+        rows=events.rows,
+        vertices=order[events.own].to(device),
+        order=order,
+        events=events,
+        reads=PartReads(arrays["read-row"], arrays["read-part"], arrays["read-offsets"]),
+        blocks=block_stream(events, cut.timeline.steps, form, sums, dtype, ledger, keep_bytes=budget, device=device),
+        x=arrays["x"],
+        aggregated_x=arrays.get("aggregated") if cut.aggregated else None,
+        dtype=dtype,
+        symmetric=is_symmetric(cut.timeline, form),
+        device=device,
+        kept=KeptRuns(budget),
+    )
+
+
+def is_symmetric(timeline: Timeline, form: MatrixForm) -> bool:
+    """Say whether every snapshot's matrix is its own transpose."""
+    return timeline.undirected and form.normalisation != "row"
+
+
+def _mapped(path: Path) -> Tensor | None:
+    return load_array(path) if path.exists() else None
