@@ -252,7 +252,7 @@ class Setting:
         if order is not None:
             actions = tuple(in_order(actions, order))
         stale = self.facts.stale
-        state = rank.begin(noise, facts=facts, whole=order is None, keep=keep if stale else None)
+        state = rank.begin(noise, facts=facts, chunked=order is not None, keep=keep if stale else None)
         if self.delayed:
             do = state.do
 

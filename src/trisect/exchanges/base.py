@@ -5,18 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
+
+from torch import Tensor
 
 from trisect.exchanges.facts import Facts, LayerFacts
+from trisect.exchanges.port import Port
 from trisect.schedule.action import EXCHANGES, Action
 
+T = TypeVar("T")
 
-class Exchange(ABC):
+
+class Exchange(ABC, Generic[T]):
     """One way in which rows, states or their gradients cross ranks. One subclass a file.
 
     A subclass says which layers it fits and how many bytes its actions move by formula, and does the moving: `post`
-    lets own rows go (and makes room for those of others), `wait` ends when those of others are here. An exchange
-    between two ranks also has `expect`, which makes room for a message before it is waited for.
+    lets own rows go, `wait` hands what others sent to the cell that reads it. Between the two the engine keeps what
+    `post` gave, of type `T`. An exchange between two ranks makes room for a message in `expect`, and the engine keeps
+    what that gave.
 
     Attributes:
         letter: of the exchange in the text of an action.
@@ -44,16 +50,23 @@ class Exchange(ABC):
         """
 
     @abstractmethod
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> T | None:
         """Let own rows, or gradients, go."""
 
     @abstractmethod
-    def wait(self, action: Action, port: Any) -> None:
-        """Hand what others sent to the cell that reads it."""
+    def wait(self, action: Action, port: Port, posted: T) -> None:
+        """Hand what others sent to the cell that reads it; `posted` is what `post`, or `expect`, gave."""
 
-    def expect(self, action: Action, port: Any) -> None:
+    def expect(self, action: Action, port: Port) -> T:
         """Make room for a message of one peer."""
         raise RuntimeError(f"internal error: {action}: an exchange along a whole axis is posted, not expected")
+
+
+def made(rows: Tensor | None, action: Action) -> Tensor:
+    """Give the rows that a transfer sends, which its cell must have made."""
+    if rows is None:
+        raise RuntimeError(f"internal error: {action} ran before the cell that makes its rows; the schedule is wrong")
+    return rows
 
 
 def crossings(posts: Sequence[tuple[int, Action]]) -> dict[tuple[int, int, bool], int]:

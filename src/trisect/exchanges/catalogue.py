@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.boundary import Boundary
@@ -17,7 +18,7 @@ from trisect.exchanges.window import Window
 from trisect.schedule.action import Verb
 from trisect.schedule.schedule import Schedule
 
-CATALOGUE: dict[str, Exchange] = {
+CATALOGUE: dict[str, Exchange[Any]] = {
     exchange.letter: exchange
     for exchange in (Halo(), RedistributeRows(), RedistributeSteps(), Carry(), Window(), Boundary(), Summary(), Fetch())
 }

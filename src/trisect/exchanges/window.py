@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
+from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts, LayerFacts
+from trisect.exchanges.port import Port
 from trisect.schedule.action import Action
 
 
-class Window(Exchange):
+class Window(Exchange[Incoming]):
     """One message from each run to each later one that reads its frames, and the gradients of the frames back."""
 
     letter: ClassVar[str] = "w"
@@ -31,29 +33,24 @@ class Window(Exchange):
             total += facts.wire_bytes(rows, layer.state_widths[0])
         return {"halo": total}
 
-    def expect(self, action: Action, port: Any) -> None:
+    def expect(self, action: Action, port: Port) -> Incoming:
         """Make room for frames."""
-        layer = port.facts.layers[port.layer_of(action)]
+        layer = port.facts.layers[port.facts.layer_of(action.half)]
         rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.part_index]
-        port.pending["room", action.message, action.peer] = port.transport.receive(
-            rows, layer.state_widths[0], port.dtype, action.peer, port.tag(action)
-        )
+        return port.transport.receive(rows, layer.state_widths[0], port.dtype, action.other, port.tag(action))
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> None:
         """Send own frames, or the gradients of frames that were read."""
-        temporal, steps = port.temporal_of(action), _steps(port.facts, port.mesh.rank, action)
-        message = torch.cat(temporal.window_gradients(steps) if action.back else temporal.frames_for(steps))
-        port.transport.send(message, action.peer, port.tag(action), "time", "halo", port.key(action), mark=port.turn)
+        window, steps = port.window_of(action), _steps(port.facts, port.mesh.rank, action)
+        message = torch.cat(window.window_gradients(steps) if action.back else window.frames_for(steps))
+        port.transport.send(message, action.other, port.tag(action), "time", "halo", port.key(action), mark=port.turn)
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: Incoming) -> None:
         """Begin a run with the frames that came, or note the gradients of own frames."""
-        temporal, steps = port.temporal_of(action), _steps(port.facts, port.mesh.rank, action)
-        frames = port.pending.pop(("room", action.message, action.peer)).wait().chunk(len(steps))
-        for step, frame in zip(steps, frames, strict=True):
-            if action.back:
-                temporal.add_frame_gradient(step, frame)
-            else:
-                temporal.given[step] = frame
+        window, steps = port.window_of(action), _steps(port.facts, port.mesh.rank, action)
+        add = window.add_frame_gradient if action.back else window.add_frame
+        for step, frame in zip(steps, posted.wait().chunk(len(steps)), strict=True):
+            add(step, frame)
 
 
 def _steps(facts: Facts, rank: int, action: Action) -> tuple[int, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from trisect.errors import LayoutError
+from trisect.exchanges.base import Exchange
 from trisect.exchanges.catalogue import volume
 from trisect.exchanges.facts import Across, Along, Facts, LayerFacts, Runs, facts_of
 from trisect.exchanges.redistribute_rows import RedistributeRows, crossing_bytes
@@ -171,7 +173,8 @@ def _options(layer: LayerFacts, number: int, layout: Layout) -> list[Along]:
     if asked == "auto":
         return ["window"] if layer.state == "window" else ["carry", "redistribute"]
     along: Along = "window" if asked == "halo" else asked
-    exchange = {"window": Window, "redistribute": RedistributeSteps}.get(along)
+    fits: dict[Along, type[Exchange[Any]]] = {"window": Window, "redistribute": RedistributeSteps}
+    exchange = fits.get(along)
     refusal = None if exchange is None else exchange.refusal(layer)
     if refusal is not None:
         raise LayoutError(

@@ -131,6 +131,13 @@ class Action:
         return self.first
 
     @property
+    def other(self) -> int:
+        """The rank that a transfer between two goes to or comes from."""
+        if self.peer is None:
+            raise RuntimeError(f"internal error: {self} names no peer")
+        return self.peer
+
+    @property
     def message(self) -> tuple[object, ...]:
         """What a transfer carries: equal on both sides of it, and on all ranks that take part in it."""
         return (self.exchange, self.back, self.stage_of_message, self.chunk, self.first, self.block, self.pass_)
