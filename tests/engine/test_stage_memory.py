@@ -9,7 +9,8 @@ from torch import Tensor
 
 from trisect.comm.mesh import Mesh
 from trisect.engine.executor import Executor
-from trisect.engine.rank import HistoryUse, RankEngine
+from trisect.engine.rank import RankEngine
+from trisect.exchanges.history import HistoryUse
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn.base import Model

@@ -15,8 +15,9 @@ from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
-from trisect.engine.rank import HistoryUse, RankEngine
+from trisect.engine.rank import RankEngine
 from trisect.exchanges.catalogue import volume
+from trisect.exchanges.history import HistoryUse
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn import FromPyG, build

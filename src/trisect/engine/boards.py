@@ -84,11 +84,10 @@ class Boards:
         self.gradients.begin(shares, whole=whole)
 
     def end(self) -> None:
-        """Let go of everything but history."""
+        """Let go of everything; what is history ends its pass by itself."""
         self._slabs.clear()
         self._beyond.clear()
         self.gradients.end()
-        self.history.end()
 
     @property
     def steps(self) -> int:

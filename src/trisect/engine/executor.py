@@ -12,7 +12,7 @@ from torch import Tensor
 from trisect.engine.cell import Cell
 from trisect.engine.pass_state import PassState
 from trisect.engine.port import RankPort
-from trisect.exchanges.catalogue import CATALOGUE
+from trisect.exchanges.catalogue import CATALOGUE, exchange_of
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action, Pass, Side, Verb
 
@@ -39,6 +39,9 @@ class Executor:
         # what `post` or `expect` of an exchange gave, until it is waited for
         self._pending: dict[object, object] = {}
         self._halves = state.facts.stage_halves(state.rank.mesh.stage_index)
+        self._turned = False
+        for exchange in CATALOGUE.values():
+            exchange.begin(self._port)
 
     def run(self, actions: Sequence[Action], observer: Observer | None = None, **fields: Any) -> None:
         """Do the actions in order. `fields` are added to each event (the epoch, say)."""
@@ -60,7 +63,10 @@ class Executor:
 
     def finish(self) -> Tensor:
         """End the pass: all messages have left. Give this rank's part of the loss."""
-        return self.state.end()
+        loss = self.state.end()
+        for exchange in CATALOGUE.values():
+            exchange.end(self._port)
+        return loss
 
     def do(self, action: Action) -> None:
         """Do one action."""
@@ -72,13 +78,13 @@ class Executor:
         elif verb is Verb.POST:
             self._post(action)
         elif verb is Verb.EXPECT:
-            self._pending[action.message, action.peer] = CATALOGUE[action.exchange or ""].expect(action, self._port)
+            self._pending[action.message, action.peer] = exchange_of(action).expect(action, self._port)
         elif verb is Verb.WAIT:
             self.state.enter(action)
             posted = self._pending.pop((action.message, action.peer))
-            CATALOGUE[action.exchange or ""].wait(action, self._port, posted)
+            exchange_of(action).wait(action, self._port, posted)
         elif verb is Verb.REDUCE:
-            self._reduce()
+            exchange_of(action).post(action, self._port)
         else:
             self.on_step()
 
@@ -86,16 +92,9 @@ class Executor:
         # the block of a state that is handed on is its reader's
         if action.exchange != "c":
             self.state.enter(action)
-        posted = CATALOGUE[action.exchange or ""].post(action, self._port)
+        posted = exchange_of(action).post(action, self._port)
         if action.peer is None:
             self._pending[action.message, None] = posted
-
-    def _reduce(self) -> None:
-        rank = self.state.rank
-        for parameter in rank.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        rank.transport.reduce_gradients([p.grad for p in rank.parameters if p.grad is not None])
 
     # Computing
 
@@ -164,6 +163,10 @@ class Executor:
 
     def _backward(self, action: Action) -> None:
         state, (first, last) = self.state, self._range(action)
+        if not self._turned:
+            self._turned = True
+            for exchange in CATALOGUE.values():
+                exchange.turn(self._port)
         segments = state.units.segments
         index = next(k for k, s in enumerate(segments) if s.first <= first <= s.last)
         cells = self._cells(action)
@@ -175,14 +178,9 @@ class Executor:
         if after is not None and after.temporal is not None:
             for cell in cells:
                 state.temporal[after.first].finish_inputs(cell)
-        boards, drift = state.rank.boards, state.rank.drift
-        if boards is not None and not state.facts.timeline:
-            if boards.gradients.turn_to(action.chunk) and state.chunked:
-                if drift is not None:
-                    drift.after(boards.history.seen())
-                boards.history.turn()
-            if last == self._halves.stop - 1:
-                boards.history.release()
+        boards = state.rank.boards
+        if boards is not None:
+            boards.gradients.turn_to(action.chunk)
         for unit in reversed(state.units.truncated(first, last)):
             reads = [s.layer for s in unit.steps if s.kind is HalfKind.COMBINE and s.board]
             if boards is not None and reads and action.side is not Side.INTERIOR:

@@ -41,6 +41,7 @@ class PassState:
 
     Attributes:
         chunked: whether rows go through chunk by chunk.
+        keep: the weight of earlier epochs where the pass becomes history; None: it does not.
         losses: of the cells that were done.
         outputs: what evaluation gave and nobody has taken yet: (first step, [steps, rows, channels]).
         inputs: by (block, chunk), what the stage before sent.
@@ -57,7 +58,7 @@ class PassState:
         chunked: bool,
         keep: float | None,
     ) -> None:
-        self.rank, self.facts, self.pass_, self.chunked = rank, facts, pass_, chunked
+        self.rank, self.facts, self.chunked, self.keep = rank, facts, chunked, keep
         self.evaluates = pass_ is not Pass.TRAIN
         self.noise = None if noise is None else replace(noise, vertices=rank.shard.vertices)
         self.units = rank.units(facts)
@@ -71,12 +72,6 @@ class PassState:
         self._block: Block | None = None
         for recurrence in rank.recurrences.values():
             recurrence.clear(keeps=not self.evaluates)
-        if rank.boards is not None and not facts.timeline:
-            history = rank.boards.history
-            if rank.drift is not None and chunked and not self.evaluates:
-                rank.drift.before(history.history(), rank.shard.rows)
-            history.begin(whole=not chunked, aside=keep is None and self.evaluates, keep=keep)
-            rank.boards.begin([rank.shard.share(0)], "graph", whole=not chunked)
 
     def end(self) -> Tensor:
         """End the pass: all messages have left. Give this rank's part of the loss."""
@@ -112,8 +107,9 @@ class PassState:
         block = self._block = Block(number, self.steps_of(action), again)
         self.turn += 1
         rank.transport.flush(self.turn - 3)
-        if rank.boards is not None and self.facts.timeline and block.steps:
-            rank.boards.begin([rank.shard.share(step) for step in block.steps], block.steps, whole=True)
+        if rank.boards is not None and block.steps:
+            shares = [rank.shard.share(step) for step in block.steps]
+            rank.boards.begin(shares, block.steps, whole=not self.chunked)
         for temporal in self.temporal.values():
             temporal.current = None
         return block

@@ -14,6 +14,7 @@ from trisect.engine.temporal import TemporalHalf
 from trisect.engine.values import Value, require
 from trisect.exchanges.catalogue import CATALOGUE
 from trisect.exchanges.facts import equal_shares
+from trisect.exchanges.history import History
 from trisect.schedule.action import Action
 
 
@@ -26,7 +27,9 @@ class RankPort:
         self.facts, self.mesh, self.transport = state.facts, rank.mesh, rank.transport
         self.dtype, self.device, self.states = rank.dtype, rank.device, rank.recurrences
         # an exact epoch is rare where most of them go chunk by chunk
-        self.rare = rank.stale and not state.chunked
+        self.rare = History.fits(rank.facts) and not state.chunked
+        self.chunked, self.keep, self.parameters = state.chunked, state.keep, rank.parameters
+        self.history = None if rank.boards is None or state.facts.timeline else rank.boards.history
         self.sent_to_neighbours = 0
 
     @property

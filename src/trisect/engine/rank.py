@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -21,7 +20,9 @@ from trisect.engine.rows import RowCutter
 from trisect.engine.staleness import DriftMeter
 from trisect.engine.temporal import TemporalHalf
 from trisect.engine.units import StageUnits, units_of
+from trisect.exchanges.catalogue import CATALOGUE
 from trisect.exchanges.facts import Facts
+from trisect.exchanges.history import History, HistoryUse
 from trisect.nn.dynamic import DynamicLayer
 from trisect.nn.halves import AnyLayer
 from trisect.noise import Noise
@@ -29,19 +30,6 @@ from trisect.schedule.action import Pass
 from trisect.shards.shard import Shard
 
 Readers = Callable[[int, Noise | None], Sequence[Sequence[Tensor]]]
-
-
-@dataclass(frozen=True)
-class HistoryUse:
-    """How chunks of a static graph read rows of chunks that are not done yet.
-
-    Attributes:
-        scale: by how much the gradient of rows read fresh by other chunks is multiplied (technique 3; 1: not at all).
-        apart: whether history is more than what the last epoch left: fixed for some (technique 2), or a mean.
-    """
-
-    scale: float = 1.0
-    apart: bool = False
 
 
 class RankEngine:
@@ -54,7 +42,8 @@ class RankEngine:
         readers: readers(step, noise)[reader][owner] are the positions among the owner part's rows that the reader part
             wants of that step's output, int64, the same on all parts. Only asked where the loss fetches rows.
         extra: further parameters of the last stage (the task's decoder), reduced with the others.
-        history: None: no chunk reads history.
+        history: how chunks read history, where they do.
+        drift: measures how far history was from the fresh rows; None: nobody asks.
     """
 
     def __init__(
@@ -74,23 +63,23 @@ class RankEngine:
         self.dtype, self.device = facts.dtype, self.mesh.device
         stage = self.mesh.stage_index
         self.is_last = stage == self.mesh.layout.layer - 1
-        self.readers, self.drift = readers, drift
-        own = range(facts.bounds[stage], facts.bounds[stage + 1])
-        crossing = [k for k in own if facts.layers[k].across == "halo"]
-        self.stale = history is not None
-        if self.stale:
-            crossing = [k for k in own if facts.layers[k].spatial]
+        self.readers = readers
         ready = {half.layer for half in facts.halves if half.aggregated}
-        widths = {k: facts.layers[k].message_channels for k in crossing if k not in ready}
+        crossing = [
+            k
+            for k in range(facts.bounds[stage], facts.bounds[stage + 1])
+            if k not in ready and any(exchange.needs_board(facts, k) for exchange in CATALOGUE.values())
+        ]
         self.boards: Boards | None = None
-        if widths:
-            self.boards = self._make_boards(widths, history or HistoryUse())
+        if crossing:
+            self.boards = self._make_boards(crossing, history or HistoryUse(), drift)
         self.recurrences = {
             number: Recurrence(layer, facts.layers[number], self.dtype, self.device)
             for number, layer in layers.items()
             if isinstance(layer, DynamicLayer)
         }
-        packed = PackedActivations(self.boards.history if self.boards is not None else None) if self.stale else None
+        rows = None if self.boards is None else self.boards.history
+        packed = PackedActivations(rows) if History.fits(facts) else None
         self.stage = Stage(
             facts,
             layers,
@@ -108,19 +97,24 @@ class RankEngine:
         self.temporal: dict[int, TemporalHalf] = {}
         self._units: dict[Facts, StageUnits] = {}
 
-    def _make_boards(self, widths: dict[int, int], history: HistoryUse) -> Boards:
+    def _make_boards(self, layers: Sequence[int], history: HistoryUse, drift: DriftMeter | None) -> Boards:
         facts = self.facts
-        layers = [facts.layers[k] for k in widths]
-        collects = all(layer.collects for layer in layers)
-        columns = 0 if facts.timeline else self.shard.share(0).adjacency.columns
+        widths = {k: facts.layers[k].message_channels for k in layers}
         rows = HistoryRows(
-            list(widths.values()), columns, self.dtype, self.device, stale=self.stale, apart=history.apart
+            list(widths.values()),
+            0 if facts.timeline else self.shard.share(0).adjacency.columns,
+            self.dtype,
+            self.device,
+            stale=History.fits(facts),
+            apart=history.apart,
+            drift=drift,
+            own_rows=self.shard.rows,
         )
         gradients = MessageGradients(
             rows,
             list(widths.values()),
             self.dtype,
-            collects=collects,
+            collects=all(facts.layers[k].collects for k in layers),
             symmetric=facts.symmetric,
             halo=facts.parts > 1,
             scale=history.scale,

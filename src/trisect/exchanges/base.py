@@ -40,6 +40,19 @@ class Exchange(ABC, Generic[T]):
         """Say why a layer cannot use the exchange; None where it can."""
         return None
 
+    def needs_board(self, facts: Facts, layer: int) -> bool:
+        """Say whether a layer's rows are read across cells, from a board that the exchange fills."""
+        return False
+
+    def begin(self, port: Port) -> None:
+        """A pass begins."""
+
+    def turn(self, port: Port) -> None:
+        """All cells have gone forward, and backward begins."""
+
+    def end(self, port: Port) -> None:
+        """A pass ends."""
+
     @abstractmethod
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """Give the bytes that leave all ranks in a pass, by kind.

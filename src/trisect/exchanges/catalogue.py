@@ -11,49 +11,48 @@ from trisect.exchanges.carry import Carry
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.fetch import Fetch
 from trisect.exchanges.halo import Halo
+from trisect.exchanges.history import History
 from trisect.exchanges.redistribute_rows import RedistributeRows
 from trisect.exchanges.redistribute_steps import RedistributeSteps
+from trisect.exchanges.reduce import Reduce
 from trisect.exchanges.summary import Summary
 from trisect.exchanges.window import Window
-from trisect.schedule.action import Verb
+from trisect.schedule.action import Action, Verb
 from trisect.schedule.schedule import Schedule
 
 CATALOGUE: dict[str, Exchange[Any]] = {
     exchange.letter: exchange
-    for exchange in (Halo(), RedistributeRows(), RedistributeSteps(), Carry(), Window(), Boundary(), Summary(), Fetch())
+    for exchange in (
+        Boundary(),
+        Carry(),
+        Window(),
+        Halo(),
+        RedistributeRows(),
+        RedistributeSteps(),
+        Summary(),
+        Fetch(),
+        History(),
+        Reduce(),
+    )
 }
 
 
-def volume(facts: Facts, schedule: Schedule, fetched: Sequence[int] = ()) -> dict[tuple[str, str], int]:
-    """Bytes that leave all ranks in a pass, by axis and kind: the formula of every exchange that the schedule posts.
+def exchange_of(action: Action) -> Exchange[Any]:
+    """Give the exchange that an action is part of."""
+    return CATALOGUE[Reduce.letter if action.verb is Verb.REDUCE else action.exchange or ""]
 
-    Gradients of parameters are counted as a ring moves them: each rank sends its bucket twice, less its own share.
-    """
-    posts: dict[str, list[tuple[int, object]]] = {}
-    reduces = False
+
+def volume(facts: Facts, schedule: Schedule, fetched: Sequence[int] = ()) -> dict[tuple[str, str], int]:
+    """Give the bytes that leave all ranks in a pass, by axis and kind: the formula of every exchange that is posted."""
+    posts: dict[str, list[tuple[int, Action]]] = {}
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
-            reduces |= action.verb is Verb.REDUCE
-            if action.verb is Verb.POST and action.exchange is not None:
-                posts.setdefault(action.exchange, []).append((rank, action))
+            if action.verb is Verb.POST or action.verb is Verb.REDUCE:
+                posts.setdefault(exchange_of(action).letter, []).append((rank, action))
     total: dict[tuple[str, str], int] = {}
     for letter, posted in posts.items():
         exchange = CATALOGUE[letter]
-        for kind, size in exchange.volume(facts, posted, fetched).items():  # type: ignore[arg-type]
+        for kind, size in exchange.volume(facts, posted, fetched).items():
             if size:
                 total[exchange.axis, kind] = total.get((exchange.axis, kind), 0) + size
-    if reduces:
-        ranks = facts.layout.time * facts.layout.vertex
-        size = sum(ranks * (2 * weights * (ranks - 1) // ranks) for weights in stage_bytes(facts))
-        total["weights", "reduce"] = size
     return total
-
-
-def stage_bytes(facts: Facts) -> list[int]:
-    """Bytes of the parameters of each stage; head and decoder belong to the last."""
-    counts = [
-        sum(layer.parameters for layer in facts.layers[first:last])
-        for first, last in zip(facts.bounds, facts.bounds[1:], strict=False)
-    ]
-    counts[-1] += (facts.head or 0) + facts.extra
-    return [count * facts.dtype.itemsize for count in counts]

@@ -24,6 +24,10 @@ class Halo(Exchange[Swap]):
 
     letter: ClassVar[str] = "h"
 
+    def needs_board(self, facts: Facts, layer: int) -> bool:
+        """Rows of other parts stand behind the own ones."""
+        return facts.layers[layer].across == "halo"
+
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """R·M each time, with R the rows that all parts together read of others at the steps of the block."""
         total = {"halo": 0, "halo-gradients": 0}

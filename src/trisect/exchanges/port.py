@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
@@ -80,6 +81,23 @@ class MessageBoards(Protocol):
         """Add the gradients of own rows that other parts found."""
 
 
+class EarlierRows(Protocol):
+    """The rows of an earlier epoch that chunks read; see `trisect.engine.history`."""
+
+    def begin(self, *, chunked: bool, keep: float | None) -> None:
+        """Begin a pass, chunk by chunk or over all rows at once.
+
+        Args:
+            keep: the rows become history, in which what it was before has this weight; None: they do not.
+        """
+
+    def turn(self) -> None:
+        """All chunks have gone forward: from here on nothing is read, and history is complete."""
+
+    def end(self) -> None:
+        """Let go of everything but history."""
+
+
 class States(Protocol):
     """The states of one layer along time; see `trisect.engine.recurrence`."""
 
@@ -142,6 +160,22 @@ class Port(Protocol):
     @property
     def rare(self) -> bool:
         """Whether messages of this size come seldom, so that no memory is to be kept for them."""
+
+    @property
+    def chunked(self) -> bool:
+        """Whether rows go through chunk by chunk and read history; otherwise all at once."""
+
+    @property
+    def keep(self) -> float | None:
+        """The weight of earlier epochs where the pass becomes history; None: it does not."""
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """What the rank trains."""
+
+    @property
+    def history(self) -> EarlierRows | None:
+        """The rows of an earlier epoch; None where no rows of a static graph are read across cells."""
 
     @property
     def boards(self) -> MessageBoards:

@@ -15,11 +15,12 @@ from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.engine.executor import Executor, Observer
-from trisect.engine.rank import HistoryUse, RankEngine
+from trisect.engine.rank import RankEngine
 from trisect.engine.staleness import DriftMeter, historical_reads
 from trisect.errors import RunError
 from trisect.exchanges.catalogue import volume
 from trisect.exchanges.facts import Facts
+from trisect.exchanges.history import HistoryUse
 from trisect.layout import Layout
 from trisect.layout.history import MERGED
 from trisect.nn.dynamic import DynamicModel
