@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trisect.exchanges.catalogue import CATALOGUE, exchange_of, volume
+from trisect.exchanges.catalogue import REDUCE, exchange_of, volume
 from trisect.exchanges.reduce import Reduce, stage_bytes
 from trisect.layout import Layout
 from trisect.nn import build
@@ -45,7 +45,7 @@ def test_a_parameter_that_nothing_reached_takes_part_with_zeros() -> None:
     parameters[0].grad = torch.ones(2)
     port: Any = Summing(parameters)
     action = Action.parse("0G0")
-    assert exchange_of(action) is CATALOGUE[Reduce.letter]
+    assert exchange_of(action) is REDUCE
     Reduce().post(action, port)
     gradients = [p.grad for p in parameters]
     assert all(gradient is not None for gradient in gradients)

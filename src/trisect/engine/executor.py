@@ -40,7 +40,7 @@ class Executor:
         self._pending: dict[object, object] = {}
         self._halves = state.facts.stage_halves(state.rank.mesh.stage_index)
         self._turned = False
-        for exchange in CATALOGUE.values():
+        for exchange in CATALOGUE:
             exchange.begin(self._port)
 
     def run(self, actions: Sequence[Action], observer: Observer | None = None, **fields: Any) -> None:
@@ -64,7 +64,7 @@ class Executor:
     def finish(self) -> Tensor:
         """End the pass: all messages have left. Give this rank's part of the loss."""
         loss = self.state.end()
-        for exchange in CATALOGUE.values():
+        for exchange in CATALOGUE:
             exchange.end(self._port)
         return loss
 
@@ -89,10 +89,10 @@ class Executor:
             self.on_step()
 
     def _post(self, action: Action) -> None:
-        # the block of a state that is handed on is its reader's
-        if action.exchange != "c":
+        exchange = exchange_of(action)
+        if exchange.is_here(action):
             self.state.enter(action)
-        posted = exchange_of(action).post(action, self._port)
+        posted = exchange.post(action, self._port)
         if action.peer is None:
             self._pending[action.message, None] = posted
 
@@ -165,7 +165,7 @@ class Executor:
         state, (first, last) = self.state, self._range(action)
         if not self._turned:
             self._turned = True
-            for exchange in CATALOGUE.values():
+            for exchange in CATALOGUE:
                 exchange.turn(self._port)
         segments = state.units.segments
         index = next(k for k, s in enumerate(segments) if s.first <= first <= s.last)

@@ -17,6 +17,8 @@ from trisect.exchanges.facts import equal_shares
 from trisect.exchanges.history import History
 from trisect.schedule.action import Action
 
+_NUMBERS = {exchange.letter: number for number, exchange in enumerate(e for e in CATALOGUE if e.paired)}
+
 
 class RankPort:
     """One rank in one pass, as exchanges see it."""
@@ -60,7 +62,7 @@ class RankPort:
 
     def tag(self, action: Action) -> int:
         """Give a number that only this message has between its two ranks; 0 is for exchanges along a whole axis."""
-        number = list(CATALOGUE).index(action.exchange or "") * 2 + int(action.back)
+        number = _NUMBERS[action.exchange or ""] * 2 + int(action.back)
         for value, size in (
             (action.block or 0, self.facts.blocks),
             (action.first or 0, len(self.facts.halves)),

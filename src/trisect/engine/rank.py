@@ -68,7 +68,7 @@ class RankEngine:
         crossing = [
             k
             for k in range(facts.bounds[stage], facts.bounds[stage + 1])
-            if k not in ready and any(exchange.needs_board(facts, k) for exchange in CATALOGUE.values())
+            if k not in ready and any(exchange.needs_board(facts, k) for exchange in CATALOGUE)
         ]
         self.boards: Boards | None = None
         if crossing:

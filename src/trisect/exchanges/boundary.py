@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.port import Port
-from trisect.schedule.action import Action
+from trisect.exchanges.rank_block import RankBlock
+from trisect.schedule.action import Action, Verb
 
 # So many messages of a rank may be on their way in each direction; their buffers are held.
 AHEAD = 8
@@ -20,7 +21,22 @@ UNREAD = 4
 class Boundary(Exchange[Incoming | None]):
     """The rows of a chunk, or of the steps of a run, and the shared inputs that later stages read, side by side."""
 
+    name: ClassVar[str] = "boundary"
+    axis: ClassVar[str] = "layer"
     letter: ClassVar[str] = "b"
+    paired: ClassVar[bool] = True
+
+    def enter_stage(self, at: RankBlock, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Wait for what the stage before gives, or for the gradients of what the one after was given."""
+        peer = _neighbour(at, 1 if back else -1)
+        if peer is not None and at.steps:
+            yield self.transfer(Verb.WAIT, at, None, chunk, peer, back=back)
+
+    def leave_stage(self, at: RankBlock, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Post what the stage after reads, or the gradients of what the one before gave."""
+        peer = _neighbour(at, -1 if back else 1)
+        if peer is not None and at.steps:
+            yield self.transfer(Verb.POST, at, None, chunk, peer, back=back)
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """N·H of the boundary, forward and back, once for every step; as much again for each shared input."""
@@ -55,6 +71,11 @@ class Boundary(Exchange[Incoming | None]):
     def wait(self, action: Action, port: Port, posted: Incoming | None) -> None:
         """Let a chunk or block enter the stage, or its gradients come back."""
         port.enter(action, None if posted is None else posted.wait())
+
+
+def _neighbour(at: RankBlock, direction: int) -> int | None:
+    """Give the rank of the stage before (-1) or after (1); None where there is none."""
+    return at.rank + direction * at.facts.parts if 0 <= at.stage + direction < at.facts.layout.layer else None
 
 
 def _rows(facts: Facts, rank: int, action: Action) -> int:

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
-from trisect.exchanges.facts import Facts, equal_shares
+from trisect.exchanges.facts import Along, Facts, equal_shares
 from trisect.exchanges.port import Port
-from trisect.schedule.action import Action
+from trisect.exchanges.rank_block import RankBlock
+from trisect.schedule.action import Action, Verb
 
 
 class Carry(Exchange[Incoming]):
     """Exact, since vertices are independent in the recurrent part; ranks work as a pipeline along time."""
 
+    name: ClassVar[str] = "carry"
+    axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "c"
+    paired: ClassVar[bool] = True
+    along: ClassVar[Along] = "carry"
+
+    def before_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Wait for the state that a chunk begins with, or for the gradient of the one that it ended with."""
+        other = _other_run(at, later=back)
+        if other is not None:
+            yield self.transfer(Verb.WAIT, at, half, chunk, at.rank_of_run(other[1]), back=back)
+
+    def after_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Post the state that a chunk ended with, or the gradient of the one that it began with."""
+        other = _other_run(at, later=not back)
+        if other is not None:
+            yield self.transfer(Verb.POST, at, half, chunk, at.rank_of_run(other[1]), back=back, block=other[0])
+
+    def is_here(self, action: Action) -> bool:
+        """A state that is posted names the block that it is read in."""
+        return action.verb is not Verb.POST
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """A state of the chunk's rows a message, forward and back."""
@@ -45,6 +66,12 @@ class Carry(Exchange[Incoming]):
         rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         count = rows.stop - rows.start
         port.states[layer].take_over(action.block or 0, action.chunk, count, posted.wait(), back=action.back)
+
+
+def _other_run(at: RankBlock, *, later: bool) -> tuple[int, int] | None:
+    """Give (block, run) of the run before or after this one, where another rank has it."""
+    other = at.facts.after(at.block, at.run) if later else at.facts.before(at.block, at.run)
+    return None if other is None or other[1] == at.run else other
 
 
 def _chunk(facts: Facts, layer: int, part: int, chunk: int) -> slice:

@@ -1,4 +1,4 @@
-"""All exchanges, by letter. A new one is a file of its own and a line here."""
+"""All exchanges. A new one is a file of its own and a line here."""
 
 from __future__ import annotations
 
@@ -20,38 +20,51 @@ from trisect.exchanges.window import Window
 from trisect.schedule.action import Action, Verb
 from trisect.schedule.schedule import Schedule
 
-CATALOGUE: dict[str, Exchange[Any]] = {
-    exchange.letter: exchange
-    for exchange in (
-        Boundary(),
-        Carry(),
-        Window(),
-        Halo(),
-        RedistributeRows(),
-        RedistributeSteps(),
-        Summary(),
-        Fetch(),
-        History(),
-        Reduce(),
-    )
-}
+REDUCE = Reduce()
+CATALOGUE: tuple[Exchange[Any], ...] = (
+    Boundary(),
+    Carry(),
+    Window(),
+    Halo(),
+    RedistributeRows(),
+    RedistributeSteps(),
+    Summary(),
+    Fetch(),
+    History(),
+    REDUCE,
+)
+LETTERS = {exchange.letter: exchange for exchange in CATALOGUE if exchange.letter}
 
 
 def exchange_of(action: Action) -> Exchange[Any]:
     """Give the exchange that an action is part of."""
-    return CATALOGUE[Reduce.letter if action.verb is Verb.REDUCE else action.exchange or ""]
+    return REDUCE if action.verb is Verb.REDUCE else LETTERS[action.exchange or ""]
+
+
+def stands_before(facts: Facts, half: int) -> Exchange[Any] | None:
+    """Give the exchange along an axis that crosses before a half; None where nothing does."""
+    return next((exchange for exchange in CATALOGUE if exchange.stands_before(facts, half)), None)
+
+
+def stands_after(facts: Facts, half: int) -> Exchange[Any] | None:
+    """Give the exchange along an axis that crosses after a half; None where nothing does."""
+    return next((exchange for exchange in CATALOGUE if exchange.stands_after(facts, half)), None)
+
+
+def sets_apart(facts: Facts, half: int) -> Exchange[Any] | None:
+    """Give the exchange by which the state of a temporal half crosses runs; None where the half is not done apart."""
+    return next((exchange for exchange in CATALOGUE if exchange.sets_apart(facts, half)), None)
 
 
 def volume(facts: Facts, schedule: Schedule, fetched: Sequence[int] = ()) -> dict[tuple[str, str], int]:
     """Give the bytes that leave all ranks in a pass, by axis and kind: the formula of every exchange that is posted."""
-    posts: dict[str, list[tuple[int, Action]]] = {}
+    posts: dict[Exchange[Any], list[tuple[int, Action]]] = {}
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             if action.verb is Verb.POST or action.verb is Verb.REDUCE:
-                posts.setdefault(exchange_of(action).letter, []).append((rank, action))
+                posts.setdefault(exchange_of(action), []).append((rank, action))
     total: dict[tuple[str, str], int] = {}
-    for letter, posted in posts.items():
-        exchange = CATALOGUE[letter]
+    for exchange, posted in posts.items():
         for kind, size in exchange.volume(facts, posted, fetched).items():
             if size:
                 total[exchange.axis, kind] = total.get((exchange.axis, kind), 0) + size

@@ -13,13 +13,21 @@ from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings, made
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.port import Port
+from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
 class Fetch(Exchange["tuple[Swap, Tensor, _Lists]"]):
     """Tasks on pairs: each part's loss reads its own rows and the rows of others at the far ends of its pairs."""
 
+    name: ClassVar[str] = "fetch"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "f"
+    moves = "output"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before the loss."""
+        return facts.halves[half].kind is HalfKind.OUTPUT and facts.fetches and facts.parts > 1
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """What the loss samples decides how many rows cross at each step."""

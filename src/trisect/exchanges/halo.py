@@ -10,8 +10,9 @@ from torch import Tensor
 from trisect.comm.incoming import Swap
 from trisect.comm.rows import Rows, Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts
+from trisect.exchanges.facts import Across, Facts
 from trisect.exchanges.port import Port
+from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
@@ -22,11 +23,21 @@ class Halo(Exchange[Swap]):
     same lists; otherwise the gradients of halo rows go back to their owners, who add them up.
     """
 
+    name: ClassVar[str] = "halo"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "h"
+    across: ClassVar[Across] = "halo"
+    moves = "board"
+    hides: ClassVar[bool] = True
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before each combine that reads neighbours, unless their sum is kept."""
+        layer = facts.layer_at(half, HalfKind.COMBINE)
+        return layer is not None and layer.across == self.across and not facts.halves[half].aggregated
 
     def needs_board(self, facts: Facts, layer: int) -> bool:
         """Rows of other parts stand behind the own ones."""
-        return facts.layers[layer].across == "halo"
+        return facts.layers[layer].across == self.across
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """R·M each time, with R the rows that all parts together read of others at the steps of the block."""

@@ -36,12 +36,9 @@ class History(Exchange[None]):
     begins, history is complete and the memory of the rest is free for gradients; the end leaves history alone.
     """
 
-    letter: ClassVar[str] = "e"
-
-    @property
-    def axis(self) -> str:
-        """It goes along no axis of the mesh, but along epochs."""
-        return "epoch"
+    name: ClassVar[str] = "history"
+    # no axis of the mesh
+    axis: ClassVar[str] = "epochs"
 
     @classmethod
     def fits(cls, facts: Facts) -> bool:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
+from trisect.exchanges.facts import Along, Facts, LayerFacts, equal_shares
 from trisect.exchanges.port import Port
+from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
@@ -24,7 +25,22 @@ from trisect.schedule.action import Action
 class RedistributeSteps(Exchange[Callable[[], Tensor]]):
     """Rows by steps to steps by rows before a temporal half, and back after it; their gradients the other way."""
 
+    name: ClassVar[str] = "redistribute steps"
+    axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "t"
+    along: ClassVar[Along] = "redistribute"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before a temporal half."""
+        return self.sets_apart(facts, half)
+
+    def stands_after(self, facts: Facts, half: int) -> bool:
+        """What leaves the temporal half is by steps again, even where the stage ends."""
+        return self.sets_apart(facts, half)
+
+    def takes_part(self, at: RankBlock) -> bool:
+        """A rank without steps still does its rows of the steps of all others."""
+        return True
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -10,18 +10,21 @@ import torch
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.port import Port
-from trisect.schedule.action import Action
+from trisect.exchanges.rank_block import RankBlock
+from trisect.schedule.action import Action, Verb
 
 
 class Reduce(Exchange[None]):
     """The parts and runs of a stage sum their gradients, all parameters in one bucket, before the optimiser steps."""
 
-    letter: ClassVar[str] = "g"
+    name: ClassVar[str] = "reduce"
+    # all ranks of a stage take part, along the vertex and the time axis
+    axis: ClassVar[str] = "weights"
 
-    @property
-    def axis(self) -> str:
-        """All ranks of a stage take part, along the vertex and the time axis."""
-        return "weights"
+    def end_pass(self, at: RankBlock) -> Iterator[Action]:
+        """Where several ranks hold the same layers, they add up before the optimiser steps."""
+        if at.facts.layout.time * at.facts.parts > 1:
+            yield Action(Verb.REDUCE, at.stage)
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """As a ring moves them: each rank sends its bucket twice, less its own share."""

@@ -13,6 +13,7 @@ from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings, made
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.port import Port
+from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
@@ -21,7 +22,15 @@ class Summary(Exchange[tuple[Swap, Tensor]]):
     their owners. Exact on the wire, since all parts must evolve the same weights.
     """
 
+    name: ClassVar[str] = "summary"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "m"
+    moves = "candidates"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before a weight evolves that reads a summary of all vertices."""
+        layer = facts.layer_at(half, HalfKind.TEMPORAL)
+        return layer is not None and layer.summarises and facts.parts > 1
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """Each part's candidates to all others, of each step."""
