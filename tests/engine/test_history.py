@@ -23,12 +23,12 @@ def fill(rows: HistoryRows, value: float) -> None:
 
 def test_a_mean_is_taken_in_two_tensors() -> None:
     rows = history_rows()
-    rows.begin(whole=True, aside=False, keep=0.0)
+    rows.begin(chunked=False, keep=0.0)
     fill(rows, 1.0)
     addresses = set()
     mean = 1.0
     for epoch in range(2, 6):
-        rows.begin(whole=False, aside=False, keep=0.75)
+        rows.begin(chunked=True, keep=0.75)
         assert rows.blends
         rows.write(0, 0, 2, full(epoch)[:2])
         # rows that are done are fresh, the others still the mean
@@ -47,7 +47,7 @@ def test_a_mean_is_taken_in_two_tensors() -> None:
 def test_fixed_history_changes_only_when_it_is_kept() -> None:
     rows = history_rows()
     for epoch, keep in ((1, None), (2, 0.0), (3, None), (4, None), (5, 0.0)):
-        rows.begin(whole=False, aside=False, keep=keep)
+        rows.begin(chunked=True, keep=keep)
         before = {1: 0.0, 2: 0.0, 3: 2.0, 4: 2.0, 5: 2.0}[epoch]
         assert torch.equal(rows.rows(0), full(before))
         fill(rows, float(epoch))
@@ -58,30 +58,30 @@ def test_fixed_history_changes_only_when_it_is_kept() -> None:
 
 def test_the_last_epoch_is_history_in_place() -> None:
     rows = history_rows(apart=False)
-    rows.begin(whole=False, aside=False, keep=0.0)
+    rows.begin(chunked=True, keep=0.0)
     assert torch.equal(rows.rows(0), full(0.0))
     fill(rows, 1.0)
     rows.turn()
     rows.memory_for_gradients(0).fill_(99.0)
-    rows.begin(whole=False, aside=False, keep=0.0)
+    rows.begin(chunked=True, keep=0.0)
     assert torch.equal(rows.rows(0), full(1.0))
     again = history_rows(apart=False)
     again.restore(rows.history())
     assert torch.equal(again.history()["history.1"], full(1.0, 3))
 
 
-def test_a_pass_aside_leaves_history_alone() -> None:
+def test_a_pass_that_is_not_kept_leaves_history_alone() -> None:
     rows = history_rows()
-    rows.begin(whole=True, aside=False, keep=0.0)
+    rows.begin(chunked=False, keep=0.0)
     fill(rows, 1.0)
-    rows.begin(whole=True, aside=True, keep=0.0)
+    rows.begin(chunked=False, keep=None)
     fill(rows, 2.0)
     assert torch.equal(rows.history()["history.0"], full(1.0))
 
 
 def test_what_autograd_holds_is_not_overwritten() -> None:
     rows = history_rows()
-    rows.begin(whole=False, aside=False, keep=None)
+    rows.begin(chunked=True, keep=None)
     fill(rows, 1.0)
     seen = rows.rows(0)
     assert rows.hold(seen[1:2])

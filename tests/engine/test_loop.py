@@ -13,7 +13,8 @@ from torch import Tensor
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
-from trisect.engine.rank import PassState, RankEngine
+from trisect.engine.executor import Executor
+from trisect.engine.rank import RankEngine
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn import build
@@ -51,7 +52,7 @@ def engine(loss: Callable[[Tensor], Tensor] = lambda out: out.square().sum()) ->
     return RankEngine(facts, transport, shard, dict(enumerate(model.stack)), lambda out, rows, step: loss(out)), model
 
 
-def watch(state: PassState, slow: str = "") -> list[str]:
+def watch(state: Executor, slow: str = "") -> list[str]:
     """Note each action that is done, and take some time for one of them."""
     done: list[str] = []
     do = state.do

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from trisect.comm.mesh import Mesh
-from trisect.engine.rank import HistoryUse, PassState, RankEngine
+from trisect.engine.executor import Executor
+from trisect.engine.rank import RankEngine
+from trisect.exchanges.history import HistoryUse
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn.base import Model
@@ -89,10 +91,10 @@ def a_stage() -> RankEngine:
     return RankEngine(facts, transport, shard, layers, lambda *_: torch.zeros(()), history=HistoryUse(1.0, apart=True))
 
 
-def epoch(stage: RankEngine, number: int, *, exact: bool) -> PassState:
+def epoch(stage: RankEngine, number: int, *, exact: bool) -> Executor:
     facts = whole(stage.facts) if exact else stage.facts
     actions = [action for action in schedule_of(facts).ranks[1] if action.verb is not Verb.STEP]
-    state = stage.begin(Noise(0, number), facts=facts, whole=exact, keep=0.0 if exact else 0.8)
+    state = stage.begin(Noise(0, number), facts=facts, chunked=not exact, keep=0.0 if exact else 0.8)
     order = torch.randperm(CHUNKS, generator=torch.Generator().manual_seed(number)).tolist()
     state.run(actions if exact else in_order(actions, order))
     return state

@@ -15,8 +15,9 @@ from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
-from trisect.engine.rank import HistoryUse, RankEngine
+from trisect.engine.rank import RankEngine
 from trisect.exchanges.catalogue import volume
+from trisect.exchanges.history import HistoryUse
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn import FromPyG, build
@@ -252,7 +253,7 @@ class Setting:
         if order is not None:
             actions = tuple(in_order(actions, order))
         stale = self.facts.stale
-        state = rank.begin(noise, facts=facts, whole=order is None, keep=keep if stale else None)
+        state = rank.begin(noise, facts=facts, chunked=order is not None, keep=keep if stale else None)
         if self.delayed:
             do = state.do
 

@@ -16,7 +16,8 @@ from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh, connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
-from trisect.engine.rank import PassState, RankEngine
+from trisect.engine.executor import Executor
+from trisect.engine.rank import RankEngine
 from trisect.exchanges.catalogue import volume
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
@@ -351,7 +352,7 @@ class Setting:
         return total
 
 
-def _delay(state: PassState, delays: random.Random) -> None:
+def _delay(state: Executor, delays: random.Random) -> None:
     do = state.do
 
     def late(action: Action) -> None:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trisect.errors import LayoutError
-from trisect.schedule.action import COMPUTE, EXCHANGES, TRANSFER, Action, Pass, Side, Verb
+from trisect.exchanges.catalogue import LETTERS
+from trisect.schedule.action import COMPUTE, TRANSFER, Action, Pass, Side, Verb, declare
 
 number = st.integers(0, 200)
 
@@ -13,8 +14,8 @@ number = st.integers(0, 200)
 @st.composite
 def actions(draw: st.DrawFn) -> Action:
     verb = draw(st.sampled_from(Verb))
-    exchange = draw(st.sampled_from(sorted(EXCHANGES))) if verb in TRANSFER else None
-    peer = draw(number) if exchange is not None and exchange in "bcw" else None
+    exchange = draw(st.sampled_from(sorted(LETTERS))) if verb in TRANSFER else None
+    peer = draw(number) if exchange is not None and LETTERS[exchange].paired else None
     first = draw(st.none() | number)
     computes = first is not None and verb in COMPUTE
     return Action(
@@ -95,3 +96,9 @@ def test_both_sides_of_a_transfer_carry_the_same_message() -> None:
     assert Action.parse("0PcF1.2@3>1").message != Action.parse("0WcB1.2@3<0").message
     with pytest.raises(RuntimeError, match="names no half"):
         _ = Action.parse("0PbF3>1").half
+
+
+def test_a_letter_stands_for_one_exchange() -> None:
+    declare("h", "halo", "vertex", paired=False)
+    with pytest.raises(RuntimeError, match="'h' stands for a halo and for a hop"):
+        declare("h", "hop", "vertex", paired=False)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trisect.exchanges.catalogue  # noqa: F401  the exchanges declare their letters
 from trisect.errors import LayoutError
 from trisect.layout import Layout
 from trisect.schedule import Action, Schedule, Verb, draw, simulate, validate

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trisect.comm.mesh import Mesh
-from trisect.engine.rank import Observer
+from trisect.engine.executor import Observer
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.layout.history import MERGED, History

@@ -17,7 +17,7 @@ from trisect.bench._runs import Job, finished
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
 from trisect.errors import DataError, LayoutError
-from trisect.exchanges.catalogue import volume
+from trisect.exchanges.catalogue import exchange_of, volume
 from trisect.exchanges.facts import equal_shares, facts_of
 from trisect.exchanges.redistribute_rows import RedistributeRows
 from trisect.graph.graph import Graph
@@ -28,7 +28,7 @@ from trisect.partition import cut_graph, quality
 from trisect.plan.build import schedule_of
 from trisect.plan.plan import make_facts
 from trisect.plan.stages import layer_costs, stage_bounds
-from trisect.schedule.action import EXCHANGES, Action, Verb
+from trisect.schedule.action import Action, Verb
 from trisect.train.run.run_directory import RunDirectory
 
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -211,7 +211,7 @@ def waited_along(name: str) -> str | None:
         return None
     if action.verb is not Verb.WAIT or action.exchange is None:
         return None
-    return EXCHANGES[action.exchange][1]
+    return exchange_of(action).axis
 
 
 def show(result: dict[str, Any]) -> None:

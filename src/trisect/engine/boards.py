@@ -18,6 +18,7 @@ from trisect.engine.history import HistoryRows
 from trisect.engine.pulled import Pulled, readable
 from trisect.engine.values import Reading, read_rows, same_rows
 from trisect.exchanges.facts import offsets
+from trisect.exchanges.port import Crossing
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.collect import add_rows
 from trisect.ops.memory import empty
@@ -38,19 +39,6 @@ class Piece:
     rows: slice
     blocks: Sequence[Adjacency]
     reads: Sequence[Tensor | None]
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """Which rows of a board cross between parts.
-
-    Attributes:
-        sends: for each part, the positions of the own rows on the board that it reads, int64.
-        receives: for each part, how many rows come from it.
-    """
-
-    sends: list[Tensor]
-    receives: list[int]
 
 
 class Boards:
@@ -96,11 +84,10 @@ class Boards:
         self.gradients.begin(part_graphs, whole=whole)
 
     def end(self) -> None:
-        """Let go of everything but history."""
+        """Let go of everything; what is history ends its pass by itself."""
         self._slabs.clear()
         self._beyond.clear()
         self.gradients.end()
-        self.history.end()
 
     @property
     def steps(self) -> int:
@@ -183,6 +170,24 @@ class Boards:
         self._beyond.pop(self.slots[layer], None)
 
     # What crosses between parts
+
+    @property
+    def pulls(self) -> bool:
+        """Whether gradients cross through the lists of the rows themselves, since every matrix is symmetric."""
+        return self.gradients.pulls
+
+    @property
+    def blends(self) -> bool:
+        """Whether rows are to be brought by `write_halo`, since what they replace still counts."""
+        return self.history.blends
+
+    def gradient_buffer(self, layer: int) -> Tensor:
+        """Give the gradients of a layer's rows, in the order of `buffer`."""
+        return self.gradients.slab(self.slots[layer])
+
+    def write_halo(self, layer: int, rows: slice, received: Tensor) -> None:
+        """Let received rows take the place of history."""
+        self.history.write(self.slots[layer], rows.start, rows.stop, received)
 
     def crossing(self, chunk: int) -> Crossing:
         """Say which rows cross for a chunk; for all of them where the pass is whole."""

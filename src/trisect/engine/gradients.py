@@ -123,19 +123,18 @@ class MessageGradients:
             for step in range(len(self._part_graphs)):
                 self._collectors.pop((slot, step), None)
 
-    def turn_to(self, chunk: int) -> bool:
+    def turn_to(self, chunk: int) -> None:
         """Backward comes to a chunk: the one before it is done, and rows of it that are read from here on were history,
-        whose gradients nobody wants. Say whether the chunk is the first.
+        whose gradients nobody wants.
         """
         done, self._chunk = self._chunk, chunk
         if done == chunk or self._whole:
-            return done is None
+            return
         self._wanted.clear()
         self._turned_rows.clear()
         if done is not None:
             for columns in self._columns_of(done):
                 self._waiting[columns] = False
-        return done is None
 
     def adds(self, rows: slice, *, reads_all: bool) -> bool:
         """Say whether a piece adds to what others give; one of all rows gives all there is."""

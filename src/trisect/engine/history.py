@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from trisect.engine.staleness import DriftMeter
 from trisect.errors import CheckpointError
 from trisect.ops.memory import empty
 
@@ -27,6 +28,7 @@ class HistoryRows:
         stale: whether epochs over chunks, which read history, come at all; otherwise a tensor is let go when the layers
             after it have read it.
         apart: whether history is kept apart from the rows of the epoch.
+        drift: measures how far history was from the fresh rows, on some of the first `own_rows`; None: nobody asks.
     """
 
     def __init__(
@@ -38,34 +40,38 @@ class HistoryRows:
         *,
         stale: bool,
         apart: bool,
+        drift: DriftMeter | None = None,
+        own_rows: int = 0,
     ) -> None:
+        self._drift, self._own_rows = drift, own_rows
         self._widths, self._columns, self._device = list(widths), columns, device
         self.dtype, self.stale, self._apart = dtype, stale, apart
         none: list[Tensor | None] = [None] * len(widths)
         self._history, self._other, self._now = list(none), list(none), list(none)
         # the weight of what history was, where a mean is taken; whether the rows of this epoch become history
         self._blend = 0.0
-        self._keeps = self._passing = False
+        self._chunked = self._keeps = self._passing = False
         self._held: set[int] = set()
         # of what readers see; None where that has changed
         self._storages: set[int] | None = None
 
-    def begin(self, *, whole: bool, aside: bool, keep: float | None) -> None:
-        """Begin a pass: over all rows at once (`whole`), or chunk by chunk.
+    def begin(self, *, chunked: bool, keep: float | None) -> None:
+        """Begin a pass, chunk by chunk or over all rows at once.
 
         Args:
-            aside: leave the history as it is.
             keep: the rows become history, in which what it was before has this weight; None: they do not.
         """
+        if chunked and self._drift is not None:
+            self._drift.before(self.history(), self._own_rows)
+        self._chunked = chunked
         self._held.clear()
         self._storages = None
-        self._passing = aside or not self.stale
-        self._keeps = not self._passing and keep is not None
+        self._keeps = self.stale and keep is not None
+        self._passing = not self._keeps and not (self.stale and chunked)
         self._blend = 0.0
-        if self._passing or (whole and not self._keeps):
-            self._passing = True
+        if self._passing:
             self._now = [None] * len(self._widths)
-        elif whole or not self._apart:
+        elif not chunked or not self._apart:
             self._now = self._history
         elif keep is not None and keep > 0.0 and all(rows is not None for rows in self._history):
             self._now, self._blend = self._history, keep
@@ -97,11 +103,6 @@ class HistoryRows:
         self._held.clear()
         self._storages = None
 
-    def release(self) -> None:
-        """All have read what they wanted, where nothing is history."""
-        if self._passing:
-            self._now = [None] * len(self._widths)
-
     @property
     def blends(self) -> bool:
         """Whether rows are to be brought by `write`, since what they replace still counts."""
@@ -116,7 +117,11 @@ class HistoryRows:
         place.copy_(rows)
 
     def turn(self) -> None:
-        """All chunks have gone forward: from here on nothing is read, and what is history is known."""
+        """All chunks have gone forward: from here on nothing is read, and history is complete."""
+        if self._passing:
+            self._now = [None] * len(self._widths)
+        if self._chunked and self._drift is not None:
+            self._drift.after(self._now)
         if self._apart and self._keeps and (self._blend > 0.0 or self._now is self._other):
             self._history, self._other = self._other, self._history
             self._now = self._other
@@ -139,10 +144,6 @@ class HistoryRows:
             self._held.add(storage)
             return True
         return False
-
-    def seen(self) -> list[Tensor | None]:
-        """Of each slot, what its readers see."""
-        return list(self._now)
 
     def history(self) -> dict[str, Tensor]:
         """All that a resumed run needs, by name."""

@@ -58,8 +58,8 @@ class _Open:
 class Recurrence:
     """The temporal half of one layer over the blocks and vertex chunks of one rank.
 
-    An exchange writes received states to `before` and pops outgoing ones from `after`; the same with `wanted` for
-    gradients. What stays in `after` starts this rank's next block.
+    An exchange takes outgoing states from `after` (`hand_over`) and puts received ones into `before` (`take_over`); the
+    same with `wanted` for gradients. What stays in `after` starts this rank's next block.
 
     Attributes:
         keeps: whether a backward will follow.
@@ -112,6 +112,18 @@ class Recurrence:
         self.after[chunk] = tuple(_own(tensor) for tensor in after)
         if torch.is_grad_enabled():
             self._open[chunk].after = after
+
+    def hand_over(self, chunk: int, *, back: bool) -> Tensor:
+        """Give the state after the last block (or the gradient of the one before it) as a matrix, and forget it."""
+        return self.packing.pack((self.wanted if back else self.after).pop(chunk))
+
+    def take_over(self, block: int, chunk: int, rows: int, message: Tensor, *, back: bool) -> None:
+        """Begin a block with a state (or its backward with the gradient of the state after it)."""
+        state = self.packing.unpack(message, rows)
+        if back:
+            self.wanted[chunk] = state
+        else:
+            self.before[block, chunk] = state
 
     def roots(self, chunk: int) -> list[tuple[Tensor, Tensor]]:
         """Give the states after a block with their gradients, as far as these are wanted."""

@@ -20,14 +20,15 @@ class TemporalHalf:
     """The temporal half of one layer, for each exchange along time.
 
     Attributes:
-        given: by step, frames of other runs that the own run reads (a window alone).
+        current: the cell at work.
     """
 
     def __init__(self, step: Step, facts: Facts, recurrence: Recurrence, part: int, run: int) -> None:
         self.step, self.facts, self.recurrence, self._part, self._run = step, facts, recurrence, part, run
         self.layer: LayerFacts = facts.layers[step.layer]
         self.chunks = facts.chunks_of(step.layer)
-        self.given: dict[int, Tensor] = {}
+        self.current: Cell | None = None
+        self._received: dict[int, Tensor] = {}
         self._past: dict[int, Tensor] = {}
         self._frame_gradients: dict[int, Tensor] = {}
         self._window_gradient: Tensor | None = None
@@ -40,7 +41,7 @@ class TemporalHalf:
     def clear(self, facts: Facts) -> None:
         """Forget everything: a pass begins."""
         self.facts, self.chunks = facts, facts.chunks_of(self.step.layer)
-        self.given.clear()
+        self._received.clear()
         self._past.clear()
         self._frame_gradients.clear()
         self._window_gradient = self._frames = self._out = self._d_x = self._d_beside = None
@@ -207,8 +208,6 @@ class TemporalHalf:
         cell = require(self.current, "the cell of a block")
         return self._own_frames(cell).detach()[step - cell.steps.start]
 
-    current: Cell | None = None
-
     def _begin_window(self, cell: Cell, frames: Sequence[Tensor], *, again: bool) -> None:
         """The state that the own run begins with: what other runs gave, and own frames of earlier blocks."""
         self._own_frames(cell)
@@ -218,9 +217,9 @@ class TemporalHalf:
         first = cell.steps.start - size
         like = self.recurrence
         state = torch.zeros(size, rows, self.layer.state_widths[0], dtype=like.dtype, device=like.device)
-        for step, frame in self.given.items():
+        for step, frame in self._received.items():
             state[step - first] = frame
-        self.given.clear()
+        self._received.clear()
         for step in self.facts.read_before(cell.block, self._run, self._run, size + 1):
             state[step - first] = self._past[step]
         self.recurrence.before[cell.block, 0] = (state,)
@@ -252,13 +251,22 @@ class TemporalHalf:
         first = cell.steps.start - gradient.shape[0]
         return [gradient[step - first] for step in steps]
 
-    def add_frame_gradient(self, step: int, gradient: Tensor) -> None:
-        """Note the gradient of an own frame that a later run read."""
-        known = self._frame_gradients.get(step)
-        self._frame_gradients[step] = gradient.clone() if known is None else known + gradient
+    def add_frame(self, step: int, frame: Tensor) -> None:
+        """Take a frame of another run that the own one reads."""
+        self._received[step] = frame
 
-    def give_frames(self, cell: Cell) -> None:
-        """All that later runs want of the own frames is known: hand the gradients on."""
+    def add_frame_gradient(self, step: int, gradient: Tensor) -> None:
+        """Take the gradient of an own frame that a later run read."""
+        total = self._frame_gradients.get(step)
+        self._frame_gradients[step] = gradient.clone() if total is None else total + gradient
+
+    def finish_inputs(self, cell: Cell) -> None:
+        """Backward comes to what the half reads: hand on what later runs found of the frames' gradients.
+
+        Only a window has such gradients; every other half handed on all there is in its own backward.
+        """
+        if self.layer.along != "window":
+            return
         d_frames, self._d_x = self._d_x, None
         if d_frames is None:
             d_frames = torch.zeros_like(self._own_frames(cell))

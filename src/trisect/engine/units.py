@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from trisect.exchanges.catalogue import LETTERS
 from trisect.exchanges.facts import Facts
 from trisect.nn.halves import HalfKind
 from trisect.plan.segments import Segment, segments_of
@@ -149,7 +150,7 @@ class _Scan:
         segment = self.starts.get(k)
         if segment is not None:
             self.close()
-            if segment.arrives not in ("", "h"):
+            if segment.arrives and LETTERS[segment.arrives].moves != "board":
                 self.cross(k, segment)
         self.inputs.setdefault(number, self.x)
         if half.kind is HalfKind.PREPARE:
@@ -166,7 +167,7 @@ class _Scan:
         elif half.kind is HalfKind.TEMPORAL:
             self._temporal(k, number, segment)
         elif half.kind is HalfKind.OUTPUT:
-            fetched = segment is not None and segment.arrives == "f"
+            fetched = segment is not None and bool(segment.arrives) and LETTERS[segment.arrives].moves == "output"
             self._add(Step(k, half.kind, number, self.x, ("output", k), fetched=fetched))
         else:
             out = ("x", k)
@@ -175,17 +176,17 @@ class _Scan:
 
     def cross(self, k: int, segment: Segment) -> None:
         """Note what an exchange before a half moves, and read it under another name from here on."""
-        half = self.facts.halves[k]
-        if segment.arrives == "r" and self.message is not None:
+        moves = LETTERS[segment.arrives].moves
+        if moves == "message" and self.message is not None:
             self.crossed[k] = Crossed((self.message,), (("crossed message", k),))
             self.message = self.crossed[k].targets[0]
-        elif segment.arrives == "m" and self.candidates is not None:
+        elif moves == "candidates" and self.candidates is not None:
             self.crossed[k] = Crossed((self.candidates,), (("crossed candidates", k),))
             self.candidates = self.crossed[k].targets[0]
-        elif segment.arrives == "t" and segment.temporal is not None:
+        elif segment.temporal is not None:
             sources, targets = [self.x], [("crossed x", k)]
-            if self._beside(half.layer):
-                sources.append(self.inputs[half.layer])
+            if self._beside(segment.temporal):
+                sources.append(self.inputs[segment.temporal])
                 targets.append(("crossed beside", k))
             self.crossed[k] = Crossed(tuple(sources), tuple(targets))
             self.x = targets[0]

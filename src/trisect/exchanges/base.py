@@ -4,35 +4,144 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Generic, Literal, TypeVar
 
-from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.schedule.action import EXCHANGES, Action
+from torch import Tensor
+
+from trisect.exchanges.facts import Across, Along, Facts, LayerFacts
+from trisect.exchanges.port import Port
+from trisect.exchanges.rank_block import RankBlock
+from trisect.nn.halves import HalfKind
+from trisect.schedule.action import Action, Pass, Verb, declare
+
+T = TypeVar("T")
 
 
-class Exchange(ABC):
+class Exchange(ABC, Generic[T]):
     """One way in which rows, states or their gradients cross ranks. One subclass a file.
 
-    A subclass says which layers it fits and how many bytes its actions move by formula, and does the moving: `post`
-    lets own rows go (and makes room for those of others), `wait` ends when those of others are here. An exchange
-    between two ranks also has `expect`, which makes room for a message before it is waited for.
+    A subclass says where it stands and which actions ranks do for it (the planner asks), how many bytes these move by
+    formula (the ledger is compared with it), and does the moving (the engine asks): `post` lets own rows go, `wait`
+    hands what others sent to the cell that reads it. Between the two the engine keeps what `post` gave, of type `T`. An
+    exchange between two ranks makes room for a message in `expect`, and the engine keeps what that gave.
 
     Attributes:
-        letter: of the exchange in the text of an action.
+        name, letter: in words, and in the text of an action; without a letter where no action names it.
+        axis: the mesh axis that it goes along.
+        paired: whether it is between two ranks; otherwise all ranks along the axis take part.
+        across, along: the choice in `LayerFacts` that it stands for, where it is one.
+        moves: what it brings to the segment behind it: the message or the candidates that halves made, the rows, the
+            outputs; or rows of the board, which stay where they are.
+        hides: whether interior rows are computed while it is on its way; others read all rows of a part at once.
     """
 
-    letter: ClassVar[str]
+    name: ClassVar[str]
+    axis: ClassVar[str]
+    letter: ClassVar[str] = ""
+    paired: ClassVar[bool] = False
+    across: ClassVar[Across] = "none"
+    along: ClassVar[Along] = "none"
+    moves: ClassVar[Literal["board", "message", "candidates", "rows", "output"]] = "rows"
+    hides: ClassVar[bool] = False
 
-    @property
-    def axis(self) -> str:
-        """The mesh axis that it goes along."""
-        return EXCHANGES[self.letter][1]
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.letter:
+            declare(cls.letter, cls.name, cls.axis, paired=cls.paired)
+
+    # Where it stands
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:
         """Say why a layer cannot use the exchange; None where it can."""
         return None
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """Say whether it crosses before a half, between what makes and what reads it."""
+        return False
+
+    def stands_after(self, facts: Facts, half: int) -> bool:
+        """Say whether it crosses after a half, even where the stage ends."""
+        return False
+
+    def sets_apart(self, facts: Facts, half: int) -> bool:
+        """Say whether a temporal half is done apart, since its state crosses runs by this exchange."""
+        layer = facts.layer_at(half, HalfKind.TEMPORAL)
+        return layer is not None and layer.along == self.along != "none"
+
+    def needs_board(self, facts: Facts, layer: int) -> bool:
+        """Say whether a layer's rows are read across cells, from a board that the exchange fills."""
+        return False
+
+    # Its actions
+
+    def takes_part(self, at: RankBlock) -> bool:
+        """Say whether a rank takes part in a block; one without steps has no rows."""
+        return bool(at.steps)
+
+    def enter_stage(self, at: RankBlock, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Give what is done before a stage begins with a chunk or block, forward or backward."""
+        yield from ()
+
+    def leave_stage(self, at: RankBlock, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Give what is done when a stage has ended with a chunk or block, forward or backward."""
+        yield from ()
+
+    def around_inputs(self, at: RankBlock, half: int, *, back: bool) -> Iterator[Action]:
+        """Give what is done before the cells that feed a half set apart go forward, or after they went backward."""
+        yield from ()
+
+    def around_half(self, at: RankBlock, half: int, *, back: bool) -> Iterator[Action]:
+        """Give what is done before a half set apart goes forward, or after it went backward, with all its chunks."""
+        yield from ()
+
+    def before_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Give what is done before a chunk of a half set apart is computed, forward or backward."""
+        yield from ()
+
+    def after_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Give what is done after a chunk of a half set apart was computed, forward or backward."""
+        yield from ()
+
+    def end_pass(self, at: RankBlock) -> Iterator[Action]:
+        """Give what is done when all cells of an epoch went backward, before the optimiser steps."""
+        yield from ()
+
+    def crossing(
+        self, verb: Verb, at: RankBlock, half: int, chunk: int, *, back: bool, pass_: Pass | None = None
+    ) -> Action:
+        """Give the post or the wait of what crosses along the axis before a half."""
+        pass_ = (Pass.TRAIN if back else at.pass_) if pass_ is None else pass_
+        number, letter = at.number(), self.letter
+        return Action(verb, at.stage, chunk, half, block=number, exchange=letter, back=back, pass_=pass_)
+
+    def transfer(
+        self,
+        verb: Verb,
+        at: RankBlock,
+        half: int | None,
+        chunk: int,
+        peer: int,
+        *,
+        back: bool,
+        block: int | None = None,
+    ) -> Action:
+        """Give the post or the wait of a message to or from one rank; `block` is the reader's."""
+        return Action(
+            verb,
+            at.stage,
+            chunk,
+            half,
+            block=at.number(block),
+            exchange=self.letter,
+            back=back,
+            peer=peer,
+            incoming=verb is not Verb.POST,
+            pass_=Pass.TRAIN if back else at.pass_,
+        )
+
+    # Its bytes
 
     @abstractmethod
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
@@ -43,17 +152,39 @@ class Exchange(ABC):
             fetched: for each step, output rows that the loss reads of other parts.
         """
 
+    # Moving
+
+    def begin(self, port: Port) -> None:
+        """Do what is to be done when a pass begins."""
+
+    def turn(self, port: Port) -> None:
+        """Do what is to be done when all cells have gone forward, and backward begins."""
+
+    def end(self, port: Port) -> None:
+        """Do what is to be done when a pass ends."""
+
+    def is_here(self, action: Action) -> bool:
+        """Say whether an action names the block that the rank is in; otherwise it names that of another rank."""
+        return True
+
     @abstractmethod
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> T | None:
         """Let own rows, or gradients, go."""
 
     @abstractmethod
-    def wait(self, action: Action, port: Any) -> None:
-        """Hand what others sent to the cell that reads it."""
+    def wait(self, action: Action, port: Port, posted: T) -> None:
+        """Hand what others sent to the cell that reads it; `posted` is what `post`, or `expect`, gave."""
 
-    def expect(self, action: Action, port: Any) -> None:
+    def expect(self, action: Action, port: Port) -> T:
         """Make room for a message of one peer."""
         raise RuntimeError(f"internal error: {action}: an exchange along a whole axis is posted, not expected")
+
+
+def made(rows: Tensor | None, action: Action) -> Tensor:
+    """Give the rows that a transfer sends, which its cell must have made."""
+    if rows is None:
+        raise RuntimeError(f"internal error: {action} ran before the cell that makes its rows; the schedule is wrong")
+    return rows
 
 
 def crossings(posts: Sequence[tuple[int, Action]]) -> dict[tuple[int, int, bool], int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
+from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts
-from trisect.schedule.action import Action
+from trisect.exchanges.port import Port
+from trisect.exchanges.rank_block import RankBlock
+from trisect.schedule.action import Action, Verb
 
 # So many messages of a rank may be on their way in each direction; their buffers are held.
 AHEAD = 8
@@ -15,10 +18,25 @@ AHEAD = 8
 UNREAD = 4
 
 
-class Boundary(Exchange):
+class Boundary(Exchange[Incoming | None]):
     """The rows of a chunk, or of the steps of a run, and the shared inputs that later stages read, side by side."""
 
+    name: ClassVar[str] = "boundary"
+    axis: ClassVar[str] = "layer"
     letter: ClassVar[str] = "b"
+    paired: ClassVar[bool] = True
+
+    def enter_stage(self, at: RankBlock, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Wait for what the stage before gives, or for the gradients of what the one after was given."""
+        peer = _neighbour(at, 1 if back else -1)
+        if peer is not None and at.steps:
+            yield self.transfer(Verb.WAIT, at, None, chunk, peer, back=back)
+
+    def leave_stage(self, at: RankBlock, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Post what the stage after reads, or the gradients of what the one before gave."""
+        peer = _neighbour(at, -1 if back else 1)
+        if peer is not None and at.steps:
+            yield self.transfer(Verb.POST, at, None, chunk, peer, back=back)
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """N·H of the boundary, forward and back, once for every step; as much again for each shared input."""
@@ -29,17 +47,14 @@ class Boundary(Exchange):
             total["gradients" if action.back else "activations"] += facts.wire_bytes(rows, width)
         return total
 
-    def expect(self, action: Action, port: Any) -> None:
-        """Make room for the message of a chunk or block."""
+    def expect(self, action: Action, port: Port) -> Incoming | None:
+        """Make room for the message of a chunk or block; an empty one is not sent."""
         rows = _rows(port.facts, port.mesh.rank, action)
         stage = port.mesh.stage_index
-        if rows:
-            width = sum(port.facts.boundary_widths(stage + 1 if action.back else stage))
-            port.pending["room", action.message, action.peer] = port.transport.receive(
-                rows, width, port.dtype, action.peer, port.tag(action)
-            )
+        width = sum(port.facts.boundary_widths(stage + 1 if action.back else stage))
+        return port.transport.receive(rows, width, port.dtype, action.other, port.tag(action)) if rows else None
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> None:
         """Send what the stage made, or the gradients of what it was given."""
         message = port.leaving(action)
         if message is None:
@@ -47,16 +62,20 @@ class Boundary(Exchange):
         kind = "gradients" if action.back else "activations"
         transport = port.transport
         # where the peer falls behind, its pages are not what grows
-        once = port.rare or transport.unread(action.peer) >= UNREAD
+        once = port.rare or transport.unread(action.other) >= UNREAD
         mark = port.sent_to_neighbours
-        transport.send(message, action.peer, port.tag(action), "layer", kind, port.key(action), mark=mark, once=once)
+        transport.send(message, action.other, port.tag(action), "layer", kind, port.key(action), mark=mark, once=once)
         port.sent_to_neighbours += 1
         transport.flush(mark + 1 - AHEAD)
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: Incoming | None) -> None:
         """Let a chunk or block enter the stage, or its gradients come back."""
-        incoming = port.pending.pop(("room", action.message, action.peer), None)
-        port.enter(action, None if incoming is None else incoming.wait())
+        port.enter(action, None if posted is None else posted.wait())
+
+
+def _neighbour(at: RankBlock, direction: int) -> int | None:
+    """Give the rank of the stage before (-1) or after (1); None where there is none."""
+    return at.rank + direction * at.facts.parts if 0 <= at.stage + direction < at.facts.layout.layer else None
 
 
 def _rows(facts: Facts, rank: int, action: Action) -> int:

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
+from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
-from trisect.exchanges.facts import Facts, equal_shares
-from trisect.schedule.action import Action
+from trisect.exchanges.facts import Along, Facts, equal_shares
+from trisect.exchanges.port import Port
+from trisect.exchanges.rank_block import RankBlock
+from trisect.schedule.action import Action, Verb
 
 
-class Carry(Exchange):
+class Carry(Exchange[Incoming]):
     """Exact, since vertices are independent in the recurrent part; ranks work as a pipeline along time."""
 
+    name: ClassVar[str] = "carry"
+    axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "c"
+    paired: ClassVar[bool] = True
+    along: ClassVar[Along] = "carry"
+
+    def before_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Wait for the state that a chunk begins with, or for the gradient of the one that it ended with."""
+        other = _other_run(at, later=back)
+        if other is not None:
+            yield self.transfer(Verb.WAIT, at, half, chunk, at.rank_of_run(other[1]), back=back)
+
+    def after_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
+        """Post the state that a chunk ended with, or the gradient of the one that it began with."""
+        other = _other_run(at, later=not back)
+        if other is not None:
+            yield self.transfer(Verb.POST, at, half, chunk, at.rank_of_run(other[1]), back=back, block=other[0])
+
+    def is_here(self, action: Action) -> bool:
+        """A state that is posted names the block that it is read in."""
+        return action.verb is not Verb.POST
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """A state of the chunk's rows a message, forward and back."""
@@ -25,33 +48,30 @@ class Carry(Exchange):
             total += count * width * facts.dtype.itemsize
         return {"carry": total}
 
-    def expect(self, action: Action, port: Any) -> None:
+    def expect(self, action: Action, port: Port) -> Incoming:
         """Make room for a state."""
-        layer = port.layer_of(action)
+        layer = port.facts.layer_of(action.half)
         rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         count, width = port.facts.layers[layer].state_shape(rows.stop - rows.start)
-        port.pending["room", action.message, action.peer] = port.transport.receive(
-            count, width, port.dtype, action.peer, port.tag(action), wire="float32"
-        )
+        return port.transport.receive(count, width, port.dtype, action.other, port.tag(action), wire="float32")
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> None:
         """Hand a state, or its gradient, on."""
-        recurrence = port.recurrences[port.layer_of(action)]
-        states = recurrence.wanted if action.back else recurrence.after
-        message = recurrence.packing.pack(states.pop(action.chunk))
-        port.transport.send(message, action.peer, port.tag(action), "time", "carry", wire="float32", mark=port.turn)
+        message = port.states[port.facts.layer_of(action.half)].hand_over(action.chunk, back=action.back)
+        port.transport.send(message, action.other, port.tag(action), "time", "carry", wire="float32", mark=port.turn)
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: Incoming) -> None:
         """Begin a chunk with the state, or the gradient, that came."""
-        layer = port.layer_of(action)
-        recurrence = port.recurrences[layer]
+        layer = port.facts.layer_of(action.half)
         rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
-        message = port.pending.pop(("room", action.message, action.peer)).wait()
-        state = recurrence.packing.unpack(message, rows.stop - rows.start)
-        if action.back:
-            recurrence.wanted[action.chunk] = state
-        else:
-            recurrence.before[action.block or 0, action.chunk] = state
+        count = rows.stop - rows.start
+        port.states[layer].take_over(action.block or 0, action.chunk, count, posted.wait(), back=action.back)
+
+
+def _other_run(at: RankBlock, *, later: bool) -> tuple[int, int] | None:
+    """Give (block, run) of the run before or after this one, where another rank has it."""
+    other = at.facts.after(at.block, at.run) if later else at.facts.before(at.block, at.run)
+    return None if other is None or other[1] == at.run else other
 
 
 def _chunk(facts: Facts, layer: int, part: int, chunk: int) -> slice:

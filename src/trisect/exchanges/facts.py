@@ -225,6 +225,14 @@ class Facts:
             step for own in owned for step in range(max(own.start, start - (window - 1)), min(own.stop, start))
         )
 
+    def layer_of(self, half: int) -> int:
+        """Give the layer of a half."""
+        return self.halves[half].layer
+
+    def layer_at(self, half: int, kind: HalfKind) -> LayerFacts | None:
+        """Give the layer of a half that is of some kind; None where the half is of another."""
+        return self.layers[self.halves[half].layer] if self.halves[half].kind is kind else None
+
     def half_index(self, kind: HalfKind, layer: int) -> int:
         """Give the number of a half."""
         return next(k for k, half in enumerate(self.halves) if half.kind is kind and half.layer == layer)

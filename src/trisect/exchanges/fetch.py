@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from trisect.comm.incoming import Swap
 from trisect.comm.rows import Shape
-from trisect.exchanges.base import Exchange, crossings
+from trisect.exchanges.base import Exchange, crossings, made
 from trisect.exchanges.facts import Facts
+from trisect.exchanges.port import Port
+from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
-class Fetch(Exchange):
+class Fetch(Exchange["tuple[Swap, Tensor, _Lists]"]):
     """Tasks on pairs: each part's loss reads its own rows and the rows of others at the far ends of its pairs."""
 
+    name: ClassVar[str] = "fetch"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "f"
+    moves = "output"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before the loss."""
+        return facts.halves[half].kind is HalfKind.OUTPUT and facts.fetches and facts.parts > 1
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """What the loss samples decides how many rows cross at each step."""
@@ -27,27 +37,27 @@ class Fetch(Exchange):
             total += count * facts.wire_bytes(rows, facts.out_channels)
         return {"fetch": total}
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> tuple[Swap, Tensor, _Lists]:
         """Let the rows that others want go, or the gradients of theirs."""
-        (rows,), _ = port.crossed(action)
+        (rows,) = port.crossed(action)
         lists = _Lists(port, action)
         if action.back:
             if rows is None:
                 rows = torch.zeros(lists.total, port.facts.out_channels, dtype=port.dtype, device=port.device)
             parts = [torch.split(step, [lists.own, *counts]) for step, counts in lists.ragged(rows)]
             outgoing = [torch.cat([part[1 + k] for part in parts]) for k in range(port.facts.parts)]
-            kept: Any = torch.cat([part[0] for part in parts])
+            kept = torch.cat([part[0] for part in parts])
             counts = [positions.numel() for positions in lists.sends]
         else:
-            outgoing = [rows.index_select(0, positions) for positions in lists.sends]
-            kept, counts = rows, lists.received
+            kept, counts = made(rows, action), lists.received
+            outgoing = [kept.index_select(0, positions) for positions in lists.sends]
         shapes = [Shape(count, port.facts.out_channels, port.dtype) for count in counts]
         swap = port.transport.begin_swap(outgoing, shapes, "fetch", port.key(action))
-        port.pending[action.message] = (swap, kept, lists)
+        return swap, kept, lists
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: tuple[Swap, Tensor, _Lists]) -> None:
         """Put the rows of others behind the own of each step; or add up the gradients of own rows."""
-        swap, kept, lists = port.pending.pop(action.message)
+        swap, kept, lists = posted
         received = list(swap.wait())
         if action.back:
             total = kept.clone()
@@ -66,7 +76,7 @@ class Fetch(Exchange):
 class _Lists:
     """Which rows cross at each step of a block."""
 
-    def __init__(self, port: Any, action: Action) -> None:
+    def __init__(self, port: Port, action: Action) -> None:
         steps, own, self.own = port.steps_of(action), port.mesh.part_index, port.facts.rows[port.mesh.part_index]
         wanted = [port.readers(step) for step in steps]
         self.counts = [[rows.numel() for rows in step[own]] for step in wanted]

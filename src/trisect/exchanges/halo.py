@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
+from trisect.comm.incoming import Swap
 from trisect.comm.rows import Rows, Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts
+from trisect.exchanges.facts import Across, Facts
+from trisect.exchanges.port import Port
+from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
-class Halo(Exchange):
+class Halo(Exchange[Swap]):
     """Each part gets the rows of others that its own rows read.
 
     With a symmetric matrix, the vertices that read our rows are exactly our halo, so their gradients arrive through the
     same lists; otherwise the gradients of halo rows go back to their owners, who add them up.
     """
 
+    name: ClassVar[str] = "halo"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "h"
+    across: ClassVar[Across] = "halo"
+    moves = "board"
+    hides: ClassVar[bool] = True
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before each combine that reads neighbours, unless their sum is kept."""
+        layer = facts.layer_at(half, HalfKind.COMBINE)
+        return layer is not None and layer.across == self.across and not facts.halves[half].aggregated
+
+    def needs_board(self, facts: Facts, layer: int) -> bool:
+        """Rows of other parts stand behind the own ones."""
+        return facts.layers[layer].across == self.across
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """R·M each time, with R the rows that all parts together read of others at the steps of the block."""
@@ -31,49 +48,43 @@ class Halo(Exchange):
             total["halo-gradients" if back else "halo"] += count * facts.wire_bytes(rows, width)
         return total
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> Swap:
         """Let rows of the board, or gradients, go."""
-        layer, boards = port.layer_of(action), port.boards
+        layer, boards = port.facts.layer_of(action.half), port.boards
         crossing, slices = boards.crossing(action.chunk), boards.halo_slices(action.chunk)
-        pulls = boards.gradients.pulls
         kind = "halo-gradients" if action.back else "halo"
-        if action.back and not pulls:
+        if action.back and not boards.pulls:
             outgoing: Sequence[Tensor | Rows] = boards.halo_gradients(layer, action.chunk)
             shapes: list[Tensor | Shape] = [
                 Shape(rows.numel(), outgoing[0].shape[1], port.dtype) for rows in crossing.sends
             ]
-            port.pending[action.message] = port.transport.begin_swap(
-                outgoing, shapes, kind, port.key(action), once=port.rare
-            )
-            return
-        buffer = boards.gradients.slab(boards.slots[layer]) if action.back else boards.buffer(layer)
+            return port.transport.begin_swap(outgoing, shapes, kind, port.key(action), once=port.rare)
+        buffer = boards.gradient_buffer(layer) if action.back else boards.buffer(layer)
         outgoing = [Rows(buffer, rows) for rows in crossing.sends]
-        if slices is None or (not action.back and boards.history.blends):
-            places: list[Tensor | Shape] = [Shape(count, buffer.shape[1], port.dtype) for count in crossing.receives]
+        if slices is None or (not action.back and boards.blends):
+            room: list[Tensor | Shape] = [Shape(count, buffer.shape[1], port.dtype) for count in crossing.receives]
         else:
-            places = [buffer[part] for part in slices]
-        port.pending[action.message] = port.transport.begin_swap(
-            outgoing, places, kind, port.key(action), once=port.rare, stay=boards.in_place
-        )
+            room = [buffer[part] for part in slices]
+        return port.transport.begin_swap(outgoing, room, kind, port.key(action), once=port.rare, stay=boards.in_place)
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: Swap) -> None:
         """Put halo rows, or gradients, where they are read."""
-        layer, boards = port.layer_of(action), port.boards
-        received = port.pending.pop(action.message).wait()
-        if action.back and not boards.gradients.pulls:
+        layer, boards = port.facts.layer_of(action.half), port.boards
+        received = posted.wait()
+        if action.back and not boards.pulls:
             boards.add_gradients(layer, action.chunk, received)
             return
         slices = boards.halo_slices(action.chunk)
         if slices is None:
-            buffer = boards.gradients.slab(boards.slots[layer]) if action.back else boards.buffer(layer)
+            buffer = boards.gradient_buffer(layer) if action.back else boards.buffer(layer)
             halo = buffer[boards.steps * boards.rows :]
             boards.scatter(halo, received)
             if action.back:
                 boards.extend_gradients(layer, halo)
             return
-        if not action.back and boards.history.blends:
+        if not action.back and boards.blends:
             for part, rows in zip(slices, received, strict=True):
-                boards.history.write(boards.slots[layer], part.start, part.stop, rows)
+                boards.write_halo(layer, part, rows)
             return
         if boards.steps > 1 or boards.in_place:
             halo = received[1 - port.mesh.part_index]

@@ -10,22 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from trisect.comm.incoming import Swap
 from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts, LayerFacts, equal_shares, offsets
+from trisect.exchanges.facts import Across, Facts, LayerFacts, equal_shares, offsets
+from trisect.exchanges.port import Port
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
-class RedistributeRows(Exchange):
+class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
     """Rows to columns before the sum over neighbours, columns to rows after it; gradients the other way."""
 
+    name: ClassVar[str] = "redistribute rows"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "r"
+    across: ClassVar[Across] = "redistribute"
+    moves = "message"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """Rows turn into columns before the half that sums them up, and back before the combine."""
+        if facts.layer_at(half, HalfKind.AGGREGATE) is not None:
+            return True
+        layer = facts.layer_at(half, HalfKind.COMBINE)
+        return layer is not None and layer.across == self.across and not facts.halves[half].aggregated
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:
@@ -43,9 +56,9 @@ class RedistributeRows(Exchange):
             )
         return {"redistribute": total}
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> tuple[Swap, Tensor]:
         """Let own rows, or own columns, go."""
-        (message,), _ = port.crossed(action)
+        (message,) = port.crossed(action)
         facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         bounds = equal_shares(facts.layers[facts.halves[action.half].layer].message_channels, facts.parts)
         starts = offsets(facts.rows)
@@ -62,11 +75,11 @@ class RedistributeRows(Exchange):
         outgoing = [piece[:0] if k == part or not piece.shape[1] else piece for k, piece in enumerate(pieces)]
         expected = [Shape(0, s.width, s.dtype) if k == part or not s.width else s for k, s in enumerate(shapes)]
         swap = port.transport.begin_swap(outgoing, expected, "redistribute", port.key(action))
-        port.pending[action.message] = (swap, pieces[part])
+        return swap, pieces[part]
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: tuple[Swap, Tensor]) -> None:
         """Hand the columns of all rows, or the rows with all columns, on."""
-        swap, kept = port.pending.pop(action.message)
+        swap, kept = posted
         received = list(swap.wait())
         facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         received[part] = kept
@@ -105,5 +118,5 @@ def _to_columns(facts: Facts, half: int, back: bool) -> bool:
     return (facts.halves[half].kind is HalfKind.AGGREGATE) != back
 
 
-def _or_zeros(message: Tensor | None, rows: int, width: int, port: Any) -> Tensor:
+def _or_zeros(message: Tensor | None, rows: int, width: int, port: Port) -> Tensor:
     return torch.zeros(rows, width, dtype=port.dtype, device=port.device) if message is None else message

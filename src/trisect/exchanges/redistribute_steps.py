@@ -6,24 +6,41 @@ module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
+from trisect.exchanges.facts import Along, Facts, LayerFacts, equal_shares
+from trisect.exchanges.port import Port
+from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
-class RedistributeSteps(Exchange):
+class RedistributeSteps(Exchange[Callable[[], Tensor]]):
     """Rows by steps to steps by rows before a temporal half, and back after it; their gradients the other way."""
 
+    name: ClassVar[str] = "redistribute steps"
+    axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "t"
+    along: ClassVar[Along] = "redistribute"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before a temporal half."""
+        return self.sets_apart(facts, half)
+
+    def stands_after(self, facts: Facts, half: int) -> bool:
+        """What leaves the temporal half is by steps again, even where the stage ends."""
+        return self.sets_apart(facts, half)
+
+    def takes_part(self, at: RankBlock) -> bool:
+        """A rank without steps still does its rows of the steps of all others."""
+        return True
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:
@@ -42,27 +59,28 @@ class RedistributeSteps(Exchange):
             total += count * facts.wire_bytes(rows, _width(facts, half, back=back))
         return {"redistribute": total}
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> Callable[[], Tensor]:
         """Let own rows go to the ranks that work on them next."""
-        crossed, _ = port.crossed(action)
+        crossed = port.crossed(action)
         facts, run = port.facts, port.mesh.run_index
         spreads = _spreads(facts, action.half)
-        runs, rows = facts.runs[action.block], facts.rows[port.mesh.part_index]
+        runs, rows = facts.runs[action.block or 0], facts.rows[port.mesh.part_index]
         by_rows = spreads != action.back
         bounds = equal_shares(rows, len(runs))
-        count = len(runs[run]) * rows if by_rows else len(facts.steps(action.block)) * (bounds[run + 1] - bounds[run])
+        count = (
+            len(runs[run]) * rows if by_rows else len(facts.steps(action.block or 0)) * (bounds[run + 1] - bounds[run])
+        )
         pieces = [
             torch.zeros(count, width, dtype=port.dtype, device=port.device) if tensor is None else tensor
             for tensor, width in zip(crossed, _widths(facts, action.half, back=action.back), strict=False)
         ]
         message = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
         swap = _by_rows if by_rows else _by_steps
-        port.pending[action.message] = swap(message, runs, rows, port, action)
+        return swap(message, runs, rows, port, action)
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: Callable[[], Tensor]) -> None:
         """Hand what came to the half that reads it, or the gradients to what made it."""
-        whole = port.pending.pop(action.message)()
-        port.deliver(action, _split(port.facts, action, whole))
+        port.deliver(action, _split(port.facts, action, posted()))
 
 
 def _spreads(facts: Facts, half: int) -> bool:
@@ -95,7 +113,7 @@ def _split(facts: Facts, action: Action, whole: Tensor) -> list[Tensor]:
     return [flat] if len(widths) == 1 else [piece.contiguous() for piece in torch.split(flat, widths, 1)]
 
 
-def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Any, action: Action) -> Any:
+def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Port, action: Action) -> Callable[[], Tensor]:
     """[own steps · rows, width] → [all steps, share, width]."""
     run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
     bounds = equal_shares(rows, len(runs))
@@ -114,7 +132,7 @@ def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Any, actio
     return wait
 
 
-def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Any, action: Action) -> Any:
+def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Port, action: Action) -> Callable[[], Tensor]:
     """[all steps · share, width] → [own steps, rows, width]."""
     run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
     bounds = equal_shares(rows, len(runs))

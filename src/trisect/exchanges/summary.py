@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
+from trisect.comm.incoming import Swap
 from trisect.comm.rows import Shape
-from trisect.exchanges.base import Exchange, crossings
+from trisect.exchanges.base import Exchange, crossings, made
 from trisect.exchanges.facts import Facts
+from trisect.exchanges.port import Port
+from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
 
 
-class Summary(Exchange):
+class Summary(Exchange[tuple[Swap, Tensor]]):
     """Every part evolves the same weights and has its own share of their gradient; candidates' gradients go back to
     their owners. Exact on the wire, since all parts must evolve the same weights.
     """
 
+    name: ClassVar[str] = "summary"
+    axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "m"
+    moves = "candidates"
+
+    def stands_before(self, facts: Facts, half: int) -> bool:
+        """It comes before a weight evolves that reads a summary of all vertices."""
+        layer = facts.layer_at(half, HalfKind.TEMPORAL)
+        return layer is not None and layer.summarises and facts.parts > 1
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """Each part's candidates to all others, of each step."""
@@ -29,9 +41,9 @@ class Summary(Exchange):
             total += count * rows * facts.layers[layer].in_channels * facts.dtype.itemsize
         return {"summary": total}
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> tuple[Swap, Tensor]:
         """Give own candidates to all parts, or each part the gradients of its candidates."""
-        (rows,), _ = port.crossed(action)
+        (rows,) = port.crossed(action)
         facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         layer = facts.halves[action.half].layer
         counts, width = _candidates(facts, layer), facts.layers[layer].in_channels
@@ -41,15 +53,15 @@ class Summary(Exchange):
             pieces = [piece.flatten(0, 1) for piece in torch.split(rows.view(steps, sum(counts), width), counts, 1)]
             shapes = [Shape(0 if k == part else steps * counts[part], width, port.dtype) for k in range(facts.parts)]
         else:
-            pieces = [rows] * facts.parts
+            pieces = [made(rows, action)] * facts.parts
             shapes = [Shape(0 if k == part else steps * count, width, port.dtype) for k, count in enumerate(counts)]
         outgoing = [piece[:0] if k == part else piece for k, piece in enumerate(pieces)]
         swap = port.transport.begin_swap(outgoing, shapes, "summary", 0, wire="float32")
-        port.pending[action.message] = (swap, pieces[part])
+        return swap, pieces[part]
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: tuple[Swap, Tensor]) -> None:
         """Hand all candidates on in the order of parts, so that all parts break ties alike; or add up gradients."""
-        swap, own = port.pending.pop(action.message)
+        swap, own = posted
         received = list(swap.wait())
         received[port.mesh.part_index] = own
         if action.back:

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 
+from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
-from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.schedule.action import Action
+from trisect.exchanges.facts import Along, Facts, LayerFacts
+from trisect.exchanges.port import Port
+from trisect.exchanges.rank_block import RankBlock
+from trisect.schedule.action import Action, Verb
 
 
-class Window(Exchange):
+class Window(Exchange[Incoming]):
     """One message from each run to each later one that reads its frames, and the gradients of the frames back."""
 
+    name: ClassVar[str] = "window"
+    axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "w"
+    paired: ClassVar[bool] = True
+    along: ClassVar[Along] = "window"
+
+    def around_inputs(self, at: RankBlock, half: int, *, back: bool) -> Iterator[Action]:
+        """What a run has for those before it are frames of earlier blocks: they need not wait for its spatial half, and
+        their gradients come as late as they were early.
+        """
+        yield from self._gives(at, half, range(at.run), back=back)
+
+    def around_half(self, at: RankBlock, half: int, *, back: bool) -> Iterator[Action]:
+        """One message to each later run that reads own frames, and from each other run whose frames are read."""
+        facts, window = at.facts, _window(at.facts, half)
+        verb = Verb.POST if back else Verb.WAIT
+        gives = self._gives(at, half, range(at.run + 1, facts.layout.time), back=back)
+        takes = (
+            self.transfer(verb, at, half, 0, at.rank_of_run(other), back=back)
+            for other in range(facts.layout.time)
+            if other != at.run and facts.read_before(at.block, at.run, other, window)
+        )
+        yield from (*takes, *gives) if back else (*gives, *takes)
+
+    def _gives(self, at: RankBlock, half: int, others: range, *, back: bool) -> Iterator[Action]:
+        verb, window = Verb.WAIT if back else Verb.POST, _window(at.facts, half)
+        for other in others:
+            if at.facts.read_before(at.block, other, at.run, window):
+                yield self.transfer(verb, at, half, 0, at.rank_of_run(other), back=back)
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:
@@ -31,29 +62,24 @@ class Window(Exchange):
             total += facts.wire_bytes(rows, layer.state_widths[0])
         return {"halo": total}
 
-    def expect(self, action: Action, port: Any) -> None:
+    def expect(self, action: Action, port: Port) -> Incoming:
         """Make room for frames."""
-        layer = port.facts.layers[port.layer_of(action)]
+        layer = port.facts.layers[port.facts.layer_of(action.half)]
         rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.part_index]
-        port.pending["room", action.message, action.peer] = port.transport.receive(
-            rows, layer.state_widths[0], port.dtype, action.peer, port.tag(action)
-        )
+        return port.transport.receive(rows, layer.state_widths[0], port.dtype, action.other, port.tag(action))
 
-    def post(self, action: Action, port: Any) -> None:
+    def post(self, action: Action, port: Port) -> None:
         """Send own frames, or the gradients of frames that were read."""
-        temporal, steps = port.temporal_of(action), _steps(port.facts, port.mesh.rank, action)
-        message = torch.cat(temporal.window_gradients(steps) if action.back else temporal.frames_for(steps))
-        port.transport.send(message, action.peer, port.tag(action), "time", "halo", port.key(action), mark=port.turn)
+        window, steps = port.window_of(action), _steps(port.facts, port.mesh.rank, action)
+        message = torch.cat(window.window_gradients(steps) if action.back else window.frames_for(steps))
+        port.transport.send(message, action.other, port.tag(action), "time", "halo", port.key(action), mark=port.turn)
 
-    def wait(self, action: Action, port: Any) -> None:
+    def wait(self, action: Action, port: Port, posted: Incoming) -> None:
         """Begin a run with the frames that came, or note the gradients of own frames."""
-        temporal, steps = port.temporal_of(action), _steps(port.facts, port.mesh.rank, action)
-        frames = port.pending.pop(("room", action.message, action.peer)).wait().chunk(len(steps))
-        for step, frame in zip(steps, frames, strict=True):
-            if action.back:
-                temporal.add_frame_gradient(step, frame)
-            else:
-                temporal.given[step] = frame
+        window, steps = port.window_of(action), _steps(port.facts, port.mesh.rank, action)
+        add = window.add_frame_gradient if action.back else window.add_frame
+        for step, frame in zip(steps, posted.wait().chunk(len(steps)), strict=True):
+            add(step, frame)
 
 
 def _steps(facts: Facts, rank: int, action: Action) -> tuple[int, ...]:
@@ -62,5 +88,9 @@ def _steps(facts: Facts, rank: int, action: Action) -> tuple[int, ...]:
     own, peer = rank // ranks, (action.peer or 0) // ranks
     reads = action.incoming != action.back
     reader, owner = (own, peer) if reads else (peer, own)
-    window = facts.layers[facts.halves[action.half].layer].window
-    return facts.read_before(action.block or 0, reader, owner, window)
+    return facts.read_before(action.block or 0, reader, owner, _window(facts, action.half))
+
+
+def _window(facts: Facts, half: int) -> int:
+    """Give how many frames a step of a half's layer reads, its own included."""
+    return facts.layers[facts.layer_of(half)].window

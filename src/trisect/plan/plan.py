@@ -8,11 +8,9 @@ from dataclasses import replace
 import torch
 
 from trisect.errors import LayoutError
-from trisect.exchanges.catalogue import volume
+from trisect.exchanges.catalogue import CATALOGUE, volume
 from trisect.exchanges.facts import Across, Along, Facts, LayerFacts, Runs, facts_of
 from trisect.exchanges.redistribute_rows import RedistributeRows, crossing_bytes
-from trisect.exchanges.redistribute_steps import RedistributeSteps
-from trisect.exchanges.window import Window
 from trisect.layout import Layout
 from trisect.nn.base import Layer
 from trisect.nn.halves import AnyLayer, HalfKind, halves_of
@@ -171,8 +169,7 @@ def _options(layer: LayerFacts, number: int, layout: Layout) -> list[Along]:
     if asked == "auto":
         return ["window"] if layer.state == "window" else ["carry", "redistribute"]
     along: Along = "window" if asked == "halo" else asked
-    exchange = {"window": Window, "redistribute": RedistributeSteps}.get(along)
-    refusal = None if exchange is None else exchange.refusal(layer)
+    refusal = next(exchange for exchange in CATALOGUE if exchange.along == along).refusal(layer)
     if refusal is not None:
         raise LayoutError(
             f"layout.temporal is {asked!r}, but layer {number} of the model cannot use it: {refusal}; use carry or"

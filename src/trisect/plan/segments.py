@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trisect.exchanges.catalogue import LETTERS, sets_apart, stands_after, stands_before
 from trisect.exchanges.facts import Facts
-from trisect.nn.halves import HalfKind
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Segment:
         arrives: the letter of the exchange that its input comes through; empty where that stays on the rank.
         chunks: in how many vertex chunks it is done.
         temporal: the layer whose temporal half it is, where that is done apart since its state crosses ranks.
+        apart: the letter of the exchange by which that state crosses; empty where the segment is not done apart.
         group: which of the stage's groups it belongs to; of all groups but the last nothing is kept for backward.
     """
 
@@ -27,6 +28,11 @@ class Segment:
     chunks: int = 1
     temporal: int | None = None
     group: int = 0
+    apart: str = ""
+
+    def begins_after(self, half: int) -> bool:
+        """Say whether all of its halves come after one; a segment without halves comes after none."""
+        return half < self.first <= self.last
 
 
 def segments_of(facts: Facts, stage: int) -> tuple[Segment, ...]:
@@ -44,44 +50,27 @@ def segments_of(facts: Facts, stage: int) -> tuple[Segment, ...]:
             first, arrives = k, gap
         group = groups.get(k, group)
     segments.append(_segment(facts, first, halves.stop - 1, arrives, group))
-    last = facts.halves[halves.stop - 1]
-    if _apart(facts, halves.stop - 1) and facts.layers[last.layer].along == "redistribute":
-        # what leaves the stage is by steps again: a segment without halves reads it
-        segments.append(Segment(halves.stop, halves.stop - 1, "t", group=group))
+    leaves = stands_after(facts, halves.stop - 1)
+    if leaves is not None:
+        # what leaves the stage crosses before it does: a segment without halves reads it
+        segments.append(Segment(halves.stop, halves.stop - 1, leaves.letter, group=group))
     return tuple(segments)
 
 
 def _segment(facts: Facts, first: int, last: int, arrives: str, group: int) -> Segment:
-    temporal = facts.halves[first].layer if first == last and _apart(facts, first) else None
-    chunks = 1 if temporal is None else facts.chunks_of(temporal)
-    return Segment(first, last, arrives, chunks, temporal, group)
+    apart = sets_apart(facts, first)
+    if apart is None:
+        return Segment(first, last, arrives, group=group)
+    layer = facts.layer_of(first)
+    return Segment(first, last, arrives, facts.chunks_of(layer), layer, group, apart.letter)
 
 
 def _gap(facts: Facts, k: int) -> str | None:
     """Give the letter of the exchange before a half, empty where the half is done apart; None where nothing is."""
-    half = facts.halves[k]
-    if _apart(facts, k - 1):
-        return "t" if facts.layers[facts.halves[k - 1].layer].along == "redistribute" else ""
-    if half.kind is HalfKind.OUTPUT:
-        return "f" if facts.fetches and facts.parts > 1 else None
-    if half.layer >= len(facts.layers):
-        return None
-    layer = facts.layers[half.layer]
-    if half.kind is HalfKind.COMBINE and not half.aggregated and layer.across != "none":
-        return "h" if layer.across == "halo" else "r"
-    if half.kind is HalfKind.AGGREGATE:
-        return "r"
-    if half.kind is HalfKind.TEMPORAL and layer.summarises and facts.parts > 1:
-        return "m"
-    if _apart(facts, k):
-        return "t" if layer.along == "redistribute" else ""
-    return None
-
-
-def _apart(facts: Facts, k: int) -> bool:
-    """Say whether a half is a temporal one whose state crosses ranks."""
-    half = facts.halves[k]
-    return half.kind is HalfKind.TEMPORAL and facts.layers[half.layer].along != "none"
+    exchange = stands_before(facts, k) or stands_after(facts, k - 1)
+    if exchange is not None:
+        return exchange.letter
+    return None if sets_apart(facts, k) is None and sets_apart(facts, k - 1) is None else ""
 
 
 def _group_starts(facts: Facts, halves: range) -> dict[int, int]:
@@ -95,14 +84,15 @@ def _group_starts(facts: Facts, halves: range) -> dict[int, int]:
 def overlaps(facts: Facts, stage: int) -> bool:
     """Say whether the interior rows of a stage are computed while the halo is on its way.
 
-    All that crosses must be a halo (or stay on the rank): other exchanges read all rows of a part at once.
+    All that crosses must allow it: most exchanges read all rows of a part at once, a halo does not.
     """
     segments = segments_of(facts, stage)
     weights = any(facts.layers[k].state == "weight" for k in range(facts.bounds[stage], facts.bounds[stage + 1]))
-    letters = {segment.arrives for segment in segments}
-    apart = any(segment.temporal is not None for segment in segments)
+    exchanges = [LETTERS[segment.arrives] for segment in segments if segment.arrives]
+    hidden = bool(exchanges) and all(exchange.hides for exchange in exchanges)
+    apart = any(segment.apart for segment in segments)
     smallest = min(facts.rows) // max(1, len(facts.chunk_rows[0]) - 1)
-    return "h" in letters and letters <= {"", "h"} and not weights and not apart and smallest >= OVERLAP_ROWS
+    return hidden and not weights and not apart and smallest >= OVERLAP_ROWS
 
 
 # A cell costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to hide behind.

@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from trisect.errors import LayoutError
+from trisect.exchanges.catalogue import exchange_of
 from trisect.layout import Layout
 from trisect.report.charts import Panel, Span, panels
-from trisect.schedule.action import COMPUTE, EXCHANGES, Action, Verb
+from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.simulate import simulate
 
@@ -136,7 +137,7 @@ def describe(done: Done, halves: Sequence[str] | None = None) -> str:
         words = [action.verb.name.lower()]
     else:
         gradients = "gradients of " if action.back else ""
-        words = [f"{gradients}{EXCHANGES[action.exchange][0]} {_VERBS[action.verb]}"]
+        words = [f"{gradients}{exchange_of(action).name} {_VERBS[action.verb]}"]
     if action.peer is not None:
         words[0] += f" {'from' if action.incoming else 'to'} rank {action.peer}"
     if action.first is not None:

@@ -42,21 +42,35 @@ class Side(Enum):
 COMPUTE = frozenset({Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD, Verb.STEP})
 TRANSFER = frozenset({Verb.POST, Verb.EXPECT, Verb.WAIT})
 
-# the letter of each exchange, its name, and the axis that it goes along
-EXCHANGES = {
-    "h": ("halo", "vertex"),
-    "r": ("redistribute rows", "vertex"),
-    "m": ("summary", "vertex"),
-    "f": ("fetch", "vertex"),
-    "t": ("redistribute steps", "time"),
-    "c": ("carry", "time"),
-    "w": ("window", "time"),
-    "b": ("boundary", "layer"),
-}
+
+@dataclass(frozen=True)
+class Letter:
+    """What a schedule knows of the exchange that a letter stands for.
+
+    Attributes:
+        axis: the mesh axis that it goes along.
+        paired: whether it is between two ranks; otherwise all ranks along the axis take part.
+    """
+
+    name: str
+    axis: str
+    paired: bool
+
+
+# The classes of `trisect.exchanges` declare themselves here as they are defined.
+EXCHANGES: dict[str, Letter] = {}
+
+
+def declare(letter: str, name: str, axis: str, *, paired: bool) -> None:
+    """Let a letter stand for an exchange in the text of actions."""
+    if EXCHANGES.get(letter, Letter(name, axis, paired)) != Letter(name, axis, paired):
+        raise RuntimeError(f"internal error: {letter!r} stands for a {EXCHANGES[letter].name} and for a {name}")
+    EXCHANGES[letter] = Letter(name, axis, paired)
+
 
 _TEXT = re.compile(
     r"(?P<stage>\d+)(?P<verb>[FABPEWGU])(?:(?P<exchange>[a-z])(?P<back>[FB]))?(?P<chunk>\d+)"
-    r"(?:\.(?P<first>\d+)(?:-(?P<last>\d+))?)?(?P<side>[bi])?(?:@(?P<block>\d+))?(?:(?P<way>[<>])(?P<peer>\d+))?"
+    r"(?:\.(?P<first>\d+)(?:-(?P<last>\d+))?)?(?P<side>[bi])?(?:@(?P<block>\d+))?(?:(?P<direction>[<>])(?P<peer>\d+))?"
     r"(?:~(?P<pass>[aer]))?"
 )
 
@@ -106,8 +120,8 @@ class Action:
             )
         if self.exchange is not None and self.exchange not in EXCHANGES:
             raise LayoutError(f"{self.exchange!r} is no exchange; use one of {', '.join(EXCHANGES)}")
-        if self.exchange is not None and (self.peer is not None) != (self.exchange in "bcw"):
-            name = EXCHANGES[self.exchange][0]
+        if self.exchange is not None and (self.peer is not None) != EXCHANGES[self.exchange].paired:
+            name = EXCHANGES[self.exchange].name
             raise LayoutError(f"a {name} " + ("needs a" if self.peer is None else "has no") + " single peer")
         name = self.verb.name.lower()
         if self.exchange is None and (self.back or self.peer is not None):
@@ -131,14 +145,18 @@ class Action:
         return self.first
 
     @property
-    def message(self) -> tuple[object, ...]:
-        """What a transfer carries: equal on both sides of it, and on all ranks that take part in it."""
-        return (self.exchange, self.back, self.stage_of_message, self.chunk, self.first, self.block, self.pass_)
+    def other(self) -> int:
+        """The rank that a transfer between two goes to or comes from."""
+        if self.peer is None:
+            raise RuntimeError(f"internal error: {self} names no peer")
+        return self.peer
 
     @property
-    def stage_of_message(self) -> int | None:
-        """The stage, where all that take part are of the same one."""
-        return None if self.exchange == "b" else self.stage
+    def message(self) -> tuple[object, ...]:
+        """What a transfer carries: equal on both sides of it, and on all ranks that take part in it."""
+        # two ranks may be of different stages; all that take part along an axis are of one
+        stage = self.stage if self.peer is None else None
+        return (self.exchange, self.back, stage, self.chunk, self.first, self.block, self.pass_)
 
     @cached_property
     def text(self) -> str:
@@ -178,6 +196,6 @@ class Action:
             exchange=match["exchange"],
             back=match["back"] == "B",
             peer=number("peer"),
-            incoming=match["way"] == "<",
+            incoming=match["direction"] == "<",
             pass_=Pass(match["pass"] or ""),
         )

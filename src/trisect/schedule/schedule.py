@@ -37,7 +37,7 @@ class Schedule:
         """Give the ranks that take part in a collective action of `rank`, ascending."""
         layers, parts = self.layout.layer, self.layout.vertex
         part, stage, run = rank % parts, rank // parts % layers, rank // (parts * layers)
-        axis = "" if action.exchange is None else EXCHANGES[action.exchange][1]
+        axis = "" if action.exchange is None else EXCHANGES[action.exchange].axis
         everyone = action.verb is Verb.REDUCE
         runs = range(self.layout.time) if everyone or axis == "time" else (run,)
         others = range(parts) if everyone or axis == "vertex" else (part,)

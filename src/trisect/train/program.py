@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
-from trisect.engine.rank import HistoryUse, Observer, PassState, RankEngine
+from trisect.engine.executor import Executor, Observer
+from trisect.engine.rank import RankEngine
 from trisect.engine.staleness import DriftMeter, historical_reads
 from trisect.errors import RunError
 from trisect.exchanges.catalogue import volume
 from trisect.exchanges.facts import Facts
+from trisect.exchanges.history import HistoryUse
 from trisect.layout import Layout
 from trisect.layout.history import MERGED
 from trisect.nn.dynamic import DynamicModel
@@ -94,7 +96,7 @@ class Program:
         self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
         self._volumes: dict[Facts, int] = {}
         self._engine = self._make_engine()
-        self._state: PassState | None = None
+        self._state: Executor | None = None
         self._actions: Sequence[Action] = ()
         self._epoch_facts = facts
         self._schedule(facts, Pass.TRAIN)
@@ -140,7 +142,7 @@ class Program:
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
-        self._state = self._engine.begin(self.noise, facts=facts, whole=exact, keep=keep)
+        self._state = self._engine.begin(self.noise, facts=facts, chunked=not exact, keep=keep)
 
     def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
         """Do all actions of the epoch that was begun; `on_step` is called where the optimiser steps."""
@@ -153,7 +155,7 @@ class Program:
         """Give the loss of the epoch, once backward is done: the sum over chunks, runs and ranks."""
         return float(self._transport.sum_everywhere(self._require_state().finish().detach().double().cpu()))
 
-    def _require_state(self) -> PassState:
+    def _require_state(self) -> Executor:
         if self._state is None:
             raise RuntimeError("internal error: the program was run before an epoch was begun")
         return self._state
