@@ -36,7 +36,7 @@ SMALLEST = 1 << 16  # below this a message lies in the ring itself
 _HEADER = mmap.PAGESIZE
 _WORD = 4  # bytes at the start of a slot: the number of the last message that was read
 _STEP = 1 << 20
-_SHARE = 0.25  # of the memory that is free at the start, for all processes of a host
+_FRACTION = 0.25  # of the memory that is free at the start, for all processes of a host
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class Slot:
         return int.from_bytes(self.pages[:_WORD].data, sys.byteorder) == self.message
 
     def rows(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """The place of a message of this shape."""
+        """Give the memory for a message of this shape."""
         if self.pages is None:
             raise RuntimeError(f"slot {self.number} is not mapped")
         size = shape[0] * shape[1] * dtype.itemsize
@@ -242,7 +242,7 @@ class Room:
     @classmethod
     def of_host(cls, processes: int) -> Room:
         """A fair share for one of so many processes."""
-        return cls(int(free_bytes(torch.device("cpu")) * _SHARE) // max(1, processes))
+        return cls(int(free_bytes(torch.device("cpu")) * _FRACTION) // max(1, processes))
 
     def take(self, size: int) -> bool:
         """Whether there is room for so many more, which are then counted."""
@@ -327,8 +327,8 @@ def _through(move: Callable[[int, memoryview, int], int], descriptor: int, rows:
         left, at = left[moved:], at + moved
 
 
-def _read_into(descriptor: int, place: memoryview, at: int) -> int:
-    return os.preadv(descriptor, [place], at)
+def _read_into(descriptor: int, buffer: memoryview, at: int) -> int:
+    return os.preadv(descriptor, [buffer], at)
 
 
 def _mapped(descriptor: int) -> np.ndarray:

@@ -25,10 +25,10 @@ def neighbours(rank: int, gather: Gather) -> dict[int, int]:
     probe = _probe(word)
     try:
         own = (_host() if probe >= 0 else "", os.getpid(), probe, word)
-        found = gather(own)
+        probes = gather(own)
         seen = {
             other: process
-            for other, (host, process, descriptor, text) in enumerate(found)
+            for other, (host, process, descriptor, text) in enumerate(probes)
             if other != rank and host and host == own[0] and _reads(process, descriptor, text)
         }
         both = gather(sorted(seen))

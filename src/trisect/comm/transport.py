@@ -118,21 +118,21 @@ class Transport:
         message = wires.encode(gathered(x), wire, key)
         return staging.to_host(message) if self.mesh.staged else message
 
-    def _fill(self, place: Tensor, x: Tensor | Rows, wire: Wire, key: int) -> None:
+    def _fill(self, target: Tensor, x: Tensor | Rows, wire: Wire, key: int) -> None:
         """Write the message of some rows into shared memory."""
         if self.mesh.staged:
-            place.copy_(self._encoded(x, wire, key))
+            target.copy_(self._encoded(x, wire, key))
         elif wire == "int8":
             of, which = (x.of, x.which) if isinstance(x, Rows) else (x, None)
-            quantise(of, key, which=which, out=place)
-        elif isinstance(x, Rows) and place.dtype == x.dtype:
-            x.gathered(place)
+            quantise(of, key, which=which, out=target)
+        elif isinstance(x, Rows) and target.dtype == x.dtype:
+            x.gathered(target)
         else:
-            place.copy_(gathered(x))
+            target.copy_(gathered(x))
 
-    def _incoming(self, place: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
+    def _incoming(self, target: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
         """What is to be received for some rows."""
-        incoming = Incoming(place, wire, peer, tag, self.mesh.device, self.mesh.staged)
+        incoming = Incoming(target, wire, peer, tag, self.mesh.device, self.mesh.staged)
         boxes = self.mesh.mailboxes
         if boxes is not None and peer in boxes.processes:
             reader = incoming.reader = boxes.hub.reader(peer)
@@ -174,13 +174,13 @@ class Transport:
             outgoing: what each part gets (empty for this one).
             incoming: how many rows come from each part.
         """
-        places = [Shape(rows, width, dtype) for rows in incoming]
-        return list(self.begin_swap(outgoing, places, kind, key, axis=axis, wire=wire).wait())
+        targets = [Shape(rows, width, dtype) for rows in incoming]
+        return list(self.begin_swap(outgoing, targets, kind, key, axis=axis, wire=wire).wait())
 
     def begin_swap(
         self,
         outgoing: Sequence[Tensor | Rows],
-        places: Sequence[Tensor | Shape],
+        targets: Sequence[Tensor | Shape],
         kind: str,
         key: int,
         *,
@@ -193,15 +193,15 @@ class Transport:
 
         Args:
             outgoing: rows for each part (none for this one).
-            places: [rows, width], where those of each part are to be, contiguous; or a shape alone.
+            targets: [rows, width], where those of each part are to be, contiguous; or a shape alone.
             once: as for `send`.
-            stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their place.
+            stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their target.
         """
         start = time.perf_counter()
         line = self._lines.get(axis)
         if line is None:
             line = self._lines[axis] = self._line(axis)
-        swap = Swap({}, places, self.mesh.device, self.ledger, axis, kind, stay)
+        swap = Swap({}, targets, self.mesh.device, self.ledger, axis, kind, stay)
         size = self._begin(swap, line, outgoing, self.wire if wire is None else wire, key, 0, once=once)
         self.ledger.add(axis, kind, size, time.perf_counter() - start)
         return swap
@@ -219,16 +219,16 @@ class Transport:
         self, swap: Swap, line: _Line, outgoing: Sequence[Tensor | Rows], wire: Wire, key: int, tag: int, *, once: bool
     ) -> int:
         """Send and receive for a swap; the bytes that leave."""
-        ranks, sources, targets = line
+        ranks, sources, receivers = line
         operations: list[dist.P2POp] = []
         # on the network, receives first
         for peer in sources:
-            if swap.places[peer].shape[0]:
-                incoming = swap.receiving[peer] = self._incoming(swap.places[peer], ranks[peer], tag, wire)
+            if swap.targets[peer].shape[0]:
+                incoming = swap.receiving[peer] = self._incoming(swap.targets[peer], ranks[peer], tag, wire)
                 if incoming.reader is None:
                     operations.append(dist.P2POp(dist.irecv, incoming.message(), ranks[peer], tag=tag))
         total = 0
-        for peer in targets:
+        for peer in receivers:
             rows = outgoing[peer]
             if rows.shape[0]:
                 rows = rows.detach() if isinstance(rows, Tensor) else rows

@@ -17,8 +17,8 @@ def require_one_order(order: Tensor | None, mesh: Mesh) -> None:
     Args:
         order: the user's vertex at each position; None: as given.
     """
-    found = Transport(mesh, Ledger()).gather(None if order is None else order_digest(order))
-    others = [str(rank) for rank, digest in enumerate(found) if digest != found[0]]
+    digests = Transport(mesh, Ledger()).gather(None if order is None else order_digest(order))
+    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise LayoutError(
             f"The graph was cut in another way on the host of rank {', '.join(others)} than on that of rank 0, which"

@@ -179,15 +179,15 @@ def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -
     share = read_share(cut, mesh.part_index)
     own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[share.halo]
     share = share.to(device)
-    whole: Callable[[], Adjacency] = partial(read_whole, cut)
+    adjacency: Callable[[], Adjacency] = partial(read_whole, cut)
     if device.type != "cpu":  # where it is mapped
-        whole = cache(lambda: read_whole(cut).to(device))
+        adjacency = cache(lambda: read_whole(cut).to(device))
     shard = GraphShard(
         share,
         lambda: read_features(cut, mesh.part_index, dtype).to(device),
         own.to(device),
         halo.to(device),
-        whole,
+        adjacency,
     )
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))

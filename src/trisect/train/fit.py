@@ -25,7 +25,7 @@ from trisect.train.device import check_device
 from trisect.train.estimate import estimate_memory
 from trisect.train.job import Job
 from trisect.train.loop import NoRecorder, Recorder, Result, Trainer
-from trisect.train.models import AnyModel, ModelMaker, NamedModel, outline_of, whole_model
+from trisect.train.models import AnyModel, ModelMaker, NamedModel, full_model, outline_of
 from trisect.train.outputs.predict import embed, predict
 from trisect.train.processes.listening import NoListener
 from trisect.train.processes.start import run_on_ranks
@@ -169,7 +169,7 @@ def fit(
     width = data.features().shape[-1]
     check_fit(outline_of(maker, width, bound.channels), data, data.features(), bound)
     trained = _on_ranks(job, data, told)
-    made = whole_model(maker, width, bound.channels)
+    made = full_model(maker, width, bound.channels)
     decoder = bound.decoder(made.out_channels)
     modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
     modules.to(device=device, dtype=training.dtype).load_state_dict(trained.parameters)

@@ -100,9 +100,9 @@ class Guard:
         return action
 
     def _state(self) -> dict[str, Tensor]:
-        found = {key: tensor.detach().clone() for key, tensor in self._modules.state_dict().items()}
-        found.update({f"optimiser.{key}": tensor for key, tensor in self._optimiser.state().items()})
-        return found
+        state = {key: tensor.detach().clone() for key, tensor in self._modules.state_dict().items()}
+        state.update({f"optimiser.{key}": tensor for key, tensor in self._optimiser.state().items()})
+        return state
 
     def _take(self, state: Mapping[str, Tensor]) -> None:
         self._modules.load_state_dict({k: v for k, v in state.items() if not k.startswith("optimiser.")})

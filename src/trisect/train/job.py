@@ -31,7 +31,7 @@ class Job:
         config: of the run directory, resolved; None for `fit`.
         run: the run directory; None for `fit`.
         resume: whether `train` goes on from the newest checkpoint.
-        pieces: where `predict` puts its rows.
+        rows: the folder where `predict` puts its rows.
     """
 
     verb: Verb
@@ -42,7 +42,7 @@ class Job:
     config: Config | None = None
     run: Path | None = None
     resume: bool = False
-    pieces: Path | None = None
+    rows: Path | None = None
 
     @classmethod
     def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
@@ -63,7 +63,7 @@ class Job:
             "config": None if self.config is None else self.config.resolved(),
             "run": None if self.run is None else str(self.run.absolute()),
             "resume": self.resume,
-            "pieces": None if self.pieces is None else str(self.pieces.absolute()),
+            "rows": None if self.rows is None else str(self.rows.absolute()),
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
         (folder / JOB).write_text(json.dumps(plain))
@@ -85,7 +85,7 @@ class Job:
             None if plain["config"] is None else parse_config(plain["config"]),
             None if plain["run"] is None else Path(plain["run"]),
             plain["resume"],
-            None if plain["pieces"] is None else Path(plain["pieces"]),
+            None if plain["rows"] is None else Path(plain["rows"]),
         )
 
 

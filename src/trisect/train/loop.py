@@ -172,7 +172,7 @@ class Trainer:
             if epoch % options.eval_every == 0:
                 # and not after the last one, which for a run that is resumed later is none
                 begin = time.perf_counter()
-                measured = self.evaluate(self._splits_on_the_way(), epoch=epoch)
+                measured = self.evaluate(self._splits_between(), epoch=epoch)
                 evaluating += time.perf_counter() - begin
                 record.update(measured)
                 improved = self._judge(measured, epoch)
@@ -272,10 +272,10 @@ class Trainer:
         )
 
     def _staleness(self) -> dict[str, Any] | None:
-        found = self.program.staleness()
-        if found is None or self.guard is None:
-            return found
-        return {**found, **self.guard.summary()}
+        staleness = self.program.staleness()
+        if staleness is None or self.guard is None:
+            return staleness
+        return {**staleness, **self.guard.summary()}
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """The measures of these splits with the parameters as they are; nothing is dropped."""
@@ -292,7 +292,7 @@ class Trainer:
         merged = self.program.merged(measured)
         return {split: self.setup.task.metrics(merged[split]) for split in splits}
 
-    def _splits_on_the_way(self) -> tuple[Split, ...]:
+    def _splits_between(self) -> tuple[Split, ...]:
         """All of them where measuring costs little; otherwise validation, and the one that is monitored."""
         if self.setup.task.cheap:
             return SPLITS
@@ -361,27 +361,27 @@ class Trainer:
             if key not in meta:
                 raise CheckpointError(f"The checkpoint does not say {key!r}; {REMEDY}")
         # as one rank of several, a part of the checkpoint's
-        known = self.modules.state_dict()
+        parameters = self.modules.state_dict()
         require_state(
             {key: tuple(value.shape) for key, value in tensors.items()},
-            {key: tuple(value.shape) for key, value in known.items()},
+            {key: tuple(value.shape) for key, value in parameters.items()},
             "The checkpoint",
-            whole=len(self.program.listed(0.0)) == 1,
+            complete=len(self.program.listed(0.0)) == 1,
         )
-        self.modules.load_state_dict({key: value for key, value in tensors.items() if key in known})
+        self.modules.load_state_dict({key: value for key, value in tensors.items() if key in parameters})
         best = {key.removeprefix("best."): value for key, value in tensors.items() if key.startswith("best.")}
-        self.best = {key: value.clone() for key, value in best.items() if key in known}
+        self.best = {key: value.clone() for key, value in best.items() if key in parameters}
         self.optimiser.load(
             {
                 key.removeprefix("optimiser."): value
                 for key, value in tensors.items()
-                if key.startswith("optimiser.") and key.split(".", 2)[2] in known
+                if key.startswith("optimiser.") and key.split(".", 2)[2] in parameters
             }
         )
         self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
         if self.guard is not None and meta.get("guard") is not None:
             good = {key.removeprefix("good."): v for key, v in tensors.items() if key.startswith("good.")}
-            own = {key: v for key, v in good.items() if key in known or key.split(".", 2)[-1] in known}
+            own = {key: v for key, v in good.items() if key in parameters or key.split(".", 2)[-1] in parameters}
             self.guard.load(own, meta["guard"])
         self.program.load_state(
             {key.removeprefix("program."): v for key, v in tensors.items() if key.startswith("program.")}

@@ -81,10 +81,10 @@ def outline_of(maker: ModelSource, in_channels: int, out_channels: int | None) -
     """The model for its widths and declarations; its parameters may lie on the `meta` device."""
     if isinstance(maker, NamedModel):
         return maker.outline(in_channels, out_channels)
-    return whole_model(maker, in_channels, out_channels)
+    return full_model(maker, in_channels, out_channels)
 
 
-def whole_model(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+def full_model(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
     """The model with all its parameters."""
     if isinstance(maker, HandedModel):
         return maker.model
@@ -107,7 +107,7 @@ def stage_of(
     """
     if isinstance(maker, NamedModel):
         return maker.stage(in_channels, out_channels, own, last=last)
-    model = whole_model(maker, in_channels, out_channels)
+    model = full_model(maker, in_channels, out_channels)
     if isinstance(maker, HandedModel):
         for number, layer in enumerate(model.layers):
             if number not in own:

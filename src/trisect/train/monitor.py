@@ -32,6 +32,6 @@ def check_monitor(task: BoundTask, options: TrainOptions, channels: int, vertice
     if isinstance(decoder, Decoder):
         decoder.reset_parameters(options.seed, 0)
     measured = task.metrics(task.measure(decoder, torch.zeros(1, vertices, channels), steps.start, split))
-    known = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
-    if measured and monitor not in known:
-        raise ConfigError(unknown_value("train.monitor", monitor, known))
+    names = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
+    if measured and monitor not in names:
+        raise ConfigError(unknown_value("train.monitor", monitor, names))

@@ -91,16 +91,16 @@ class Optimiser:
 
     def state(self) -> dict[str, Tensor]:
         """Named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` where parameters are half precision."""
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for key, parameter in self.parameters.items():
             master = self._masters[key]
             if master is not parameter:
-                found[f"master.{key}"] = master.detach().clone()
+                state[f"master.{key}"] = master.detach().clone()
             if self._torch is not None:
                 for entry, value in self._torch.state.get(master, {}).items():
                     if isinstance(value, Tensor):
-                        found[f"{entry}.{key}"] = value.detach().clone()
-        return found
+                        state[f"{entry}.{key}"] = value.detach().clone()
+        return state
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:

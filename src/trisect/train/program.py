@@ -74,7 +74,7 @@ class Program:
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
-        self._whole_task = task
+        self._full_task = task
         self._first_row = starts[mesh.part_index]
         own = (starts[mesh.part_index], starts[mesh.part_index + 1])
         self._starts = tuple(starts)
@@ -170,7 +170,7 @@ class Program:
         task = self._row_tasks.get(key)
         if task is None:
             first = self._first_row
-            task = self._whole_task.restrict(torch.arange(first + rows.start, first + rows.stop))
+            task = self._full_task.restrict(torch.arange(first + rows.start, first + rows.stop))
             self._row_tasks[key] = task
         return task.loss(self.decoder, frames, first_step, self.noise)
 
@@ -264,8 +264,8 @@ class Program:
         counts = [0 if part == mine else len(own) * rows[part] for part in range(parts)]
         outgoing = [frames[part::parts].reshape(-1, channels) for part in range(parts)]
         received = self._plain.swap(outgoing, counts, channels, frames.dtype, "evaluation", 0)
-        pieces = [own if p == mine else received[p].view(len(own), rows[p], channels) for p in range(parts)]
-        joined = torch.cat(pieces, 1)
+        by_part = [own if p == mine else received[p].view(len(own), rows[p], channels) for p in range(parts)]
+        joined = torch.cat(by_part, 1)
         for index in range(len(own)):
             yield first + mine + index * parts, joined[index : index + 1]
 

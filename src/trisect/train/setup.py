@@ -27,7 +27,7 @@ from trisect.train.monitor import check_monitor
 from trisect.train.program import Program
 from trisect.train.supported import require_fit
 
-_WHOLE = Layout()
+_ONE_RANK = Layout()
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Setup:
     vertices: Tensor | None
     steps: int
     timeline: bool
-    layout: Layout = _WHOLE
+    layout: Layout = _ONE_RANK
 
     @classmethod
     def of(
@@ -56,7 +56,7 @@ class Setup:
         data: Graph | Timeline,
         task: Task | str | Mapping[str, Any],
         options: TrainOptions,
-        layout: Layout = _WHOLE,
+        layout: Layout = _ONE_RANK,
     ) -> Setup:
         """Reorder, bind the task, make the model, prepare the adjacency.
 

@@ -29,7 +29,7 @@ from trisect.shards.timeline_shares import TimelineCut
 from trisect.train.device import device_of_rank
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder, Result, Trainer
-from trisect.train.outputs.predict_ranks import write_pieces
+from trisect.train.outputs.predict_ranks import write_rows
 from trisect.train.processes.faults import be_rank, leave
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
@@ -115,12 +115,12 @@ class _Rank:
         return Outcome(self._summary(setup, result), {name: getattr(result, name) for name in kept}, parameters)
 
     def predict(self) -> Outcome:
-        """Write the rows of this rank into the folder of pieces, which rank 0 or the launcher has made."""
-        config, run, pieces = self.job.config, self.job.run, self.job.pieces
-        if config is None or run is None or pieces is None:
+        """Write the rows of this rank into the folder of saved rows, which rank 0 or the launcher has made."""
+        config, run, rows = self.job.config, self.job.run, self.job.rows
+        if config is None or run is None or rows is None:
             raise ConfigError("internal error: a job that predicts has no run directory")
-        require_visible(pieces, self.gather)
-        write_pieces(
+        require_visible(rows, self.gather)
+        write_rows(
             self.job, RunDirectory(run, config), self.cut, self.mesh, self.gather, self.local_ranks, self.listener
         )
         self.gather(None)  # all ranks have written

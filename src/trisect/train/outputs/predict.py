@@ -66,9 +66,9 @@ def predictions(setup: Setup, steps: range | None = None) -> Iterator[tuple[int,
         yield first, program.task.predict(program.decoder, frames, first)
 
 
-def _collect(setup: Setup, found: Iterator[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
+def _collect(setup: Setup, computed: Iterator[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
-    for _, columns in found:
+    for _, columns in computed:
         for name, value in columns.items():
             parts.setdefault(name, []).append(setup.to_user_order(value, dim=1).cpu())
     return {name: torch.cat(values) for name, values in parts.items()}
@@ -96,9 +96,9 @@ def trained_parameters(
 
 def load_parameters(setup: Setup, tensors: dict[str, Tensor], directory: RunDirectory) -> None:
     """Put trained parameters into the modules at hand: all of the model's, or one stage's."""
-    known = setup.modules.state_dict().keys()
+    names = setup.modules.state_dict().keys()
     try:
-        setup.modules.load_state_dict({name: tensor for name, tensor in tensors.items() if name in known})
+        setup.modules.load_state_dict({name: tensor for name, tensor in tensors.items() if name in names})
     except RuntimeError:
         raise CheckpointError(f"The checkpoint in {directory.path} does not fit the model in its run.") from None
 

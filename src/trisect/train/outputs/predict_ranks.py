@@ -11,8 +11,8 @@ from trisect.layout import Layout
 from trisect.shards.shares import Cut
 from trisect.shards.timeline_shares import TimelineCut
 from trisect.train.job import Job
-from trisect.train.outputs.pieces import Pieces
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
+from trisect.train.outputs.saved_rows import RowsWriter
 from trisect.train.processes.listening import Listener
 from trisect.train.ranks import rank_setup
 from trisect.train.run.run_directory import RunDirectory
@@ -23,7 +23,7 @@ def predicting(layout: Layout) -> Layout:
     return replace(layout, chunks=1, wire="float32")
 
 
-def write_pieces(
+def write_rows(
     job: Job,
     directory: RunDirectory,
     cut: Cut | TimelineCut,
@@ -32,12 +32,12 @@ def write_pieces(
     local_ranks: int,
     listener: Listener,
 ) -> None:
-    """Write this rank's rows, with the parameters of the run's best epoch, into the job's folder of pieces."""
-    if job.pieces is None:
+    """Write this rank's rows, with the parameters of the run's best epoch, into the job's folder of saved rows."""
+    if job.rows is None:
         raise ConfigError("internal error: a job that predicts has no folder for its rows")
     parameters = trained_parameters(directory, listener.say, rank=mesh.rank, gather=gather)
-    pieces = Pieces(job.pieces, mesh.rank)
+    rows = RowsWriter(job.rows, mesh.rank)
     setup = rank_setup(cut, job.model, job.task, mesh, job.options, local_ranks)
     load_parameters(setup, parameters, directory)
     for first, columns in outputs(setup):
-        pieces.add(first, setup.vertices, columns)
+        rows.add(first, setup.vertices, columns)

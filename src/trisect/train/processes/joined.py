@@ -22,13 +22,13 @@ _LONGEST_CUT = datetime.timedelta(hours=12)
 
 @contextmanager
 def joined(
-    layout: Layout, world: World, device: torch.device, timeout: float, shares: Path | Callable[[Path], None]
+    layout: Layout, world: World, device: torch.device, timeout: float, shards: Path | Callable[[Path], None]
 ) -> Iterator[tuple[Mesh, Path]]:
-    """This rank's place among the others, and the folder of the shares.
+    """This rank's place among the others, and the folder of the shards.
 
     Args:
         timeout: seconds that a rank waits for another.
-        shares: the folder; or a function that cuts the data into one, which the first rank of each host calls, before
+        shards: the folder; or a function that cuts the data into one, which the first rank of each host calls, before
             any rank is connected.
     """
     world.require(layout)
@@ -36,11 +36,11 @@ def joined(
     own: Path | None = None
     try:
         with naming_lost_ranks(store, world):
-            if isinstance(shares, Path):
-                folder = shares
+            if isinstance(shards, Path):
+                folder = shards
             elif world.local_rank == 0:
-                folder = own = Path(tempfile.mkdtemp(prefix="trisect-shares-"))
-                _cut(store, world, shares, own)
+                folder = own = Path(tempfile.mkdtemp(prefix="trisect-shards-"))
+                _cut(store, world, shards, own)
             else:
                 folder = _find(store, world)
             mesh = connect(layout, device, timeout, store=store, world=world)
@@ -53,20 +53,20 @@ def joined(
 
 
 def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:
-    found = ""
+    path = ""
     try:
         cut(folder)
-        found = str(folder)
+        path = str(folder)
     finally:
-        store.set(f"cut/{world.rank}", found)
+        store.set(f"cut/{world.rank}", path)
 
 
 def _find(store: Store, world: World) -> Path:
     key = f"cut/{world.first_here}"
     store.wait([key], _LONGEST_CUT)
-    found = store.get(key).decode()
-    if not found:
+    path = store.get(key).decode()
+    if not path:
         error = RunError(f"rank {world.first_here} could not cut the data; it says why.")
         error.exit_code = 2
         raise error
-    return Path(found)
+    return Path(path)

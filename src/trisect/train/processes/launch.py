@@ -55,7 +55,7 @@ def launch(
         LayoutError: there is no room for so many processes.
     """
     require_room(world)
-    share = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
+    threads_each = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
     with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
         ranks: list[subprocess.Popen[bytes]] = []
         try:
@@ -63,7 +63,7 @@ def launch(
             for rank in range(world):
                 variables = {
                     **os.environ,
-                    "OMP_NUM_THREADS": str(share),
+                    "OMP_NUM_THREADS": str(threads_each),
                     **(environment or {}),
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank),

@@ -23,9 +23,9 @@ _REST = 20.0  # times as long as it takes to read PSS, nothing is read after it
 def peak_rss_bytes() -> int:
     """The largest resident size so far of this process, or 0 where the system does not tell."""
     # getrusage would also count the process that started this one, up to the start
-    found = _field(_STATUS, "VmHWM")
-    if found is not None:
-        return found
+    highest = _field(_STATUS, "VmHWM")
+    if highest is not None:
+        return highest
     try:
         import resource
     except ImportError:

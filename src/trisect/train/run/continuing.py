@@ -39,10 +39,10 @@ def check_resume(job: Job, shards: Path) -> None:
         if manifest["run"] != directory.checkpoints.run:
             continue
         cut = read_cut(shards)
-        found = {name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()}
-        require_state(found, _parameters(job, cut), f"The checkpoint {path}", whole=True)
+        shapes = {name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()}
+        require_state(shapes, _parameters(job, cut), f"The checkpoint {path}", complete=True)
         if isinstance(cut, Cut):
-            _require_history(found, cut, job.layout, path)
+            _require_history(shapes, cut, job.layout, path)
         return
 
 
@@ -56,14 +56,14 @@ def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in modules.state_dict().items()}
 
 
-def _require_history(found: Shapes, cut: Cut, layout: Layout, path: Path) -> None:
+def _require_history(shapes: Shapes, cut: Cut, layout: Layout, path: Path) -> None:
     """History that this layout would take up has a row for each that a rank reads."""
-    place = history_name(layout, cut.order)
+    history = history_name(layout, cut.order)
     for rank in range(layout.world):
-        prefix = f"program.{place}rank-{rank}."
+        prefix = f"program.{history}rank-{rank}."
         rows = cut.rows(rank % layout.vertex)
         wanted = rows.stop - rows.start + cut.remote[rank % layout.vertex]
-        for name, shape in found.items():
+        for name, shape in shapes.items():
             if name.startswith(prefix) and (len(shape) != 2 or shape[0] != wanted):
                 raise CheckpointError(
                     f"The checkpoint {path} has {name!r} of shape {list(shape)}, and the cut needs {wanted} rows (the"

@@ -176,10 +176,10 @@ class RunDirectory:
         """All ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
         events: list[dict[str, Any]] = []
         by_rank = {rank: self.events(rank) for rank in self.ranks()}
-        origin = min((event["start"] for found in by_rank.values() for event in found), default=0.0)
-        for rank, found in by_rank.items():
+        origin = min((event["start"] for own in by_rank.values() for event in own), default=0.0)
+        for rank, own in by_rank.items():
             events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
-            for event in found:
+            for event in own:
                 extra = {key: value for key, value in event.items() if key not in {"name", "start", "seconds", "lane"}}
                 events.append(
                     {
