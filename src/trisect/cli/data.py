@@ -190,7 +190,7 @@ def ingest(
 
 @contextlib.contextmanager
 def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
-    """A bar on the terminal's error stream, which takes shares of 1; None where there is no terminal."""
+    """A bar on the terminal's error stream, which takes fractions of 1; None where there is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -198,7 +198,7 @@ def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+        yield lambda fraction: bar.update(task, completed=fraction)
 
 
 @app.command()

@@ -81,9 +81,9 @@ def wait_briefly() -> None:
 
 def run_command(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. Unexpected exceptions pass, with their traceback."""
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        result = app(args=given or ["--help"], prog_name="trisect", standalone_mode=False)
+        result = app(args=words or ["--help"], prog_name="trisect", standalone_mode=False)
     except TrisectError as error:
         return _end(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -80,19 +80,21 @@ class Progress:
 
     def metrics(self, summary: Mapping[str, Any]) -> None:
         """The figures at the end, a column a split."""
-        splits = {name: dict(_numbers(found)) for name, found in summary["metrics"].items() if found}
-        names = list(dict.fromkeys(name for found in splits.values() for name in found))
+        splits = {name: dict(_numbers(measures)) for name, measures in summary["metrics"].items() if measures}
+        names = list(dict.fromkeys(name for measures in splits.values() for name in measures))
         median = summary["seconds_per_epoch"]["median"]
         tail = "" if summary.get("best_epoch") is None else f", best epoch {summary['best_epoch']}"
         print(f"{len(summary['loss'])} epochs, {_seconds(median)} each{tail}", flush=True)
         if sys.stdout.isatty():
             table = Table("", *splits)
             for name in names:
-                table.add_row(name, *(_cell(found.get(name)) for found in splits.values()))
+                table.add_row(name, *(_cell(measures.get(name)) for measures in splits.values()))
             self._console.print(table)
         else:
-            for split, found in splits.items():
-                print(f"{split}: " + "  ".join(f"{name} {_cell(value)}" for name, value in found.items()), flush=True)
+            for split, measures in splits.items():
+                print(
+                    f"{split}: " + "  ".join(f"{name} {_cell(value)}" for name, value in measures.items()), flush=True
+                )
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
@@ -105,8 +107,8 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     return result
 
 
-def _numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in found.items():
+def _numbers(measures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in measures.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             yield name, float(value)
 

@@ -15,7 +15,7 @@ from trisect.layout import Layout
 from trisect.report import write_report
 from trisect.train.from_config import DataCut
 from trisect.train.job import Job
-from trisect.train.outputs.export import join, pieces_beside, pieces_folder
+from trisect.train.outputs.export import join, rows_folder, rows_folder_beside
 from trisect.train.processes.faults import be_rank
 from trisect.train.processes.listening import NoListener
 from trisect.train.processes.start import run_on_ranks
@@ -63,15 +63,15 @@ def predict_on_ranks(directory: RunDirectory, config: Config, layout: Layout, ta
         config: of the run, resolved.
     """
     world = world_from_environment()
-    job = Job.of_config("predict", config, directory.path, layout=layout, pieces=pieces_folder(target))
+    job = Job.of_config("predict", config, directory.path, layout=layout, rows=rows_folder(target))
     cut = DataCut(config, layout)
     if world is None:
-        with pieces_beside(target) as folder:
+        with rows_folder_beside(target) as folder:
             with run_on_ranks(job, cut, _Spoken(), folders=[folder]):
                 pass
             return join(folder, target, cut.names, cut.vertices, cut.steps, timeline=cut.timeline)
     world.require(layout)
-    with be_rank(world), pieces_beside(target) if world.rank == 0 else nullcontext(pieces_folder(target)) as folder:
+    with be_rank(world), rows_folder_beside(target) if world.rank == 0 else nullcontext(rows_folder(target)) as folder:
         work(job, world, cut, _Spoken())
         if world.rank == 0:
             return join(folder, target, cut.names, cut.vertices, cut.steps, timeline=cut.timeline)

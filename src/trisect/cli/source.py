@@ -40,11 +40,11 @@ def stop_code() -> int:
 def stopped(target: Path) -> StoppedError:
     """What to say about a run that was stopped: how to continue it, where it has begun."""
     begun = (target / "config.yaml").exists()
-    found = StoppedError(
+    error = StoppedError(
         f"Stopped; continue with: trisect train --resume --out {target}" if begun else "Stopped before training began."
     )
-    found.exit_code = stop_code()
-    return found
+    error.exit_code = stop_code()
+    return error
 
 
 def examples() -> dict[str, Path]:
@@ -53,26 +53,26 @@ def examples() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_config(given: str | None) -> tuple[str, Path]:
+def find_config(config: str | None) -> tuple[str, Path]:
     """The name and the file of a configuration: a path, the name of an example, or the built-in one."""
-    known = examples()
-    if given is None:
-        return BUILT_IN, known[BUILT_IN]
-    path = Path(given)
-    if given in known and not path.exists():
-        return given, known[given]
-    if not path.exists() and not path.suffix and path.name == given:
-        raise ConfigError(f"{given} is no file; {unknown('example', given, known)}")
+    built_in = examples()
+    if config is None:
+        return BUILT_IN, built_in[BUILT_IN]
+    path = Path(config)
+    if config in built_in and not path.exists():
+        return config, built_in[config]
+    if not path.exists() and not path.suffix and path.name == config:
+        raise ConfigError(f"{config} is no file; {unknown('example', config, built_in)}")
     return path.stem, path
 
 
 def newest_run(name: str) -> Path:
     """The run of this name that was started last, under runs/."""
     # names end in the time of the start, so that the last in order is the newest
-    found = sorted(path.parent for path in Path("runs").glob(f"{name}-*-*/config.yaml"))
-    if not found:
+    runs = sorted(path.parent for path in Path("runs").glob(f"{name}-*-*/config.yaml"))
+    if not runs:
         raise CheckpointError(f"There is no run of {name} under runs/ to resume; say which with --out.")
-    return found[-1]
+    return runs[-1]
 
 
 def sentence(text: str) -> None:

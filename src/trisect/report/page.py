@@ -135,10 +135,10 @@ def _costs(summary: Mapping[str, Any]) -> str:
             wire += f'<p class="note">By formula {size(formula)} an epoch, counted {size(sent["bytes_per_epoch"])}.</p>'
     transfer = summary["transfer"]
     if transfer["full_bytes"]:
-        share = transfer["sent_bytes"] / transfer["full_bytes"]
+        fraction = transfer["sent_bytes"] / transfer["full_bytes"]
         wire += (
             f'<p class="note">Snapshots brought to the device: {size(transfer["sent_bytes"])} of'
-            f" {size(transfer['full_bytes'])} ({share:.0%}).</p>"
+            f" {size(transfer['full_bytes'])} ({fraction:.0%}).</p>"
         )
     staleness = summary.get("staleness")
     exact = "Exact: no stale rows are read."

@@ -58,14 +58,14 @@ def picture(
         for rank in trained
     ]
     legend: dict[str, str] = {}
-    found = []
+    drawn = []
     if len(measured) > 1:
         planned = _planned(trained, measured, layout)
         if planned is not None:
             title = "Planned: every action takes its usual time, every message arrives at once"
-            found.append(_panel(title, planned, legend, halves))
-    found.append(_panel("Measured", measured, legend, halves))
-    return panels(f"What each rank did in epoch {epoch}", found, legend)
+            drawn.append(_panel(title, planned, legend, halves))
+    drawn.append(_panel("Measured", measured, legend, halves))
+    return panels(f"What each rank did in epoch {epoch}", drawn, legend)
 
 
 def _planned(
