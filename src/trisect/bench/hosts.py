@@ -134,11 +134,11 @@ def _measure(
     """Cut once for a layout, then train at each rate with each form of the wire."""
     with several_hosts(result["hosts"], result["rates"][0]):
         pass  # before anything is cut, whether it can be done at all
-    path, shares = folder / "config.yaml", folder / f"shares-{layout}"
+    path, job_folder = folder / "config.yaml", folder / f"job-{layout}"
     path.write_text(yaml.safe_dump(config))
-    (shares / SHARDS).mkdir(parents=True)
+    (job_folder / SHARDS).mkdir(parents=True)
     try:
-        _cut(path, text, shares, data_dir)
+        _cut(path, text, job_folder, data_dir)
     except LayoutError as error:
         result["said"].append(f"{layout} is left out: {error}")
         return
@@ -146,22 +146,22 @@ def _measure(
         config["data"] = {"generate": "community", "vertices": 80_000, "degree": 33.0, "features": 64, "classes": 16}
         result["said"].append(f"A generated graph stands in, since {error}")
         path.write_text(yaml.safe_dump(config))
-        _cut(path, text, shares, data_dir)
+        _cut(path, text, job_folder, data_dir)
     for mbit in result["rates"]:
         with several_hosts(result["hosts"], mbit) as network:
             for wire in wires:
                 out = folder / f"{layout}-{wire}-{mbit}"
                 settings = resolve(load_config(path, layout=f"{text},wire={wire}"), data_dir)
-                Job.of_config("train", settings, out).write(shares)
-                train_on(network, [sys.executable, "-m", "trisect.train.worker", str(shares)], limit)
-                found = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
-                result["runs"].append(found)
-                print(_line(found, found["seconds"]), file=sys.stderr, flush=True)  # a run takes long
+                Job.of_config("train", settings, out).write(job_folder)
+                train_on(network, [sys.executable, "-m", "trisect.train.worker", str(job_folder)], limit)
+                run = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
+                result["runs"].append(run)
+                print(_line(run, run["seconds"]), file=sys.stderr, flush=True)  # a run takes long
 
 
-def _cut(path: Path, text: str, shares: Path, data_dir: str | None) -> None:
+def _cut(path: Path, text: str, job_folder: Path, data_dir: str | None) -> None:
     config = resolve(load_config(path, layout=text), data_dir)
-    DataCut(config, config.layout)(shares / SHARDS)
+    DataCut(config, config.layout)(job_folder / SHARDS)
 
 
 def train_on(network: Sequence[Host], words: Sequence[str], limit: float) -> None:
@@ -259,16 +259,16 @@ def show(result: dict[str, Any]) -> None:
     print(f"{result['hosts']} hosts; seconds of the fastest epoch after the first; a rank computes or waits")
     titles = f"{'layout':<14} {'wire':<9} {'Mbit/s':>7} {'seconds':>8} {'faster':>7} {'MB sent':>8} {'link s':>7}"
     print(f"{titles}  {'computes':>10}  waits by rank")
-    for found in runs:
-        print(_line(found, next(one["seconds"] for one in runs if one["mbit"] == found["mbit"])))
+    for run in runs:
+        print(_line(run, next(one["seconds"] for one in runs if one["mbit"] == run["mbit"])))
 
 
-def _line(found: Mapping[str, Any], first: float) -> str:
+def _line(run: Mapping[str, Any], first: float) -> str:
     """A row of the table; `first` are the seconds that it is compared with."""
-    waits = " ".join(f"{wait:.2f}" for wait in found["waits"])
-    computes = f"{min(found['computes'], default=0):.2f}-{max(found['computes'], default=0):.2f}"
+    waits = " ".join(f"{wait:.2f}" for wait in run["waits"])
+    computes = f"{min(run['computes'], default=0):.2f}-{max(run['computes'], default=0):.2f}"
     return (
-        f"{found['layout']:<14} {found['wire']:<9} {found['mbit'] or 'all':>7} {found['seconds']:8.2f}"
-        f" {first / found['seconds']:6.2f}x {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}"
+        f"{run['layout']:<14} {run['wire']:<9} {run['mbit'] or 'all':>7} {run['seconds']:8.2f}"
+        f" {first / run['seconds']:6.2f}x {run['bytes'] / 1e6:8.1f} {run['link_seconds']:7.2f}"
         f"  {computes:>10}  {waits}"
     )

@@ -47,7 +47,7 @@ def run(
         cases.append(("twice the graph", {**small, "vertices": 2 * small["vertices"]}, layouts[0]))
     else:
         cases = [(layout, sizes, layout) for layout in layouts]
-    found = []
+    runs = []
     counted: dict[str, int] = {}
     for name, size, layout in cases:
         key = str(size)
@@ -57,7 +57,7 @@ def run(
             life=life, model=model, layers=layers, hidden=hidden, epochs=epochs, threads=threads, **size
         )
         summary = train(config, layout, memory=memory)
-        found.append(
+        runs.append(
             {
                 "name": name,
                 **size,
@@ -69,7 +69,7 @@ def run(
                 "loss": summary["loss"],
             }
         )
-    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "memory": memory, "runs": found}
+    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "memory": memory, "runs": runs}
 
 
 def smoothed_edges(*, vertices: int, steps: int, transactions: float, life: int) -> int:

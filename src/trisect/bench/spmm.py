@@ -227,8 +227,8 @@ def show(result: dict[str, Any]) -> None:
         f"{result['instructions']}; copy {result['copy_bytes_per_second'] / 1e9:.1f} GB/s"
     )
     table = Table("features", "candidate", "best ms", "median ms", "times torch int64", "GB/s gathered", "% of limit")
-    for width, found in result["widths"].items():
-        candidates = found["candidates"]
+    for width, figures in result["widths"].items():
+        candidates = figures["candidates"]
         limit = candidates.get("limit: rows read once")
         for name, timing in candidates.items():
             table.add_row(
@@ -237,15 +237,15 @@ def show(result: dict[str, Any]) -> None:
                 f"{timing['best'] * 1e3:.2f}",
                 f"{timing['median'] * 1e3:.2f}",
                 f"{timing['speedup']:.2f}",
-                f"{found['gathered_bytes'] / timing['best'] / 1e9:.1f}",
+                f"{figures['gathered_bytes'] / timing['best'] / 1e9:.1f}",
                 f"{100 * limit['best'] / timing['best']:.0f}" if limit else "",
             )
         table.add_section()
     console.print(table)
     if result["attention"]:
         table = Table("attention", "candidate", "best ms", "median ms", "times PyG")
-        for shape, found in result["attention"].items():
-            for name, timing in found["candidates"].items():
+        for shape, figures in result["attention"].items():
+            for name, timing in figures["candidates"].items():
                 best, median = timing["best"] * 1e3, timing["median"] * 1e3
                 table.add_row(shape, name, f"{best:.1f}", f"{median:.1f}", f"{timing['speedup']:.2f}")
         console.print(table)
