@@ -47,7 +47,7 @@ class Incoming:
     work: dist.Work | None = None
 
     def wait(self) -> Tensor:
-        """The rows, once they are here."""
+        """Give the rows, once they are here."""
         if self.work is not None:
             self.work.wait()
         message = self.message() if self.reader is None else self._read(self.reader)
@@ -56,7 +56,7 @@ class Incoming:
         return wires.decode(message, self.wire, self.target.dtype)
 
     def message(self) -> Tensor:
-        """Where the message is received: in its target, or in a buffer."""
+        """Give the memory that receives the message: its target, or a buffer."""
         if self.buffer is None:
             shape, dtype = self._form()
             if self.staged:
@@ -104,7 +104,7 @@ class Swap:
     arriving: int = 0
 
     def wait(self) -> Sequence[Tensor]:
-        """The rows, once all are here (and all that this rank sends has left)."""
+        """Give the rows, once all are here (and all that this rank sends has left)."""
         start = time.perf_counter()
         # a message that takes the network for want of room leaves when its receiver asks for it: wait for those last
         for work in self.works[: self.arriving]:

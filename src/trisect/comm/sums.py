@@ -12,7 +12,7 @@ _SHORT = 1 << 16  # bytes; where no rank would send more, each sends all of its 
 
 
 def sum_in_order(vector: Tensor, count: int, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum of the vectors of all ranks of a group.
+    """Give the sum of the vectors of all ranks of a group.
 
     A long vector is added in parts, one a rank, and the parts are then handed round: each rank sends what a ring
     would, twice the vector less its own part.

@@ -131,7 +131,7 @@ class Transport:
             target.copy_(gathered(x))
 
     def _incoming(self, target: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
-        """What is to be received for some rows."""
+        """Prepare to receive some rows."""
         incoming = Incoming(target, wire, peer, tag, self.mesh.device, self.mesh.staged)
         boxes = self.mesh.mailboxes
         if boxes is not None and peer in boxes.processes:
@@ -140,7 +140,7 @@ class Transport:
         return incoming
 
     def unread(self, peer: int) -> int:
-        """How many messages in shared memory a rank has not done with."""
+        """Give how many messages in shared memory a rank has not done with."""
         boxes = self.mesh.mailboxes
         return 0 if boxes is None or peer not in boxes.processes else boxes.outbox(peer).unread
 
@@ -207,7 +207,7 @@ class Transport:
         return swap
 
     def _line(self, axis: str) -> _Line:
-        """The ranks along an axis, and the order in which to receive from others and to send to them."""
+        """Give the ranks along an axis, and the order in which to receive from others and to send to them."""
         mesh = self.mesh
         along_time = axis == "time"
         count = mesh.layout.time if along_time else mesh.layout.vertex
@@ -260,14 +260,14 @@ class Transport:
         self.ledger.add("weights", "reduce", 2 * bucket.nbytes * (ranks - 1) // ranks, time.perf_counter() - start)
 
     def sum_everywhere(self, values: Tensor) -> Tensor:
-        """The sum over all ranks of a small tensor (losses, counts)."""
+        """Give the sum over all ranks of a small tensor (losses, counts)."""
         world = self.mesh.layout.world
         if world == 1:
             return values
         return self._total([values.detach().reshape(-1)], range(world), _EVERYBODY).view_as(values)
 
     def _total(self, parts: Sequence[Tensor], members: Sequence[int], number: int) -> Tensor:
-        """The sum over some ranks of vectors strung together, where the first of them is."""
+        """Give the sum over some ranks of vectors strung together, where the first of them is."""
         mesh, device = self.mesh, parts[0].device
         group = mesh.replicas if number == _REPLICAS else None
         if mesh.device.type != "cpu" and not mesh.staged:
@@ -285,7 +285,7 @@ class Transport:
         return total if device.type == "cpu" else staging.to_device(total, device)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank gives, in the order of ranks, on all of them. For evaluation: small, and not counted.
+        """Give what each rank hands in, in the order of ranks, on all of them. For evaluation: small, and not counted.
 
         Args:
             value: plain; see `trisect.comm.values`.

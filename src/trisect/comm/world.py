@@ -35,7 +35,7 @@ class World:
 
     @property
     def first_here(self) -> int:
-        """The first rank of this host."""
+        """Give the first rank of this host."""
         return self.rank - self.local_rank
 
     def require(self, layout: Layout) -> None:
@@ -48,7 +48,7 @@ class World:
 
 
 def world_from_environment(environment: Mapping[str, str] | None = None) -> World | None:
-    """The world that this process was started in, or None where it stands alone."""
+    """Give the world that this process was started in, or None where it stands alone."""
     variables = os.environ if environment is None else environment
     if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return None

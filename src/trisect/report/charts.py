@@ -41,7 +41,7 @@ def lines(
     mark: float | None = None,
     epochs: int = 1,
 ) -> str:
-    """A line chart over the epochs 1..`epochs` or more. `mark` is an epoch to point out (the best one).
+    """Draw a line chart over the epochs 1..`epochs` or more. `mark` is an epoch to point out (the best one).
 
     Points that are not finite are left out. The values also go into the page as data, for the tooltip.
     """
@@ -206,7 +206,7 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 
 
 def number(value: float) -> str:
-    """A number as people write it: four figures, no tail of zeros."""
+    """Give a number as people write it: four figures, no tail of zeros."""
     if value == 0:
         return "0"
     if abs(value) >= 1e6 or abs(value) < 1e-4:
