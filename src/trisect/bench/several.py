@@ -24,7 +24,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.timeline import Timeline
 from trisect.ops.incremental import Incremental, change_between
 from trisect.ops.memory import empty
-from trisect.ops.several import Group, aggregate_group_into, block_diagonal, side_by_side
+from trisect.ops.several import Group, aggregate_group_into, side_by_side
 from trisect.ops.sums import aggregate_into
 
 
@@ -39,7 +39,7 @@ def run(
     threads: int = 2,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measure.
+    """Measure all candidates.
 
     Args:
         widths: numbers of features.
@@ -188,8 +188,25 @@ def _figures(timings: dict[str, Timing], steps: int, groups: dict[str, Any]) -> 
     return figures
 
 
+def block_diagonal(snapshots: Sequence[Adjacency]) -> Adjacency:
+    """Make one matrix with the snapshots along its diagonal: reads their features one below the other."""
+    plain = [snapshot.compact() for snapshot in snapshots]
+    starts, indices, base, column = [], [], 0, 0
+    for matrix in plain:
+        starts.append(matrix.starts + base)
+        indices.append(matrix.indices + column)
+        base, column = base + matrix.entries, column + matrix.columns
+    ends = [matrix.ends + start[0] - matrix.starts[0] for matrix, start in zip(plain, starts, strict=True)]
+    values = None
+    if any(matrix.values is not None for matrix in plain):
+        dtype = next(matrix.values.dtype for matrix in plain if matrix.values is not None)
+        ones = [torch.ones(matrix.entries, dtype=dtype, device=matrix.device) for matrix in plain]
+        values = torch.cat([one if m.values is None else m.values for m, one in zip(plain, ones, strict=True)])
+    return Adjacency(torch.cat(starts), torch.cat(ends), torch.cat(indices), values, column)
+
+
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     from rich.console import Console
     from rich.table import Table
 
