@@ -110,7 +110,7 @@ class _EvolveGCN(nn.Module):
 
 
 def evolvegcn_o(hidden: int, layers: int = 2, **sizes: Any) -> Callable[[], float]:
-    """EvolveGCN-O by PyG Temporal."""
+    """Train EvolveGCN-O by PyG Temporal."""
     data = make(**sizes)
     return epoch_of(_EvolveGCN(data, hidden, layers), data.labels)
 

@@ -27,7 +27,7 @@ def run(
     plot: str | None = None,
     memory: str | None = None,
 ) -> dict[str, Any]:
-    """Measure.
+    """Measure all candidates.
 
     Args:
         plot: an SVG file to draw.
@@ -64,7 +64,7 @@ def run(
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     rows = result["blocks"]
     first = rows[0]
     print(f"{'blocks':>6} {'peak GiB':>9} {'seconds':>8} {'memory':>7} {'time':>6} {'loss':>10}")

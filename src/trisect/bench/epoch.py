@@ -98,7 +98,7 @@ def _compared(timings: dict[str, Timing]) -> dict[str, float | None]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print(f"{'model':<7} {'candidate':<24} {'best s':>8} {'median s':>9} {'peak GiB':>9} {'times ours':>11}")
     for model, candidates in result["models"].items():
         ours = candidates["trisect"]["best"]

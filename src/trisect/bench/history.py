@@ -287,7 +287,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print(f"{result['layers']} layers; test measure in points, difference to exact training paired by seed")
     sizes = {run["graph"]: f"{run['graph']} {run['hidden']} wide, {run['epochs']} epochs" for run in result["runs"]}
     print("; ".join(sizes.values()))

@@ -24,8 +24,9 @@ from trisect.bench._hosts import Host, NoHostsError, several_hosts
 from trisect.config import load_config
 from trisect.errors import DataError, LayoutError, RunError
 from trisect.schedule.action import COMPUTE, Action
-from trisect.train.from_config import DataCut, resolve
+from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import SHARDS, Job
+from trisect.train.processes.start import cut_job
 
 WIRES = ("float32", "bfloat16", "int8")
 _PORT = 29571
@@ -161,7 +162,7 @@ def _measure(
 
 def _cut(path: Path, text: str, job_folder: Path, data_dir: str | None) -> None:
     config = resolve(load_config(path, layout=text), data_dir)
-    DataCut(config, config.layout)(job_folder / SHARDS)
+    cut_job(Job.of_config("train", config, path.parent), ConfiguredData(config), job_folder / SHARDS)
 
 
 def train_on(network: Sequence[Host], words: Sequence[str], limit: float) -> None:
@@ -247,7 +248,7 @@ def _spent(path: Path, epoch: int) -> tuple[float, float]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     if result["skipped"] is not None:
         print(result["skipped"])
         return

@@ -88,7 +88,7 @@ def smoothed_edges(*, vertices: int, steps: int, transactions: float, life: int)
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print(f"{result['model']}, {result['layers']} layers of {result['hidden']}, edges live {result['life']} steps")
     print("GiB: the peak of the largest rank; of all ranks together, where a page that they share counts once")
     print(f"{'run':<18} {'edges':>13} {'blocks':>6} {'epoch s':>8} {'GiB a rank':>10} {'together':>8} {'time':>6}")

@@ -39,7 +39,7 @@ def run(
     attention: bool = True,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measure.
+    """Measure all candidates.
 
     Args:
         widths: the numbers of features.
@@ -216,7 +216,7 @@ def _speedups(timings: dict[str, Timing], reference: str) -> dict[str, dict[str,
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as tables."""
+    """Print the figures as tables."""
     from rich.console import Console
     from rich.table import Table
 

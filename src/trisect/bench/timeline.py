@@ -96,7 +96,7 @@ def _compared(ours: Timing, peer: Timing | None) -> dict[str, float | None]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     from rich.console import Console
     from rich.table import Table
 

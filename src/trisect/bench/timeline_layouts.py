@@ -179,7 +179,7 @@ def _waited_fraction(run: RunDirectory) -> float:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as tables."""
+    """Print the figures as tables."""
     print(f"MiB an epoch, {result['steps']} steps, edge-life {result['edge_life']}, {result['hidden']} channels")
     kinds = list(dict.fromkeys(kind for cut in result["cuts"] for kind in cut["bytes"]))
     print(f"{'timeline':<12} {'ranks':>5} {'model':<8}" + "".join(f" {kind:>19}" for kind in kinds))

@@ -103,7 +103,7 @@ def _csr_bytes(matrix: Adjacency) -> int:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print("MB sent for one pass; how many times less than full (and than csr); ms a step to encode + to rebuild")
     heads = ("full", 9), ("csr", 9), ("difference", 18), ("compact", 24), ("difference", 15), ("compact", 14)
     print(f"{'timeline':<28} " + " ".join(f"{head:>{width}}" for head, width in heads))

@@ -46,7 +46,7 @@ def bench(
 
 
 def available() -> dict[str, str]:
-    """The measurements that there are, each with the first line of its docstring."""
+    """Give the measurements that there are, each with the first line of its docstring."""
     import ast
     from importlib.resources import files
 

@@ -51,7 +51,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Options of `trisect` itself."""
+    """Take the options of `trisect` itself."""
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -110,7 +110,7 @@ def run_command(arguments: list[str] | None = None) -> int:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning as the user reads it: our own as a sentence, others with the file that they come from."""
+    """Give a warning as the user reads it: our own as a sentence, others with the file that they come from."""
     return (
         f"trisect: {message}\n" if category is UserWarning else f"{filename}:{lineno}: {category.__name__}: {message}\n"
     )

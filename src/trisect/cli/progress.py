@@ -53,14 +53,14 @@ class Progress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A sentence above the bar, or a line."""
+        """Print a sentence above the bar, or as a line."""
         if self._live:
             self._console.print(text)
         else:
             print(text, flush=True)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """One more epoch has ended."""
+        """Show that one more epoch has ended."""
         number = int(record["epoch"])
         # splits are measured now and then; until the next time, their last figures stay in sight
         self._figures.update(figures(record))
@@ -79,7 +79,7 @@ class Progress:
             print(f"epoch {number}/{self.epochs}  {shown}  {_seconds(record.get('seconds'))}".rstrip(), flush=True)
 
     def metrics(self, summary: Mapping[str, Any]) -> None:
-        """The figures at the end, a column a split."""
+        """Print the figures at the end, a column a split."""
         splits = {name: dict(_numbers(measures)) for name, measures in summary["metrics"].items() if measures}
         names = list(dict.fromkeys(name for measures in splits.values() for name in measures))
         median = summary["seconds_per_epoch"]["median"]
@@ -98,7 +98,7 @@ class Progress:
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers worth a place in a line: the loss, and the first measure of val."""
+    """Give the numbers that a line shows: the loss, and the first measure of val."""
     result = {"loss": float(record["loss"])}
     for name, value in _numbers(record.get("val") or {}):
         if name != "loss":

@@ -17,13 +17,12 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.rows import Shape
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.errors import LayoutError
 from trisect.exchanges.facts import Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.base import Layer, Model
+from trisect.nn.base import Layer
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.ops.memory import free_bytes
@@ -117,7 +116,7 @@ def one_process(
     x: Tensor,
     layout: Layout,
 ) -> Program:
-    """The whole model on all of the data, in this process; a timeline in the layout's blocks."""
+    """Make the program of one process: the full model on all of the data, a timeline in the layout's blocks."""
     budget, ledger, dtype = free_bytes(x.device) // 4, Ledger(), x.dtype
     layout = Layout(blocks=layout.blocks, recompute=layout.recompute)
     bounds = (0, len(model.stack))
@@ -174,7 +173,7 @@ def facts_for(
 
 
 def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
-    """The shard of a rank; the features of the halo cross once, as they are, and are not kept."""
+    """Read the shard of a rank; the features of the halo cross once, as they are, and are not kept."""
     device = mesh.device
     share = read_share(cut, mesh.part_index)
     own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[share.halo]
@@ -197,7 +196,7 @@ def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -
 
 
 def _with_halo(share: Share, mesh: Mesh, x: Tensor) -> Tensor:
-    """[own rows, features] → [columns, features]."""
+    """Append the halo's features to our own: [own rows, features] → [columns, features]."""
     counts = [owned[-1][1] - owned[0][0] for owned in share.receive]
     outgoing = [x.index_select(0, torch.cat(chunks)) for chunks in share.send]
     shapes = [Shape(count, x.shape[1], x.dtype) for count in counts]
@@ -206,7 +205,7 @@ def _with_halo(share: Share, mesh: Mesh, x: Tensor) -> Tensor:
 
 
 def agreed(cut: TimelineCut, mesh: Mesh) -> TimelineCut:
-    """The same blocks on all ranks: hosts that cut for themselves may have had different memory in mind."""
+    """Agree on the same blocks on all ranks: hosts that cut for themselves may have had different memory in mind."""
     plans = Transport(mesh, Ledger()).gather([len(cut.runs), cut.aggregated])
     blocks, aggregated = max(blocks for blocks, _ in plans), all(kept for _, kept in plans)
     runs = cut.runs
@@ -223,14 +222,8 @@ def make_decoder(task: BoundTask, model: AnyModel, options: TrainOptions) -> nn.
     return decoder
 
 
-def require_data(model: AnyModel, data: Graph | Timeline) -> None:
-    """Refuse a dynamic model on one graph."""
-    if isinstance(data, Graph) and not isinstance(model, Model):
-        raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
-
-
 def preaggregates(model: AnyModel) -> bool:
-    """Whether the first layer asks no more of its neighbours than Â·x of the features, which is made once."""
+    """Say whether the first layer asks no more of its neighbours than Â·x of the features, which is made once."""
     first: AnyLayer = model.stack[0]
     return reads_neighbours(first) and first.preaggregates
 
@@ -241,14 +234,14 @@ def sizes_of(starts: Sequence[int]) -> list[int]:
 
 
 def feature_width(data: Graph | Timeline) -> int:
-    """How many features a vertex has; two, its degrees, where a timeline brings none."""
+    """Give how many features a vertex has; two, its degrees, where a timeline brings none."""
     if isinstance(data, Timeline):
         return 2 if data.x is None else data.x.shape[-1]
     return data.features().shape[1]
 
 
 def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:
-    """What a vertex costs in a step, in events: products with the weights against rows that are gathered.
+    """Estimate what a vertex costs in a step, in events: products with weights against rows that are gathered.
 
     Measured (CD-GCN, two layers of 16, forward and backward): a weight takes half the time of a gathered value.
     """

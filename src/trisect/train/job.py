@@ -22,7 +22,7 @@ JOB, SHARDS, TOLD = "job.json", "shards", "told.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What every rank of a run is told.
+    """All that every rank of a run is told.
 
     Attributes:
         verb: `train` a run directory, `fit` for a caller in Python, or `predict` from a run directory.
@@ -46,7 +46,7 @@ class Job:
 
     @classmethod
     def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
-        """The job of a resolved configuration, under its own layout unless `more` says otherwise."""
+        """Give the job of a resolved configuration, under its own layout unless `more` says otherwise."""
         model, task = named_model(config), make_task(config.task.model_dump())
         return cls(verb, model, task, config.train, more.pop("layout", config.layout), config, run, **more)
 
@@ -72,7 +72,7 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path, stream: IO[bytes]) -> Job:
-        """The job that `write` wrote; `stream` gives the rest."""
+        """Read the job that `write` wrote; `stream` gives the objects."""
         plain = json.loads((folder / JOB).read_text())
         sys.path[:] = plain["path"]
         objects = unpack(stream) if plain["model"] is None or plain["task"] is None else {}
@@ -90,6 +90,6 @@ class Job:
 
 
 def named_model(config: Config) -> NamedModel:
-    """The configuration's model, yet to be made."""
+    """Give the configuration's model, yet to be made."""
     options = config.model.model_dump(exclude_none=True)
     return NamedModel(options.pop("name"), options, config.train.seed)

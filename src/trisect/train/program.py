@@ -175,7 +175,7 @@ class Program:
         return task.loss(self.decoder, frames, first_step, self.noise)
 
     def _readers(self, step: int, noise: Noise | None) -> list[list[Tensor]]:
-        """[reader][owner] → positions among the owner's rows that the reader's loss wants at a step."""
+        """List [reader][owner] → positions among the owner's rows that the reader's loss wants at a step."""
         wanted = self._loss_task.wanted(step, self.noise if noise is None else noise) or []
         bounds = torch.tensor(self._starts, device=self.mesh.device)
         lists = []
@@ -186,7 +186,7 @@ class Program:
 
     @property
     def formula_bytes(self) -> int:
-        """What leaves all ranks in the epoch that was begun last; what a loss fetches depends on what it samples."""
+        """Give the bytes that leave all ranks in the latest epoch, by formula; a loss may fetch what it samples."""
         facts = self._epoch_facts
         if not facts.fetches:
             if facts not in self._volumes:
@@ -258,7 +258,7 @@ class Program:
         state.finish()
 
     def _all_rows(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """[steps, own rows, channels] → every `parts`-th step with the rows of all parts, [1, rows, channels]."""
+        """Give every `parts`-th step of [steps, own rows, channels] with the rows of all parts, [1, rows, channels]."""
         parts, mine, channels = self.facts.parts, self.mesh.part_index, frames.shape[2]
         own, rows = frames[mine::parts], [b - a for a, b in pairwise(self._starts)]
         counts = [0 if part == mine else len(own) * rows[part] for part in range(parts)]

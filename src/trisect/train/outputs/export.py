@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from trisect.data.records import Array, Names, Record
+from trisect.data.records import Array, Names
 from trisect.errors import TrisectError
-from trisect.train.outputs.predict import outputs
-from trisect.train.outputs.saved_rows import RowsReader, RowsWriter
-from trisect.train.setup import Setup
+from trisect.train.outputs.saved_rows import RowsReader
 
 SUFFIXES = (".parquet", ".npz")
 _BLOCK = 65_536  # rows
@@ -31,19 +29,6 @@ def check_target(path: Path) -> None:
         raise TrisectError(f"--out is {path}, but the directory {path.parent} does not exist.")
     if path.suffix == ".parquet":
         _parquet()
-
-
-def export(setup: Setup, record: Record, path: Path) -> int:
-    """Write embeddings and the task's outputs of all vertices (and steps); returns how many rows.
-
-    An .npz holds `vertex` [vertices], `embedding` and each output as [vertices, …], or [steps, vertices, …] for a
-    timeline. A Parquet file has a row for each vertex (and `step`), lists where a row has several numbers.
-    """
-    with rows_folder_beside(path) as folder:
-        rows = RowsWriter(folder)
-        for first, columns in outputs(setup):
-            rows.add(first, setup.vertices, columns)
-        return join(folder, path, record.names, record.vertices, setup.steps, timeline=setup.timeline)
 
 
 def rows_folder(path: Path) -> Path:
@@ -79,7 +64,7 @@ def join(folder: Path, path: Path, names: Names | None, vertices: int, steps: in
 
 
 def vertex_ids(names: Names | None, start: int, stop: int) -> Array:
-    """The user's ids of some vertices; their numbers where there are none."""
+    """Give the user's ids of some vertices; their numbers where there are none."""
     return np.arange(start, stop) if names is None else np.asarray(names[start:stop])
 
 

@@ -24,7 +24,7 @@ _VERTICES = "vertices.npy"
 
 @dataclass(frozen=True, eq=False)
 class SavedRows:
-    """Some rows of some steps.
+    """Rows of some vertices at some steps.
 
     Attributes:
         first: its first step.
@@ -44,7 +44,7 @@ class RowsWriter:
         self.folder, self._rank, self._count = folder, rank, 0
 
     def add(self, first: int, vertices: Tensor | None, columns: Mapping[str, Tensor]) -> None:
-        """Outputs of steps first, first + 1, …; `vertices` says whose the rows are (None: 0, 1, …)."""
+        """Save outputs of steps first, first + 1, …; `vertices` says whose the rows are (None: 0, 1, …)."""
         target = self.folder / f"rank-{self._rank:05d}-{self._count:06d}"
         self._count += 1
         target.mkdir()
@@ -73,12 +73,12 @@ class RowsReader:
         self.names = list(dict.fromkeys(name for saved in self._saved for name in saved.columns))
 
     def shape(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
-        """The type of a column, and the shape of one row of it."""
+        """Give the type of a column, and the shape of one row of it."""
         column = next(saved.columns[name] for saved in self._saved if name in saved.columns)
         return column.dtype, column.shape[2:]
 
     def block(self, name: str, step: int, start: int, stop: int) -> Array:
-        """A column of the user's vertices start .. stop-1 at a step: [rows, …]."""
+        """Give a column of the user's vertices start .. stop-1 at a step: [rows, …]."""
         dtype, shape = self.shape(name)
         values = np.empty((stop - start, *shape), dtype)
         filled = 0
@@ -93,7 +93,7 @@ class RowsReader:
         return values
 
     def blocks(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        """(step, start, stop): all rows in order, at most so many at a time."""
+        """List (step, start, stop): all rows in order, at most so many at a time."""
         for step in range(self.steps):
             for start in range(0, self.vertices, rows):
                 yield step, start, min(start + rows, self.vertices)

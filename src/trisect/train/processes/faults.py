@@ -79,7 +79,7 @@ def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, 
 
 @contextmanager
 def reporting_failures(world: World) -> Iterator[None]:
-    """Be one rank: whatever ends it badly is told to whoever started it."""
+    """Tell whoever started this rank why it ends badly."""
     follow_launcher()
     try:
         yield
@@ -132,7 +132,7 @@ def naming_lost_ranks(store: Store, world: World) -> Iterator[None]:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether torch.distributed raised this because another rank is gone or silent."""
+    """Say whether torch.distributed raised this because another rank is gone or silent."""
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
 
 

@@ -24,7 +24,7 @@ _LONGEST_CUT = datetime.timedelta(hours=12)
 def joined(
     layout: Layout, world: World, device: torch.device, timeout: float, shards: Path | Callable[[Path], None]
 ) -> Iterator[tuple[Mesh, Path]]:
-    """This rank's place among the others, and the folder of the shards.
+    """Join the other ranks; give this rank's mesh and the folder of the shards.
 
     Args:
         timeout: seconds that a rank waits for another.

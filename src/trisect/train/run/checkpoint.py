@@ -53,13 +53,13 @@ class Shard:
     tensors: dict[str, tuple[tuple[int, ...], Region]]
 
     def plain(self) -> dict[str, Any]:
-        """As values that ranks may tell each other."""
+        """Give plain values that ranks may send to each other."""
         tensors = {name: (own, region.shape, region.offset) for name, (own, region) in self.tensors.items()}
         return {"file": self.file, "bytes": self.bytes, "sha256": self.sha256, "tensors": tensors}
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Shard:
-        """What `plain` was made from."""
+        """Make the shard that `plain` was called on."""
         tensors = {name: (own, Region(shape, offset)) for name, (own, shape, offset) in values["tensors"].items()}
         return cls(values["file"], values["bytes"], values["sha256"], tensors)
 
@@ -103,7 +103,7 @@ class Checkpoints:
         return self.commit(draft, [write_shard(draft, 0, tensors, regions)], meta, epoch=epoch, best=best)
 
     def draft(self, epoch: int) -> Path:
-        """An empty directory beside the final one, for the ranks' shards."""
+        """Make an empty directory beside the final one, for the ranks' shards."""
         draft = self.directory / f".epoch-{epoch:06d}.draft"
         if draft.exists():
             shutil.rmtree(draft)
@@ -211,14 +211,14 @@ class Checkpoints:
         return self.directory / f"epoch-{epoch:06d}"
 
     def best(self) -> Checkpoint | None:
-        """The newest checkpoint that was the best when it was written, or None."""
+        """Read the newest checkpoint that was the best when it was written, or give None."""
         for path in reversed(self.paths()):
             if _is_best(path):
                 return self.read(path)
         return None
 
     def read(self, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
-        """A checkpoint, after its sizes and hashes were compared with its manifest."""
+        """Read a checkpoint, after its sizes and hashes were compared with its manifest."""
         manifest = read_manifest(path)
         if manifest["run"] != self.run:
             raise CheckpointError(f"The checkpoint {path} belongs to another run (its settings differ); remove it.")
@@ -269,7 +269,7 @@ def write_shard(
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint `path`, checked against its own hash."""
+    """Read the manifest of the checkpoint `path`, and check it against its own hash."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError:

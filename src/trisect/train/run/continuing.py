@@ -20,7 +20,7 @@ from trisect.train.run.state import REMEDY, Shapes, require_state
 
 
 def check_resume(job: Job, shards: Path) -> None:
-    """What would stop the ranks of a resumed run: other settings than the run's, or a checkpoint that does not fit.
+    """Raise where a resumed run would stop: its settings differ from the run's, or its checkpoint does not fit.
 
     Sizes and hashes of files are compared by the ranks, which read them.
 
@@ -47,7 +47,7 @@ def check_resume(job: Job, shards: Path) -> None:
 
 
 def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters of a run, by name."""
+    """Give the shapes of all parameters of a run, by name."""
     data = cut.labels() if isinstance(cut, Cut) else cut.timeline
     bound = job.task.bind(data, Place(job.options.seed, data.order))
     model = outline_of(job.model, cut.features, bound.channels)
@@ -57,7 +57,7 @@ def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
 
 
 def _require_history(shapes: Shapes, cut: Cut, layout: Layout, path: Path) -> None:
-    """History that this layout would take up has a row for each that a rank reads."""
+    """Raise where history that this layout would take up lacks a row for one that a rank reads."""
     history = history_name(layout, cut.order)
     for rank in range(layout.world):
         prefix = f"program.{history}rank-{rank}."

@@ -55,7 +55,7 @@ def _require_parameters(shapes: Shapes, parameters: Shapes, prefix: str, where: 
 
 
 def _require_optimiser(shapes: Shapes, parameters: Shapes, prefix: str, where: str, *, complete: bool) -> None:
-    """State is a number or as large as its parameter; a parameter has all kinds of it, or none."""
+    """Raise unless state is a number or as large as its parameter, and a parameter has all kinds of it or none."""
     kinds: dict[str, set[str]] = {}
     for name, shape in shapes.items():
         if not name.startswith(prefix):
