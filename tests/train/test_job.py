@@ -14,11 +14,11 @@ import torch
 from trisect.config import TrainOptions, parse_config
 from trisect.layout import History, Layout
 from trisect.nn import GCNLayer, LinearLayer, Model
+from trisect.nn.source import HandedModel, NamedModel
 from trisect.tasks import make_task
 from trisect.tasks.node_classification import NodeClassification
 from trisect.train.from_config import resolve
 from trisect.train.job import JOB, Job
-from trisect.train.models import HandedModel, NamedModel
 
 LAYOUT = Layout(layer=2, vertex=2, chunks=8, history=History(period=3), partition="hypergraph")
 PLAIN: dict[str, Any] = {

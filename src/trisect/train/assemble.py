@@ -25,6 +25,7 @@ from trisect.layout import Layout
 from trisect.nn.base import Layer
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer, reads_neighbours
+from trisect.nn.source import AnyModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import Share
 from trisect.partition.order import choose_order
@@ -42,7 +43,6 @@ from trisect.shards.timeline_shares import (
 from trisect.tasks import BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.blocks import keeps_aggregation, with_blocks
-from trisect.train.models import AnyModel
 from trisect.train.program import Program
 
 
@@ -220,6 +220,11 @@ def make_decoder(task: BoundTask, model: AnyModel, options: TrainOptions) -> nn.
     if isinstance(decoder, Decoder):
         decoder.reset_parameters(options.seed, len(model.layers) + 1)
     return decoder
+
+
+def name_modules(model: nn.Module, decoder: nn.Module | None) -> nn.ModuleDict:
+    """Name what is trained: `model` and, where the task has one, `decoder`."""
+    return nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
 
 
 def preaggregates(model: AnyModel) -> bool:

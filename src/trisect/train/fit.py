@@ -19,12 +19,12 @@ from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model
 from trisect.nn import options as model_options
+from trisect.nn.source import AnyModel, ModelMaker, NamedModel, full_model
 from trisect.tasks import Place, Task, make_task
-from trisect.train.assemble import feature_width
+from trisect.train.assemble import feature_width, name_modules
 from trisect.train.device import check_device
 from trisect.train.job import Job
 from trisect.train.loop import NoRecorder, Recorder, Result
-from trisect.train.models import AnyModel, ModelMaker, NamedModel, full_model
 from trisect.train.outputs.predict import embed, predict
 from trisect.train.processes.listening import NoListener
 from trisect.train.processes.start import run_job
@@ -172,7 +172,7 @@ def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, 
     bound = job.task.bind(data, Place(job.options.seed, data.order))
     model = full_model(job.model, feature_width(data), bound.channels)
     decoder = bound.decoder(model.out_channels)
-    modules = nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
+    modules = name_modules(model, decoder)
     modules.to(device=check_device(job.options.device), dtype=job.options.dtype).load_state_dict(parameters)
     return modules
 

@@ -19,9 +19,9 @@ from trisect.layout import Layout
 from trisect.nn import options as model_options
 from trisect.settings.nearest import unknown_setting
 from trisect.tasks import make_task
+from trisect.train.checks import require_fit
 from trisect.train.job import named_model
 from trisect.train.setup import Setup
-from trisect.train.supported import require_fit
 
 Say = Callable[[str], None]
 

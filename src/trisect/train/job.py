@@ -10,9 +10,9 @@ from typing import IO, Any, Literal
 
 from trisect.config import Config, TrainOptions, parse_config
 from trisect.layout import Layout, parse_layout
+from trisect.nn.source import HandedModel, ModelSource, NamedModel
 from trisect.tasks import Task, make_task
 from trisect.tasks.registry import TASKS
-from trisect.train.models import HandedModel, ModelSource, NamedModel
 from trisect.train.processes.handed import pack, unpack
 
 Verb = Literal["train", "fit", "predict"]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError
+from trisect.nn.source import ModelMaker
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
-from trisect.train.models import ModelMaker
 from trisect.train.optimiser import LearningRate, Optimiser
 from trisect.train.processes.memory import PssWatch, peak_rss_bytes, watched_memory
 from trisect.train.program import Program

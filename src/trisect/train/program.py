@@ -23,6 +23,7 @@ from trisect.layout import Layout
 from trisect.layout.history import MERGED
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer
+from trisect.nn.source import AnyModel
 from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
@@ -34,7 +35,6 @@ from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
-from trisect.train.models import AnyModel
 
 
 class Program:

@@ -19,6 +19,7 @@ from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
+from trisect.nn.source import ModelSource, outline_of, stage_of
 from trisect.ops.memory import free_bytes
 from trisect.partition.partition import order_digest
 from trisect.plan.stages import layer_costs, stage_bounds
@@ -38,12 +39,10 @@ from trisect.train.assemble import (
     preaggregates,
     sizes_of,
 )
+from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
-from trisect.train.models import ModelSource, outline_of, stage_of
-from trisect.train.monitor import check_monitor
 from trisect.train.program import Program
-from trisect.train.setup import Setup, check_fit
-from trisect.train.supported import require_fit
+from trisect.train.setup import Setup
 
 
 def cut_data(

@@ -10,22 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions
-from trisect.errors import ConfigError, DataError
+from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
+from trisect.nn.source import AnyModel, ModelSource, full_model
 from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
 from trisect.tasks import SPLITS, BoundTask, Place, Task, make_task
-from trisect.train.assemble import feature_width, make_decoder, one_process
+from trisect.train.assemble import make_decoder, name_modules, one_process
 from trisect.train.blocks import with_blocks
+from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
-from trisect.train.models import AnyModel, ModelSource, full_model
-from trisect.train.monitor import check_monitor
 from trisect.train.program import Program
-from trisect.train.supported import require_fit
 
 _ONE_RANK = Layout()
 
@@ -75,7 +74,7 @@ class Setup:
         check_fit(made, data, bound)
         check_monitor(bound, options, made.out_channels, data.vertices)
         decoder = make_decoder(bound, made, options)
-        modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
+        modules = name_modules(made, decoder)
         modules.to(device=device, dtype=options.dtype)
         layout = _settle_blocks(layout, made, bound, options, data)
         program = one_process(made, decoder, bound, options, data, x, layout)
@@ -125,18 +124,6 @@ def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | 
             "DynamicModel, or a function of (in_channels, out_channels) that makes one."
         )
     return made
-
-
-def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
-    """Raise where the model does not fit the data or the task."""
-    if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
-        raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
-    width = feature_width(data)
-    if model.in_channels != width:
-        raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}.")
-    decoded = task.decoder(model.out_channels) is not None
-    if not decoded and task.channels is not None and model.out_channels != task.channels:
-        raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
 
 
 def _settle_blocks(

@@ -11,13 +11,13 @@ from pathlib import Path
 from trisect.comm.world import world_from_environment
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
+from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import Listener, Relay
 from trisect.train.ranks import cut_data
 from trisect.train.run.continuing import check_resume
-from trisect.train.supported import is_cut
 from trisect.train.worker import Outcome, read_outcome, work, work_alone
 
 ReadData = Callable[[], Graph | Timeline]

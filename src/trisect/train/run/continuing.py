@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
-
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
+from trisect.nn.source import outline_of
 from trisect.shards.shares import Cut, read_cut
 from trisect.shards.timeline_shares import TimelineCut
 from trisect.tasks import Place
+from trisect.train.assemble import name_modules
 from trisect.train.job import Job
-from trisect.train.models import outline_of
 from trisect.train.program import history_name
 from trisect.train.run.checkpoint import read_manifest
 from trisect.train.run.run_directory import RunDirectory
@@ -52,7 +51,7 @@ def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
     bound = job.task.bind(data, Place(job.options.seed, data.order))
     model = outline_of(job.model, cut.features, bound.channels)
     decoder = bound.decoder(model.out_channels)
-    modules = nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
+    modules = name_modules(model, decoder)
     return {name: tuple(value.shape) for name, value in modules.state_dict().items()}
 
 

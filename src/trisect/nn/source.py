@@ -1,4 +1,4 @@
-"""Models yet to be made: by name, or the caller's own; whole, in outline, or one stage of them."""
+"""Models yet to be made: by name, or the caller's own; in full, in outline, or one stage of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from trisect.nn import options as model_options
-from trisect.nn import recipe
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.recipe import DynamicRecipe, Recipe
-from trisect.nn.registry import DYNAMIC
+from trisect.nn.registry import DYNAMIC, recipe
+from trisect.nn.registry import options as model_options
 
 AnyModel = Model | DynamicModel
 ModelMaker = Callable[[int, int | None], AnyModel]
