@@ -161,9 +161,9 @@ def finished(case: Case, seed: int, out: Path) -> bool:
     if not (out / SUMMARY).is_file():
         return False
     wanted = resolve(load_config(case.config, case.settings(seed))).resolved()
-    found = load_config(out / CONFIG).resolved()
-    found["data"].pop("directory", None)
-    return wanted == found
+    stored = load_config(out / CONFIG).resolved()
+    stored["data"].pop("directory", None)
+    return wanted == stored
 
 
 def train(case: Case, seed: int, data_dir: str | None, out: Path) -> None:
@@ -212,17 +212,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", help="where the data sets lie (or TRISECT_DATA)")
     parser.add_argument("--out", type=Path, help="keep the runs there; finished ones are not repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     begin = time.perf_counter()
     outcomes: list[Outcome] = []
-    with run_folder(given.out) as folder:
-        for case in find_cases(given.names):
-            found = run_case(case, given.seeds, given.data_dir, folder)
-            outcomes += found
-            for o in found:
+    with run_folder(options.out) as folder:
+        for case in find_cases(options.names):
+            outcomes_of_case = run_case(case, options.seeds, options.data_dir, folder)
+            outcomes += outcomes_of_case
+            for o in outcomes_of_case:
                 print(f"{o.name}: {o.measure} {o.mean:.4f} ± {o.deviation:.4f}, {o.seconds:.0f} s", flush=True)
-            if given.json is not None:  # after each, so that a long list may be stopped
-                given.json.write_text(json.dumps([outcome.plain() for outcome in outcomes], indent=1) + "\n")
+            if options.json is not None:  # after each, so that a long list may be stopped
+                options.json.write_text(json.dumps([outcome.plain() for outcome in outcomes], indent=1) + "\n")
     print(f"\n{table(outcomes)}\n\n{time.perf_counter() - begin:.0f} s in all")
     return 0 if all(outcome.reached for outcome in outcomes) else 1
 

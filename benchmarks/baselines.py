@@ -43,25 +43,25 @@ def fraud(data: Arrays, splits: int = 3) -> dict[str, dict[str, float]]:
 
 
 def _fraud(x: Arrays, labels: Arrays, data: Arrays, splits: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {"f1 at 0.5": [], "f1 at best threshold": [], "auc": []}
+    scores: dict[str, list[float]] = {"f1 at 0.5": [], "f1 at best threshold": [], "auc": []}
     for split in range(splits):
         train, val, test = (data[f"{name}_masks"][split] for name in ("train", "val", "test"))
         model = LogisticRegression(max_iter=1000).fit(x[train], labels[train])
         chance = model.predict_proba(x)[:, 1]
         candidates = np.quantile(chance[val], np.linspace(0.5, 0.999, 200))
         threshold = max(candidates, key=lambda t: f1_score(labels[val], chance[val] > t))
-        found["f1 at 0.5"].append(f1_score(labels[test], chance[test] > 0.5))
-        found["f1 at best threshold"].append(f1_score(labels[test], chance[test] > threshold))
-        found["auc"].append(roc_auc_score(labels[test], chance[test]))
-    return {name: statistics.fmean(values) for name, values in found.items()}
+        scores["f1 at 0.5"].append(f1_score(labels[test], chance[test] > 0.5))
+        scores["f1 at best threshold"].append(f1_score(labels[test], chance[test] > threshold))
+        scores["auc"].append(roc_auc_score(labels[test], chance[test]))
+    return {name: statistics.fmean(values) for name, values in scores.items()}
 
 
 def always_positive(data: Arrays, period: int = 1_200_000, first_test: int = 110) -> dict[str, float]:
     """The test events of examples/accuracy/bitcoin-otc-edges.yaml."""
     step = (data["time"] - data["time"][0]) // period
     positive = data["rating"][step >= first_test] > 0
-    share = float(positive.mean())
-    return {"f1_micro": share, "f1_macro": share / (1 + share), "auc": 0.5}
+    positives = float(positive.mean())
+    return {"f1_micro": positives, "f1_macro": positives / (1 + positives), "auc": 0.5}
 
 
 def last_value(data: Arrays, lags: int = 4, test: int = 12) -> dict[str, float]:
@@ -75,10 +75,10 @@ def last_value(data: Arrays, lags: int = 4, test: int = 12) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", default=os.environ.get("TRISECT_DATA"), help="where the data sets lie")
-    given = parser.parse_args()
-    if given.data_dir is None:
+    options = parser.parse_args()
+    if options.data_dir is None:
         raise SystemExit("give --data-dir, or set TRISECT_DATA.")
-    folder = Path(given.data_dir)
+    folder = Path(options.data_dir)
 
     def read(name: str) -> Arrays:
         return np.load(folder / f"{name}.npz", allow_pickle=False)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from trisect.cli import ranks
 from trisect.cli.main import run_command
+from trisect.train import from_config
 from trisect.train.processes import launch
 
 CONFIG = """
@@ -123,7 +123,7 @@ def test_more_ranks_than_memory_are_refused_before_the_cut(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
-    monkeypatch.setattr(ranks.DataCut, "__call__", must_not_cut)
+    monkeypatch.setattr(from_config.ConfiguredData, "__call__", must_not_cut)
     refused(folder, capfd, ["--layout", "vertex=7"], "The layout needs 7 ranks, and this machine has 1000 MiB")
     launch.require_room(6)
     capfd.readouterr()
@@ -138,7 +138,7 @@ def test_predictions_on_more_ranks_than_memory_are_refused_before_the_cut(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
-    monkeypatch.setattr(ranks.DataCut, "__call__", must_not_cut)
+    monkeypatch.setattr(from_config.ConfiguredData, "__call__", must_not_cut)
     words = ["predict", str(folder / "alone"), "--out", str(folder / "p.npz"), "--layout"]
     assert run_command([*words, "vertex=7"]) == 2
     assert "The layout needs 7 ranks" in capfd.readouterr().err

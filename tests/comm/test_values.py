@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trisect.comm.values import pack, unpack
-from trisect.train.run.checkpoint import Place, Shard
+from trisect.train.run.checkpoint import Region, Shard
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_foreign_bytes_are_refused_and_not_run(data: bytes) -> None:
 
 
 def test_shards_of_a_checkpoint_come_back() -> None:
-    shard = Shard("rank-00001.safetensors", 9, "ab", {"w": ((2, 3), Place((4, 3), (2, 0))), "b": ((), Place((), ()))})
+    shard = Shard("rank-00001.safetensors", 9, "ab", {"w": ((2, 3), Region((4, 3), (2, 0))), "b": ((), Region((), ()))})
     assert Shard.from_plain(unpack(pack(shard.plain()))) == shard

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trisect.bench.several import block_diagonal
 from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges
@@ -17,7 +18,7 @@ from trisect.ops import aggregate
 from trisect.ops import grouping as grouping_module
 from trisect.ops import several as several_module
 from trisect.ops.grouping import grouped, make, prepare, worthwhile
-from trisect.ops.several import Group, aggregate_group, block_diagonal
+from trisect.ops.several import Group, aggregate_group
 from trisect.ops.steps import aggregate_steps
 
 DTYPES = [torch.float32, torch.float64]

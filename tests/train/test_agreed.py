@@ -11,7 +11,7 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.errors import LayoutError
 from trisect.partition.partition import order_digest
-from trisect.train.agreed import require_one_order
+from trisect.train.ranks import require_one_order
 
 
 def test_an_order_has_a_name_of_its_own() -> None:

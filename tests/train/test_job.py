@@ -14,11 +14,11 @@ import torch
 from trisect.config import TrainOptions, parse_config
 from trisect.layout import History, Layout
 from trisect.nn import GCNLayer, LinearLayer, Model
+from trisect.nn.source import HandedModel, NamedModel
 from trisect.tasks import make_task
 from trisect.tasks.node_classification import NodeClassification
 from trisect.train.from_config import resolve
 from trisect.train.job import JOB, Job
-from trisect.train.models import HandedModel, NamedModel
 
 LAYOUT = Layout(layer=2, vertex=2, chunks=8, history=History(period=3), partition="hypergraph")
 PLAIN: dict[str, Any] = {
@@ -40,7 +40,7 @@ def test_a_configuration_travels_as_plain_data(tmp_path: Path) -> None:
     assert job.write(tmp_path) == b""
     other = handed_over(job, tmp_path)
     assert other.config == config != resolve(parse_config({**PLAIN, "layout": {"layer": 2}}))
-    assert (other.verb, other.run, other.resume, other.pieces) == ("train", tmp_path / "run", True, None)
+    assert (other.verb, other.run, other.resume, other.rows) == ("train", tmp_path / "run", True, None)
     assert other.layout == LAYOUT != Layout()
     assert other.options == config.train != TrainOptions()
     assert other.task == job.task
@@ -48,12 +48,12 @@ def test_a_configuration_travels_as_plain_data(tmp_path: Path) -> None:
 
 
 def test_predictions_have_a_layout_of_their_own(tmp_path: Path) -> None:
-    job = Job.of_config("predict", resolve(parse_config(PLAIN)), tmp_path, layout=Layout(vertex=3), pieces=tmp_path)
+    job = Job.of_config("predict", resolve(parse_config(PLAIN)), tmp_path, layout=Layout(vertex=3), rows=tmp_path)
     other = handed_over(job, tmp_path)
     assert other.layout == Layout(vertex=3)
     assert other.config is not None
     assert other.config.layout == LAYOUT
-    assert other.pieces == tmp_path
+    assert other.rows == tmp_path
 
 
 def test_only_the_callers_objects_are_pickled(tmp_path: Path) -> None:

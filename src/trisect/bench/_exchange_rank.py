@@ -31,26 +31,28 @@ def measure(sizes: list[int], rounds: int, exchanges: int, world: int, rank: int
         name: Transport(connect(Layout(vertex=world, transport=name), device, _TIMEOUT), Ledger())  # type: ignore[arg-type]
         for name in _TRANSPORTS
     }
-    found = []
+    timings_by_size = []
     for size in sizes:
         outgoing = [torch.full((0 if peer == rank else 1, size // 4), float(rank)) for peer in range(world)]
-        places = [torch.empty_like(rows) for rows in outgoing]
+        received = [torch.empty_like(rows) for rows in outgoing]
         seconds: dict[str, list[float]] = {name: [] for name in ends}
         for turn in range(rounds + 1):
             for name, end in ends.items():
-                exchange: Callable[[], object] = partial(_exchange, end, outgoing, places)
+                exchange: Callable[[], object] = partial(_exchange, end, outgoing, received)
                 timing: Timing = interleave({name: exchange}, exchanges, warmup=5)[name]
                 if turn:
                     seconds[name] += timing.seconds
-        if any(float(rows.sum()) != peer * rows.numel() for peer, rows in enumerate(places)):
+        if any(float(rows.sum()) != peer * rows.numel() for peer, rows in enumerate(received)):
             raise RunError("bench exchange received other rows than were sent")
         timings = {name: Timing(tuple(values)) for name, values in seconds.items()}
-        found.append({"bytes": size} | {name: {"median": t.median, "best": t.best} for name, t in timings.items()})
-    return found
+        timings_by_size.append(
+            {"bytes": size} | {name: {"median": t.median, "best": t.best} for name, t in timings.items()}
+        )
+    return timings_by_size
 
 
-def _exchange(end: Transport, outgoing: list[torch.Tensor], places: list[torch.Tensor]) -> None:
-    end.begin_swap(outgoing, places, "halo", 0).wait()
+def _exchange(end: Transport, outgoing: list[torch.Tensor], received: list[torch.Tensor]) -> None:
+    end.begin_swap(outgoing, received, "halo", 0).wait()
 
 
 def main() -> None:
@@ -60,9 +62,9 @@ def main() -> None:
     if world is None:
         raise RunError("trisect.bench._exchange_rank is started by trisect bench exchange alone.")
     with reporting_failures(world):
-        found = measure(asked["sizes"], asked["rounds"], asked["exchanges"], world.size, world.rank)
+        timings_by_size = measure(asked["sizes"], asked["rounds"], asked["exchanges"], world.size, world.rank)
         if world.rank == 0:
-            Path(asked["out"]).write_text(json.dumps(found))
+            Path(asked["out"]).write_text(json.dumps(timings_by_size))
         disconnect()
 
 

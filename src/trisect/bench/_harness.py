@@ -47,16 +47,16 @@ class Timing:
 
     @property
     def best(self) -> float:
-        """The fastest turn."""
+        """Give the seconds of the fastest turn."""
         return min(self.seconds)
 
     @property
     def median(self) -> float:
-        """The middle turn."""
+        """Give the median of all turns."""
         return statistics.median(self.seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Give plain values for JSON."""
         return {
             "best": self.best,
             "median": self.median,
@@ -157,7 +157,7 @@ class _Child:
             self.seconds.append(float(answer["seconds"]))
 
     def result(self) -> Timing:
-        """What was measured."""
+        """Give what was measured."""
         return Timing(tuple(self.seconds), self.peak)
 
     def close(self) -> None:

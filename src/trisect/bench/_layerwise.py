@@ -101,8 +101,8 @@ class LayerwiseProgram(Program):
         section = (self._reader != self._read).int() * (1 + (turn[self._read] > turn[self._reader]).int())
         self._historical = float((section == 2).double().mean())
         indices = self._adjacency.indices + section * rows
-        whole = self._adjacency
-        return Adjacency(whole.starts, whole.ends, indices, whole.values, 3 * rows)
+        full = self._adjacency
+        return Adjacency(full.starts, full.ends, indices, full.values, 3 * rows)
 
     def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
         """Do the epoch that was begun: all chunks layer by layer, gradients, history, the optimiser's step."""

@@ -124,7 +124,7 @@ class _Twice(nn.Module):
 
 
 def plain(model: str, **sizes: Any) -> Callable[[], float]:
-    """What one writes in an afternoon: torch's CSR product and `nn.Linear`."""
+    """Train what one writes in an afternoon: torch's CSR product and `nn.Linear`."""
     torch.manual_seed(0)
     data = problem(model, **sizes)
     graph = _csr(*data.csr(), data.x.shape[0])

@@ -110,7 +110,7 @@ class _EvolveGCN(nn.Module):
 
 
 def evolvegcn_o(hidden: int, layers: int = 2, **sizes: Any) -> Callable[[], float]:
-    """EvolveGCN-O by PyG Temporal."""
+    """Train EvolveGCN-O by PyG Temporal."""
     data = make(**sizes)
     return epoch_of(_EvolveGCN(data, hidden, layers), data.labels)
 
@@ -123,14 +123,14 @@ def evolvegcno() -> Any:
         return importlib.import_module("torch_geometric_temporal.nn.recurrent").EvolveGCNO
     except ImportError:
         pass
-    found = importlib.machinery.PathFinder.find_spec("torch_geometric_temporal")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.machinery.PathFinder.find_spec("torch_geometric_temporal")
+    if spec is None or not spec.submodule_search_locations:
         raise ImportError("torch_geometric_temporal is not installed")
     from torch_geometric.typing import SparseTensor
 
     stub = types.ModuleType("torch_sparse")
     stub.SparseTensor = SparseTensor  # type: ignore[attr-defined]
-    path = f"{found.submodule_search_locations[0]}/nn/recurrent/evolvegcno.py"
+    path = f"{spec.submodule_search_locations[0]}/nn/recurrent/evolvegcno.py"
     loader = importlib.machinery.SourceFileLoader("trisect_bench_evolvegcno", path)
     module = types.ModuleType(loader.name)
     module.__file__ = path

@@ -27,7 +27,7 @@ def run(
     plot: str | None = None,
     memory: str | None = None,
 ) -> dict[str, Any]:
-    """Measure.
+    """Measure all candidates.
 
     Args:
         plot: an SVG file to draw.
@@ -45,10 +45,10 @@ def run(
         epochs=epochs,
         threads=threads,
     )
-    found = []
+    rows = []
     for count in blocks:
         summary = train(config, f"blocks={count}", memory=memory)
-        found.append(
+        rows.append(
             {
                 "blocks": count,
                 "peak_gib": rank_gib(summary),
@@ -56,19 +56,19 @@ def run(
                 "loss": summary["loss"][-1],
             }
         )
-    result = {"config": config, "blocks": found}
+    result = {"config": config, "blocks": rows}
     if plot is not None:
-        Path(plot).write_text(draw(found), encoding="utf-8")
+        Path(plot).write_text(draw(rows), encoding="utf-8")
         result["plot"] = plot
     return result
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
-    found = result["blocks"]
-    first = found[0]
+    """Print the figures as a table."""
+    rows = result["blocks"]
+    first = rows[0]
     print(f"{'blocks':>6} {'peak GiB':>9} {'seconds':>8} {'memory':>7} {'time':>6} {'loss':>10}")
-    for row in found:
+    for row in rows:
         memory, seconds = row["peak_gib"] / first["peak_gib"], row["seconds"] / first["seconds"]
         print(
             f"{row['blocks']:>6} {row['peak_gib']:>9.2f} {row['seconds']:>8.2f} {memory:>7.2f} {seconds:>6.2f}"
@@ -78,12 +78,12 @@ def show(result: dict[str, Any]) -> None:
         print(f"Plot: {result['plot']}")
 
 
-def draw(found: Sequence[dict[str, Any]]) -> str:
+def draw(rows: Sequence[dict[str, Any]]) -> str:
     """Bars of memory and a line of seconds over the number of blocks, as an SVG page."""
     width, height, left, bottom, top = 640, 320, 60, 50, 40
     room, tall = width - 2 * left, height - bottom - top
-    memory, seconds = max(row["peak_gib"] for row in found) * 1.1, max(row["seconds"] for row in found) * 1.1
-    slot = room / len(found)
+    memory, seconds = max(row["peak_gib"] for row in rows) * 1.1, max(row["seconds"] for row in rows) * 1.1
+    slot = room / len(rows)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
         'font-size="12">',
@@ -92,7 +92,7 @@ def draw(found: Sequence[dict[str, Any]]) -> str:
         f'<text x="{width - left}" y="22" text-anchor="end" fill="#c05621">seconds an epoch (line)</text>',
     ]
     points = []
-    for k, row in enumerate(found):
+    for k, row in enumerate(rows):
         x = left + slot * (k + 0.5)
         tall_bar, rise = tall * row["peak_gib"] / memory, tall * row["seconds"] / seconds
         base = height - bottom

@@ -62,24 +62,24 @@ def run(
         result["models"][model] = {name: timing.to_json() for name, timing in timings.items()}
         result["models"][model].update(_compared(timings))
     for key in ("speedup", "speedup_huge_pages", "speedup_plain", "memory_share"):
-        values = [found[key] for found in result["models"].values() if found.get(key) is not None]
+        values = [candidates[key] for candidates in result["models"].values() if candidates.get(key) is not None]
         result[key] = geometric_mean(values) if len(values) == len(models) else None
     return result
 
 
 def _candidates(model: str, forms: Sequence[str] | None, sizes: dict[str, Any]) -> list[Candidate]:
     arguments = {"model": model, **sizes}
-    found = [Candidate("trisect", _HERE, arguments), Candidate("torch", f"{_PEERS}:plain", arguments)]
+    candidates = [Candidate("trisect", _HERE, arguments), Candidate("torch", f"{_PEERS}:plain", arguments)]
     if importlib.util.find_spec("torch_geometric") is None:
-        return found
+        return candidates
     if forms is None:
         forms = ["csr", *(["csr-sum"] if model == "sage" else [])]
         forms += ["sparse"] if importlib.util.find_spec("torch_sparse") is not None else []
     for form in forms:
-        given = {**arguments, "form": form}
-        found.append(Candidate(f"pyg {form}", f"{_PEERS}:pyg", given))
-        found.append(Candidate(f"pyg {form}, huge pages", f"{_PEERS}:pyg", given, HUGE_PAGES))
-    return found
+        with_form = {**arguments, "form": form}
+        candidates.append(Candidate(f"pyg {form}", f"{_PEERS}:pyg", with_form))
+        candidates.append(Candidate(f"pyg {form}, huge pages", f"{_PEERS}:pyg", with_form, HUGE_PAGES))
+    return candidates
 
 
 def _compared(timings: dict[str, Timing]) -> dict[str, float | None]:
@@ -98,11 +98,11 @@ def _compared(timings: dict[str, Timing]) -> dict[str, float | None]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print(f"{'model':<7} {'candidate':<24} {'best s':>8} {'median s':>9} {'peak GiB':>9} {'times ours':>11}")
-    for model, found in result["models"].items():
-        ours = found["trisect"]["best"]
-        for name, timing in found.items():
+    for model, candidates in result["models"].items():
+        ours = candidates["trisect"]["best"]
+        for name, timing in candidates.items():
             if isinstance(timing, dict):
                 memory = timing["peak_rss_bytes"] / 2**30
                 ratio = timing["best"] / ours

@@ -41,7 +41,7 @@ def run(
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print("Milliseconds of an exchange, median (best)")
     print(f"{'ranks':>5} {'bytes':>9} {'shared memory':>18} {'network':>18} {'times faster':>13}")
     for count, rows in result["ranks"].items():

@@ -95,15 +95,15 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     result: dict[str, Any] = {"layers": layers, "recipes": {}, "runs": [], "skipped": {}, "left": 0}
-    found = {name: Layout(chunks=2, history=given).recipe for name, given in named.items()}
-    result["recipes"] = {name: None if one is None else one.parts() for name, one in found.items()}
+    parsed = {name: Layout(chunks=2, history=text).recipe for name, text in named.items()}
+    result["recipes"] = {name: None if one is None else one.parts() for name, one in parsed.items()}
     for graph in graphs:
         settings = {**GRAPHS[graph], **({} if epochs is None else {"epochs": epochs})}
         settings.update({} if hidden is None else {"hidden": hidden})
         for model in models:
             for seed in range(seeds):
                 cases: list[tuple[str, int, History | None]] = [("exact", 1, None)]
-                cases += [(name, count, one) for count in chunks for name, one in found.items()]
+                cases += [(name, count, one) for count in chunks for name, one in parsed.items()]
                 for name, count, one in cases:
                     case = _case(graph, settings, model, layers, seed, count, one, engine)
                     path = folder / f"{_name(case)}.json"
@@ -287,7 +287,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print(f"{result['layers']} layers; test measure in points, difference to exact training paired by seed")
     sizes = {run["graph"]: f"{run['graph']} {run['hidden']} wide, {run['epochs']} epochs" for run in result["runs"]}
     print("; ".join(sizes.values()))

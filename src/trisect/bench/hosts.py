@@ -24,8 +24,9 @@ from trisect.bench._hosts import Host, NoHostsError, several_hosts
 from trisect.config import load_config
 from trisect.errors import DataError, LayoutError, RunError
 from trisect.schedule.action import COMPUTE, Action
-from trisect.train.from_config import DataCut, resolve
+from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import SHARDS, Job
+from trisect.train.processes.start import cut_job
 
 WIRES = ("float32", "bfloat16", "int8")
 _PORT = 29571
@@ -154,14 +155,14 @@ def _measure(
                 settings = resolve(load_config(path, layout=f"{text},wire={wire}"), data_dir)
                 Job.of_config("train", settings, out).write(job_folder)
                 train_on(network, [sys.executable, "-m", "trisect.train.worker", str(job_folder)], limit)
-                found = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
-                result["runs"].append(found)
-                print(_line(found, found["seconds"]), file=sys.stderr, flush=True)  # a run takes long
+                run = {"layout": layout, "wire": wire, "mbit": mbit, **describe(out, mbit)}
+                result["runs"].append(run)
+                print(_line(run, run["seconds"]), file=sys.stderr, flush=True)  # a run takes long
 
 
 def _cut(path: Path, text: str, job_folder: Path, data_dir: str | None) -> None:
     config = resolve(load_config(path, layout=text), data_dir)
-    DataCut(config, config.layout)(job_folder / SHARDS)
+    cut_job(Job.of_config("train", config, path.parent), ConfiguredData(config), job_folder / SHARDS)
 
 
 def train_on(network: Sequence[Host], words: Sequence[str], limit: float) -> None:
@@ -247,7 +248,7 @@ def _spent(path: Path, epoch: int) -> tuple[float, float]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     if result["skipped"] is not None:
         print(result["skipped"])
         return
@@ -259,16 +260,16 @@ def show(result: dict[str, Any]) -> None:
     print(f"{result['hosts']} hosts; seconds of the fastest epoch after the first; a rank computes or waits")
     titles = f"{'layout':<14} {'wire':<9} {'Mbit/s':>7} {'seconds':>8} {'faster':>7} {'MB sent':>8} {'link s':>7}"
     print(f"{titles}  {'computes':>10}  waits by rank")
-    for found in runs:
-        print(_line(found, next(one["seconds"] for one in runs if one["mbit"] == found["mbit"])))
+    for run in runs:
+        print(_line(run, next(one["seconds"] for one in runs if one["mbit"] == run["mbit"])))
 
 
-def _line(found: Mapping[str, Any], first: float) -> str:
+def _line(run: Mapping[str, Any], first: float) -> str:
     """A row of the table; `first` are the seconds that it is compared with."""
-    waits = " ".join(f"{wait:.2f}" for wait in found["waits"])
-    computes = f"{min(found['computes'], default=0):.2f}-{max(found['computes'], default=0):.2f}"
+    waits = " ".join(f"{wait:.2f}" for wait in run["waits"])
+    computes = f"{min(run['computes'], default=0):.2f}-{max(run['computes'], default=0):.2f}"
     return (
-        f"{found['layout']:<14} {found['wire']:<9} {found['mbit'] or 'all':>7} {found['seconds']:8.2f}"
-        f" {first / found['seconds']:6.2f}x {found['bytes'] / 1e6:8.1f} {found['link_seconds']:7.2f}"
+        f"{run['layout']:<14} {run['wire']:<9} {run['mbit'] or 'all':>7} {run['seconds']:8.2f}"
+        f" {first / run['seconds']:6.2f}x {run['bytes'] / 1e6:8.1f} {run['link_seconds']:7.2f}"
         f"  {computes:>10}  {waits}"
     )

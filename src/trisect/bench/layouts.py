@@ -215,7 +215,7 @@ def waited_along(name: str) -> str | None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as tables."""
+    """Print the figures as tables."""
     print(f"GiB an epoch, {result['layers']} layers of {result['hidden']}, hybrids of {result['ways']} parts")
     print(f"{'graph':<12} {'model':<8} {'ranks':>5}" + "".join(f" {kind:>12}" for kind in KINDS) + "  halo/pipeline")
     for name, graph in result["graphs"].items():

@@ -47,7 +47,7 @@ def run(
         cases.append(("twice the graph", {**small, "vertices": 2 * small["vertices"]}, layouts[0]))
     else:
         cases = [(layout, sizes, layout) for layout in layouts]
-    found = []
+    runs = []
     counted: dict[str, int] = {}
     for name, size, layout in cases:
         key = str(size)
@@ -57,7 +57,7 @@ def run(
             life=life, model=model, layers=layers, hidden=hidden, epochs=epochs, threads=threads, **size
         )
         summary = train(config, layout, memory=memory)
-        found.append(
+        runs.append(
             {
                 "name": name,
                 **size,
@@ -69,7 +69,7 @@ def run(
                 "loss": summary["loss"],
             }
         )
-    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "memory": memory, "runs": found}
+    return {"life": life, "model": model, "layers": layers, "hidden": hidden, "memory": memory, "runs": runs}
 
 
 def smoothed_edges(*, vertices: int, steps: int, transactions: float, life: int) -> int:
@@ -88,7 +88,7 @@ def smoothed_edges(*, vertices: int, steps: int, transactions: float, life: int)
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print(f"{result['model']}, {result['layers']} layers of {result['hidden']}, edges live {result['life']} steps")
     print("GiB: the peak of the largest rank; of all ranks together, where a page that they share counts once")
     print(f"{'run':<18} {'edges':>13} {'blocks':>6} {'epoch s':>8} {'GiB a rank':>10} {'together':>8} {'time':>6}")

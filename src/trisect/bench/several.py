@@ -24,7 +24,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.timeline import Timeline
 from trisect.ops.incremental import Incremental, change_between
 from trisect.ops.memory import empty
-from trisect.ops.several import Group, aggregate_group_into, block_diagonal, side_by_side
+from trisect.ops.several import Group, aggregate_group_into, side_by_side
 from trisect.ops.sums import aggregate_into
 
 
@@ -39,7 +39,7 @@ def run(
     threads: int = 2,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measure.
+    """Measure all candidates.
 
     Args:
         widths: numbers of features.
@@ -51,7 +51,7 @@ def run(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = [_compare(life, list(widths), list(sizes), vertices, edges, steps, rounds, seed) for life in lives]
+        figures = [_compare(life, list(widths), list(sizes), vertices, edges, steps, rounds, seed) for life in lives]
     finally:
         torch.set_num_threads(before)
     return {
@@ -60,7 +60,7 @@ def run(
         "steps": steps,
         "threads": threads,
         "rounds": rounds,
-        "lives": dict(zip(map(str, lives), found, strict=True)),
+        "lives": dict(zip(map(str, lives), figures, strict=True)),
     }
 
 
@@ -68,8 +68,8 @@ def _snapshots(life: int, vertices: int, edges: int, steps: int, seed: int) -> t
     """Normalised snapshots and the raw ones, of steps whose window is full."""
     record = uniform(vertices=vertices, degree=edges / vertices, steps=steps + life, seed=seed)
     timeline = Timeline.from_record(record, smoothing={"kind": "edge-life", "length": life})
-    whole = list(timeline.snapshots("symmetric", self_loops=True, start=life))
-    return whole, list(timeline.snapshots(start=life))
+    normalised = list(timeline.snapshots("symmetric", self_loops=True, start=life))
+    return normalised, list(timeline.snapshots(start=life))
 
 
 def _compare(
@@ -176,20 +176,37 @@ def _incremental(x: Tensor, raws: list[Adjacency], changes: list[Adjacency]) -> 
 
 def _figures(timings: dict[str, Timing], steps: int, groups: dict[str, Any]) -> dict[str, Any]:
     """Seconds a step of each candidate, and after how many epochs a group has paid (None: never)."""
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         name: {"best": timing.best / steps, "median": timing.median / steps} for name, timing in timings.items()
     }
-    base = found["one by one"]["median"]
+    base = figures["one by one"]["median"]
     for size, group in groups.items():
-        entry = found[f"together {size}"]
+        entry = figures[f"together {size}"]
         gain = base - entry["median"]
         entry["speedup"] = base / entry["median"]
         entry["epochs_to_pay"] = group["make_seconds"] / gain if gain > 0 else None
-    return found
+    return figures
+
+
+def block_diagonal(snapshots: Sequence[Adjacency]) -> Adjacency:
+    """Make one matrix with the snapshots along its diagonal: reads their features one below the other."""
+    plain = [snapshot.compact() for snapshot in snapshots]
+    starts, indices, base, column = [], [], 0, 0
+    for matrix in plain:
+        starts.append(matrix.starts + base)
+        indices.append(matrix.indices + column)
+        base, column = base + matrix.entries, column + matrix.columns
+    ends = [matrix.ends + start[0] - matrix.starts[0] for matrix, start in zip(plain, starts, strict=True)]
+    values = None
+    if any(matrix.values is not None for matrix in plain):
+        dtype = next(matrix.values.dtype for matrix in plain if matrix.values is not None)
+        ones = [torch.ones(matrix.entries, dtype=dtype, device=matrix.device) for matrix in plain]
+        values = torch.cat([one if m.values is None else m.values for m, one in zip(plain, ones, strict=True)])
+    return Adjacency(torch.cat(starts), torch.cat(ends), torch.cat(indices), values, column)
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -201,12 +218,12 @@ def show(result: dict[str, Any]) -> None:
     table = Table(
         "life", "features", "candidate", "ms", "times one by one", "entries", "MiB a step", "to make, ms", "pays after"
     )
-    for life, found in result["lives"].items():
-        for width, candidates in found["widths"].items():
+    for life, figures in result["lives"].items():
+        for width, candidates in figures["widths"].items():
             base = candidates["one by one"]["median"]
             for name, timing in candidates.items():
                 kind, _, size = name.rpartition(" ")
-                group = found["groups"][size] if kind == "together" else None
+                group = figures["groups"][size] if kind == "together" else None
                 pays = timing.get("epochs_to_pay")
                 reference = candidates["raw, afresh"]["median"] if name.startswith("raw") else base
                 table.add_row(
@@ -221,8 +238,8 @@ def show(result: dict[str, Any]) -> None:
                     "" if group is None else "never" if pays is None else f"{pays:.0f} epochs",
                 )
             table.add_section()
-        if "changes" in found:
-            changes = found["changes"]
+        if "changes" in figures:
+            changes = figures["changes"]
             console.print(
                 f"life {life}: {changes['share']:.2f} of the raw entries change in a step; "
                 f"finding them takes {changes['make_seconds'] * 1e3:.1f} ms"

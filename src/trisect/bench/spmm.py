@@ -39,7 +39,7 @@ def run(
     attention: bool = True,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measure.
+    """Measure all candidates.
 
     Args:
         widths: the numbers of features.
@@ -216,7 +216,7 @@ def _speedups(timings: dict[str, Timing], reference: str) -> dict[str, dict[str,
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as tables."""
+    """Print the figures as tables."""
     from rich.console import Console
     from rich.table import Table
 
@@ -227,8 +227,8 @@ def show(result: dict[str, Any]) -> None:
         f"{result['instructions']}; copy {result['copy_bytes_per_second'] / 1e9:.1f} GB/s"
     )
     table = Table("features", "candidate", "best ms", "median ms", "times torch int64", "GB/s gathered", "% of limit")
-    for width, found in result["widths"].items():
-        candidates = found["candidates"]
+    for width, figures in result["widths"].items():
+        candidates = figures["candidates"]
         limit = candidates.get("limit: rows read once")
         for name, timing in candidates.items():
             table.add_row(
@@ -237,15 +237,15 @@ def show(result: dict[str, Any]) -> None:
                 f"{timing['best'] * 1e3:.2f}",
                 f"{timing['median'] * 1e3:.2f}",
                 f"{timing['speedup']:.2f}",
-                f"{found['gathered_bytes'] / timing['best'] / 1e9:.1f}",
+                f"{figures['gathered_bytes'] / timing['best'] / 1e9:.1f}",
                 f"{100 * limit['best'] / timing['best']:.0f}" if limit else "",
             )
         table.add_section()
     console.print(table)
     if result["attention"]:
         table = Table("attention", "candidate", "best ms", "median ms", "times PyG")
-        for shape, found in result["attention"].items():
-            for name, timing in found["candidates"].items():
+        for shape, figures in result["attention"].items():
+            for name, timing in figures["candidates"].items():
                 best, median = timing["best"] * 1e3, timing["median"] * 1e3
                 table.add_row(shape, name, f"{best:.1f}", f"{median:.1f}", f"{timing['speedup']:.2f}")
         console.print(table)

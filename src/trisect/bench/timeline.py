@@ -81,9 +81,9 @@ def run(
             )
             if "trisect" not in timings:
                 raise RunError(f"Trisect itself could not run {model}; the line above says why.")
-            found: dict[str, Any] = {each: timing.to_json() for each, timing in timings.items()}
-            found.update(_compared(timings["trisect"], timings.get(name)))
-            result["models"][f"{model}, hidden {width}"] = found
+            figures: dict[str, Any] = {each: timing.to_json() for each, timing in timings.items()}
+            figures.update(_compared(timings["trisect"], timings.get(name)))
+            result["models"][f"{model}, hidden {width}"] = figures
     return result
 
 
@@ -96,7 +96,7 @@ def _compared(ours: Timing, peer: Timing | None) -> dict[str, float | None]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -105,9 +105,9 @@ def show(result: dict[str, Any]) -> None:
         table.add_column(column)
     for column in ("best s", "median s", "peak GiB", "faster (best)", "faster (median)"):
         table.add_column(column, justify="right")
-    for model, found in result["models"].items():
-        ratios = [found[key] for key in ("speedup", "speedup_median")]
-        for name, timing in found.items():
+    for model, figures in result["models"].items():
+        ratios = [figures[key] for key in ("speedup", "speedup_median")]
+        for name, timing in figures.items():
             if not isinstance(timing, dict):
                 continue
             shown = ratios if name == "trisect" else [None, None]

@@ -67,9 +67,9 @@ def run(
                     raise DataError(f"{model} is no dynamic model; bench timeline-layouts measures those.")
                 sizes = {
                     f"vertex ({method})": _bytes(
-                        built, timeline, Layout(vertex=count, blocks=blocks, spatial="halo"), found
+                        built, timeline, Layout(vertex=count, blocks=blocks, spatial="halo"), remote_rows
                     )
-                    for method, found in remote.items()
+                    for method, remote_rows in remote.items()
                 }
                 for exchange in EXCHANGES:
                     if exchange != "halo" or built.stack[0].state_kind == "window":
@@ -94,8 +94,8 @@ def _remote(timeline: Timeline, parts: int, method: Partitioner) -> list[int]:
     partition = cut_timeline(timeline, parts, method=method)
     owner = torch.empty(timeline.vertices, dtype=torch.int64)
     owner[partition.order] = partition.owner_of_positions(torch.arange(timeline.vertices))
-    found: list[int] = halo_rows(timeline, owner, parts).sum(1).tolist()
-    return found
+    figures: list[int] = halo_rows(timeline, owner, parts).sum(1).tolist()
+    return figures
 
 
 def _bytes(model: DynamicModel, timeline: Timeline, layout: Layout, remote: Sequence[int]) -> int:
@@ -126,25 +126,25 @@ def measure_speed(
     """Seconds of the best epoch of each model, turn by turn: one rank of one thread, two along time, and the limit of
     the machine: two processes at the same time that train half of the steps each and know nothing of each other.
     """
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for model in models:
-        whole, half = (_speed_config(model, vertices, count, hidden, epochs) for count in (steps, steps // 2))
+        full, half = (_speed_config(model, vertices, count, hidden, epochs) for count in (steps, steps // 2))
         seconds: dict[str, list[float]] = {}
         waited: list[float] = []
         for _ in range(rounds):
-            with finished((whole, "")) as one, finished((whole, "time=2")) as two:
-                waited.append(_waited_share(two[0]))
+            with finished((full, "")) as one, finished((full, "time=2")) as two:
+                waited.append(_waited_fraction(two[0]))
                 measured = {"one rank": max(map(_best, one)), "time=2": max(map(_best, two))}
             with finished((half, ""), (half, "")) as halves:
                 measured["two halves apart"] = max(map(_best, halves))
             for name, best in measured.items():
                 seconds.setdefault(name, []).append(best)
-        found[model] = {
+        figures[model] = {
             "seconds": {name: min(several) for name, several in seconds.items()},
             "rounds": seconds,
             "waited": min(waited),
         }
-    return found
+    return figures
 
 
 def _speed_config(model: str, vertices: int, steps: int, hidden: int, epochs: int) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _best(run: RunDirectory) -> float:
     return float((run.summary() or {})["seconds_per_epoch"]["best"])
 
 
-def _waited_share(run: RunDirectory) -> float:
+def _waited_fraction(run: RunDirectory) -> float:
     """Of all ranks' time in the last epoch, the share in transfers, which is mostly waiting."""
     last, total, waited = (run.summary() or {})["epochs"], 0.0, 0.0
     for rank in run.ranks():
@@ -179,15 +179,15 @@ def _waited_share(run: RunDirectory) -> float:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as tables."""
+    """Print the figures as tables."""
     print(f"MiB an epoch, {result['steps']} steps, edge-life {result['edge_life']}, {result['hidden']} channels")
     kinds = list(dict.fromkeys(kind for cut in result["cuts"] for kind in cut["bytes"]))
     print(f"{'timeline':<12} {'ranks':>5} {'model':<8}" + "".join(f" {kind:>19}" for kind in kinds))
     for cut in result["cuts"]:
         cells = (f"{cut['bytes'][kind] / 2**20:19.2f}" if kind in cut["bytes"] else f"{'-':>19}" for kind in kinds)
         print(f"{cut['timeline']:<12} {cut['ranks']:>5} {cut['model']:<8} " + " ".join(cells))
-    for model, found in result.get("speed", {}).items():
-        one = found["seconds"]["one rank"]
-        for name, seconds in found["seconds"].items():
-            waited = f"; ranks wait {found['waited']:.1%} of the time" if name == "time=2" else ""
+    for model, figures in result.get("speed", {}).items():
+        one = figures["seconds"]["one rank"]
+        for name, seconds in figures["seconds"].items():
+            waited = f"; ranks wait {figures['waited']:.1%} of the time" if name == "time=2" else ""
             print(f"{model:<12} {name:<17} {seconds:7.2f} s an epoch, {one / seconds:.2f} times one rank{waited}")

@@ -103,14 +103,14 @@ def _csr_bytes(matrix: Adjacency) -> int:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print as a table."""
+    """Print the figures as a table."""
     print("MB sent for one pass; how many times less than full (and than csr); ms a step to encode + to rebuild")
     heads = ("full", 9), ("csr", 9), ("difference", 18), ("compact", 24), ("difference", 15), ("compact", 14)
     print(f"{'timeline':<28} " + " ".join(f"{head:>{width}}" for head, width in heads))
-    for name, found in result["timelines"].items():
-        size = {kind: value / 1e6 for kind, value in found["bytes"].items()}
-        ratio, plain = found["against_full"], found["against_csr"]
-        encode, rebuild = found["encode_ms"], found["rebuild_ms"]
+    for name, figures in result["timelines"].items():
+        size = {kind: value / 1e6 for kind, value in figures["bytes"].items()}
+        ratio, plain = figures["against_full"], figures["against_csr"]
+        encode, rebuild = figures["encode_ms"], figures["rebuild_ms"]
         times = {kind: f"{encode[kind]:.1f}+{rebuild[kind]:.1f}" for kind in ("difference", "compact")}
         print(
             f"{name:<28} {size['full']:9.2f} {size['csr']:9.2f} {size['difference']:9.2f} {ratio['difference']:7.1f}x"

@@ -37,7 +37,7 @@ def run(
     source: dict[str, Any] = {"generate": "citation", "vertices": 5000} if data is None else {"name": data}
     if data is not None and data_dir is not None:
         source["directory"] = data_dir
-    found = []
+    runs = []
     for layout in layouts:
         for seed in range(seeds):
             for wire in wires:
@@ -48,7 +48,7 @@ def run(
                     "train": {"epochs": epochs, "lr": 0.01, "eval_every": 5, "seed": seed, "threads": 1},
                 }
                 summary = train(config, f"{layout},wire={wire}")
-                found.append(
+                runs.append(
                     {
                         "layout": layout,
                         "seed": seed,
@@ -58,9 +58,9 @@ def run(
                         "bytes": summary["communication"]["bytes_per_epoch"],
                     }
                 )
-    if not found:
+    if not runs:
         raise DataError("nothing was asked for: give at least one layout, wire and seed.")
-    return {"data": source, "model": model, "layers": layers, "hidden": hidden, "epochs": epochs, "runs": found}
+    return {"data": source, "model": model, "layers": layers, "hidden": hidden, "epochs": epochs, "runs": runs}
 
 
 def show(result: dict[str, Any]) -> None:

@@ -33,10 +33,10 @@ def bench(
         raise TrisectError(f"--json is {json_}, which is a directory; give a file.")
     module = importlib.import_module(f"trisect.bench.{name}")
     arguments = _arguments([*(set_ or []), *(_setting(word) for word in context.args)])
-    known = inspect.signature(module.run).parameters
+    parameters = inspect.signature(module.run).parameters
     for key in arguments:
-        if key not in known:
-            raise ConfigError(unknown(f"argument of bench {name}", key, known))
+        if key not in parameters:
+            raise ConfigError(unknown(f"argument of bench {name}", key, parameters))
     result = module.run(**arguments)
     module.show(result)
     if json_ is not None:
@@ -46,19 +46,19 @@ def bench(
 
 
 def available() -> dict[str, str]:
-    """The measurements that there are, each with the first line of its docstring."""
+    """Give the measurements that there are, each with the first line of its docstring."""
     import ast
     from importlib.resources import files
 
     import trisect.bench
 
-    found = {}
+    benchmarks = {}
     for module in pkgutil.iter_modules(trisect.bench.__path__):
         if not module.name.startswith("_"):
             # read, not imported: a measurement may import torch and its peers
             source = files(trisect.bench).joinpath(f"{module.name}.py").read_text(encoding="utf-8")
-            found[module.name] = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
-    return dict(sorted(found.items()))
+            benchmarks[module.name] = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
+    return dict(sorted(benchmarks.items()))
 
 
 def _setting(word: str) -> str:

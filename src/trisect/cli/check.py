@@ -34,7 +34,7 @@ def check(
     problems: list[TrisectError] = []
 
     def attempt(action: Callable[[], Value]) -> Value | None:
-        """One thing that may be wrong, whatever else is."""
+        """Do one thing that may go wrong, and collect what is wrong with it."""
         try:
             return action()
         except TrisectError as error:
@@ -61,7 +61,7 @@ def check(
     if record is not None and device is not None:
         setup = attempt(lambda: from_config.build_setup(settings, record))
         if setup is not None:
-            sentence(from_config.describe_setup(setup))
+            sentence(setup.describe())
             need, free = estimate_memory(setup, record.vertices, settings.layout), free_bytes(device)
             sentence(f"memory: about {need / 2**20:,.0f} MiB needed, {free / 2**20:,.0f} MiB free")
             if need > free:

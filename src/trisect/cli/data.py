@@ -158,7 +158,7 @@ def ingest(
     undirected: Annotated[bool, typer.Option("--undirected", help="Each row stands for both directions.")] = False,
     time_unit: Annotated[str, typer.Option("--time-unit", help="Unit of times that are numbers: s, ms, us, ns.")] = "s",
 ) -> None:
-    """A table of edges, with or without times, into a graph directory; beside it perhaps a table of vertices."""
+    """Turn a table of edges, with or without times, into a graph directory; beside it perhaps a table of vertices."""
     with progress_bar(f"reading {table.name}") as progress:
         target = ingest_table(
             table,
@@ -190,7 +190,7 @@ def ingest(
 
 @contextlib.contextmanager
 def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
-    """A bar on the terminal's error stream, which takes shares of 1; None where there is no terminal."""
+    """Show a bar on the terminal's error stream, which takes fractions of 1; None where there is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -198,7 +198,7 @@ def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+        yield lambda fraction: bar.update(task, completed=fraction)
 
 
 @app.command()
@@ -207,7 +207,7 @@ def synthesize(
     out: Out,
     settings: Annotated[list[str] | None, typer.Option("--set", help="An argument, such as vertices=5000.")] = None,
 ) -> None:
-    """A generated graph or timeline into a graph directory."""
+    """Generate a graph or a timeline, and write it into a graph directory."""
     check_free(out.absolute())
     arguments = parse_settings(settings or [])
     record = generate(name, **arguments)

@@ -51,7 +51,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Options of `trisect` itself."""
+    """Take the options of `trisect` itself."""
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -81,9 +81,9 @@ def wait_briefly() -> None:
 
 def run_command(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. Unexpected exceptions pass, with their traceback."""
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        result = app(args=given or ["--help"], prog_name="trisect", standalone_mode=False)
+        result = app(args=words or ["--help"], prog_name="trisect", standalone_mode=False)
     except TrisectError as error:
         return _end(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -110,7 +110,7 @@ def run_command(arguments: list[str] | None = None) -> int:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning as the user reads it: our own as a sentence, others with the file that they come from."""
+    """Give a warning as the user reads it: our own as a sentence, others with the file that they come from."""
     return (
         f"trisect: {message}\n" if category is UserWarning else f"{filename}:{lineno}: {category.__name__}: {message}\n"
     )

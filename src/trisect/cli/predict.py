@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trisect.cli.source import sentence
+from trisect.cli.source import Spoken, sentence
 
 
 def predict(
@@ -24,21 +25,25 @@ def predict(
     """Write embeddings and predictions, with the parameters of the best epoch."""
     from trisect.comm.world import world_from_environment
     from trisect.config import parse_layout
-    from trisect.train.from_config import resolve, restore
-    from trisect.train.outputs.export import check_target, export
-    from trisect.train.outputs.predict_ranks import predicting
+    from trisect.train.from_config import ConfiguredData, resolve
+    from trisect.train.job import Job
+    from trisect.train.outputs.export import check_target, join, rows_folder, rows_folder_beside
+    from trisect.train.outputs.predict import predicting
+    from trisect.train.processes.faults import be_rank
+    from trisect.train.processes.start import run_job
     from trisect.train.run.run_directory import RunDirectory
 
     target = run / "predictions.parquet" if out is None else out
     directory = RunDirectory.reopen(run)
     check_target(target)
     chosen = predicting(directory.config.layout if layout is None else parse_layout(layout))
-    if chosen.world > 1 or world_from_environment() is not None:
-        from trisect.cli.ranks import predict_on_ranks
-
-        rows = predict_on_ranks(directory, resolve(directory.config, data_dir), chosen, target)
-    else:
-        prepared = restore(directory, data_dir, sentence)
-        rows = export(prepared.setup, prepared.record, target)
-    if rows is not None:
-        sentence(f"Predictions: {target} ({rows:,} rows)")
+    config = resolve(directory.config, data_dir)
+    data, folder = ConfiguredData(config), rows_folder(target)
+    job = Job.of_config("predict", config, run, layout=chosen, rows=folder)
+    world = world_from_environment()
+    first = world is None or world.rank == 0
+    with nullcontext() if world is None else be_rank(world), rows_folder_beside(target) if first else nullcontext():
+        run_job(job, data, Spoken(), folders=[folder])
+        if first:
+            rows = join(folder, target, data.names, data.vertices, data.steps, timeline=data.timeline)
+            sentence(f"Predictions: {target} ({rows:,} rows)")

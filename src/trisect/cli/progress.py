@@ -53,14 +53,14 @@ class Progress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A sentence above the bar, or a line."""
+        """Print a sentence above the bar, or as a line."""
         if self._live:
             self._console.print(text)
         else:
             print(text, flush=True)
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """One more epoch has ended."""
+        """Show that one more epoch has ended."""
         number = int(record["epoch"])
         # splits are measured now and then; until the next time, their last figures stay in sight
         self._figures.update(figures(record))
@@ -79,24 +79,26 @@ class Progress:
             print(f"epoch {number}/{self.epochs}  {shown}  {_seconds(record.get('seconds'))}".rstrip(), flush=True)
 
     def metrics(self, summary: Mapping[str, Any]) -> None:
-        """The figures at the end, a column a split."""
-        splits = {name: dict(_numbers(found)) for name, found in summary["metrics"].items() if found}
-        names = list(dict.fromkeys(name for found in splits.values() for name in found))
+        """Print the figures at the end, a column a split."""
+        splits = {name: dict(_numbers(measures)) for name, measures in summary["metrics"].items() if measures}
+        names = list(dict.fromkeys(name for measures in splits.values() for name in measures))
         median = summary["seconds_per_epoch"]["median"]
         tail = "" if summary.get("best_epoch") is None else f", best epoch {summary['best_epoch']}"
         print(f"{len(summary['loss'])} epochs, {_seconds(median)} each{tail}", flush=True)
         if sys.stdout.isatty():
             table = Table("", *splits)
             for name in names:
-                table.add_row(name, *(_cell(found.get(name)) for found in splits.values()))
+                table.add_row(name, *(_cell(measures.get(name)) for measures in splits.values()))
             self._console.print(table)
         else:
-            for split, found in splits.items():
-                print(f"{split}: " + "  ".join(f"{name} {_cell(value)}" for name, value in found.items()), flush=True)
+            for split, measures in splits.items():
+                print(
+                    f"{split}: " + "  ".join(f"{name} {_cell(value)}" for name, value in measures.items()), flush=True
+                )
 
 
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers worth a place in a line: the loss, and the first measure of val."""
+    """Give the numbers that a line shows: the loss, and the first measure of val."""
     result = {"loss": float(record["loss"])}
     for name, value in _numbers(record.get("val") or {}):
         if name != "loss":
@@ -105,8 +107,8 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
     return result
 
 
-def _numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, value in found.items():
+def _numbers(measures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in measures.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             yield name, float(value)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -33,48 +35,59 @@ def end_on_request() -> None:
 
 
 def stop_code() -> int:
-    """The exit code of a process that was stopped: 143 by SIGTERM, 130 by Ctrl-C."""
+    """Give the exit code of a process that was stopped: 143 by SIGTERM, 130 by Ctrl-C."""
     return 143 if signal.SIGTERM in _requests else 130
 
 
 def stopped(target: Path) -> StoppedError:
-    """What to say about a run that was stopped: how to continue it, where it has begun."""
+    """Make the error of a run that was stopped; it says how to continue, where the run has begun."""
     begun = (target / "config.yaml").exists()
-    found = StoppedError(
+    error = StoppedError(
         f"Stopped; continue with: trisect train --resume --out {target}" if begun else "Stopped before training began."
     )
-    found.exit_code = stop_code()
-    return found
+    error.exit_code = stop_code()
+    return error
 
 
 def examples() -> dict[str, Path]:
-    """The configurations inside the package, by name."""
+    """Give the configurations inside the package, by name."""
     folder = Path(str(files("trisect") / "examples"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_config(given: str | None) -> tuple[str, Path]:
-    """The name and the file of a configuration: a path, the name of an example, or the built-in one."""
-    known = examples()
-    if given is None:
-        return BUILT_IN, known[BUILT_IN]
-    path = Path(given)
-    if given in known and not path.exists():
-        return given, known[given]
-    if not path.exists() and not path.suffix and path.name == given:
-        raise ConfigError(f"{given} is no file; {unknown('example', given, known)}")
+def find_config(config: str | None) -> tuple[str, Path]:
+    """Give the name and the file of a configuration: a path, the name of an example, or the built-in one."""
+    built_in = examples()
+    if config is None:
+        return BUILT_IN, built_in[BUILT_IN]
+    path = Path(config)
+    if config in built_in and not path.exists():
+        return config, built_in[config]
+    if not path.exists() and not path.suffix and path.name == config:
+        raise ConfigError(f"{config} is no file; {unknown('example', config, built_in)}")
     return path.stem, path
 
 
 def newest_run(name: str) -> Path:
-    """The run of this name that was started last, under runs/."""
+    """Give the run of this name that was started last, under runs/."""
     # names end in the time of the start, so that the last in order is the newest
-    found = sorted(path.parent for path in Path("runs").glob(f"{name}-*-*/config.yaml"))
-    if not found:
+    runs = sorted(path.parent for path in Path("runs").glob(f"{name}-*-*/config.yaml"))
+    if not runs:
         raise CheckpointError(f"There is no run of {name} under runs/ to resume; say which with --out.")
-    return found[-1]
+    return runs[-1]
 
 
 def sentence(text: str) -> None:
-    """One line for the user, as it is (no markup, no wrapping)."""
+    """Print one line for the user, as it is (no markup, no wrapping)."""
     typer.echo(text)
+
+
+class Spoken:
+    """A listener that says sentences to the user, and nothing of epochs."""
+
+    def say(self, text: str) -> None:
+        """Print the sentence."""
+        sentence(text)
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Ignore the epoch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -37,13 +38,14 @@ def train(
 
     # torch comes with these, so they wait until the arguments are known to be sound
     from trisect.cli.progress import Progress
-    from trisect.cli.ranks import show_run, train_on_ranks
     from trisect.comm.world import world_from_environment
     from trisect.config import apply_overrides, load_config, parse_config
-    from trisect.train.from_config import prepare, resolve, run
-    from trisect.train.processes.memory import watched_memory
+    from trisect.report import write_report
+    from trisect.train.from_config import ConfiguredData, resolve
+    from trisect.train.job import Job
+    from trisect.train.processes.faults import be_rank
+    from trisect.train.processes.start import run_job
     from trisect.train.run.run_directory import RunDirectory, read_config
-    from trisect.train.supported import is_cut
 
     if resume and config is None:
         settings = parse_config(apply_overrides(read_config(target).resolved(), set_ or [], layout))
@@ -52,17 +54,21 @@ def train(
             RunDirectory.refuse_used(target)
         settings = load_config(source, set_ or [], layout)
     settings = resolve(settings, data_dir)
-    if is_cut(settings.layout) or world_from_environment() is not None:
-        train_on_ranks(settings, target, resume=resume)
+    world = world_from_environment()
+    first = world is None or world.rank == 0
+    progress = Progress(settings.train.epochs, live=None if first else False)
+    data = ConfiguredData(settings, progress.say if first else lambda text: None)
+    job = Job.of_config("train", settings, target, resume=resume)
+    try:
+        with nullcontext() if world is None else be_rank(world), progress:
+            summary = run_job(job, data, progress).summary
+    except KeyboardInterrupt:
+        raise stopped(target) from None
+    if not first:
         return
-    with watched_memory():
-        prepared = prepare(settings)
-        sentence(prepared.describe())
-        begin = RunDirectory.reopen if resume else RunDirectory.create
-        directory = begin(target, prepared.config)
-        with directory, Progress(settings.train.epochs) as progress:
-            try:
-                summary = run(prepared, directory, resume=resume, listener=progress)
-            except KeyboardInterrupt:
-                raise stopped(target) from None
-    show_run(progress, summary, directory)
+    progress.metrics(summary)
+    try:
+        sentence(f"Report: {write_report(RunDirectory(target, settings))}")
+    except OSError as error:  # the run itself is safe
+        sentence(f"The report could not be written: {error.strerror}.")
+    sentence(f"Run directory: {target}")

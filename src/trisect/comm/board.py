@@ -42,7 +42,7 @@ class Board:
         self._others: dict[tuple[int, int], tuple[int, SharedFile]] = {}
 
     def total(self, parts: Sequence[Tensor]) -> Tensor | None:
-        """The sum over ranks of vectors strung together; None, on all of them, where one has no room for its own."""
+        """Add up the vectors of all ranks; give None, on all of them, where one has no room for its own."""
         self._round += 1
         turn = self._round % 2
         dtype, elements = parts[0].dtype, sum(part.numel() for part in parts)
@@ -65,7 +65,7 @@ class Board:
         return total
 
     def _read(self, member: int, turn: int, size: int) -> _Buffer | None:
-        """Where the vector of another rank lies, once it has published this round; None where it had no room."""
+        """Give the vector of another rank, once it has published this round; None where it had no room."""
         peer, hub = self._hub.peers[member], self._hub.files[member]
         word = hub.address + self._at
         value = words().load(word)
@@ -85,7 +85,7 @@ class Board:
         return have[1], 0
 
     def _buffer(self, turn: int, size: int) -> _Buffer | None:
-        """Where this rank's vector is written: in its hub if it is small, else in a file of its own."""
+        """Give the memory for this rank's vector: in its hub if it is small, else in a file of its own."""
         if size <= BUFFER:
             return self._hub.own, buffer_offset(self._number, turn)
         file = self._own[turn]

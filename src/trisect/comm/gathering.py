@@ -12,7 +12,7 @@ from trisect.comm.values import pack, unpack
 
 
 def gather_values(value: Any, device: torch.device) -> list[Any]:
-    """What each rank gives, in the order of ranks, on all of them.
+    """Give what each rank hands in, in the order of ranks, on all of them.
 
     Args:
         device: where the backend of torch.distributed wants its tensors.

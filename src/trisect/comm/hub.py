@@ -56,14 +56,14 @@ class Hub:
         return cls(rank, peers, own, files)
 
     def writer(self, peer: int) -> RingWriter:
-        """The ring to a rank."""
+        """Give the ring to a rank."""
         ring = self._writers.get(peer)
         if ring is None:
             ring = self._writers[peer] = RingWriter(self.own, _RINGS + peer * FIRST)
         return ring
 
     def reader(self, peer: int) -> RingReader:
-        """The ring from a rank."""
+        """Give the ring from a rank."""
         ring = self._readers.get(peer)
         if ring is None:
             ring = self._readers[peer] = RingReader(self.peers[peer], self.files[peer], _RINGS + self.rank * FIRST)
@@ -76,5 +76,5 @@ class Hub:
 
 
 def buffer_offset(board: int, turn: int) -> int:
-    """Where in each file the buffer of a board for every other round lies."""
+    """Give the offset, in each file, of the buffer of a board for every other round."""
     return _PAGE + (2 * board + turn) * BUFFER

@@ -27,14 +27,14 @@ class Incoming:
     """A message on its way to this rank.
 
     Attributes:
-        place: where its rows are to be, or their shape.
+        target: where its rows are to be, or their shape.
         wire: the form of its rows.
         device, staged: where rows are to be; whether they come by way of host memory.
         reader, number, inbox: of the ring through which it comes; None for the network.
         buffer, work: of the network.
     """
 
-    place: Tensor | Shape
+    target: Tensor | Shape
     wire: Wire
     peer: int
     tag: int
@@ -47,22 +47,22 @@ class Incoming:
     work: dist.Work | None = None
 
     def wait(self) -> Tensor:
-        """The rows, once they are here."""
+        """Give the rows, once they are here."""
         if self.work is not None:
             self.work.wait()
         message = self.message() if self.reader is None else self._read(self.reader)
         if self.staged:
             message = staging.to_device(message, self.device)
-        return wires.decode(message, self.wire, self.place.dtype)
+        return wires.decode(message, self.wire, self.target.dtype)
 
     def message(self) -> Tensor:
-        """Where the message is received: in its place, or in a buffer."""
+        """Give the memory that receives the message: its target, or a buffer."""
         if self.buffer is None:
             shape, dtype = self._form()
             if self.staged:
                 self.buffer = staging.host_buffer(shape, dtype, self.device)
-            elif self.wire == "float32" and isinstance(self.place, Tensor) and self.place.is_contiguous():
-                self.buffer = self.place
+            elif self.wire == "float32" and isinstance(self.target, Tensor) and self.target.is_contiguous():
+                self.buffer = self.target
             else:
                 self.buffer = memory.empty(shape, dtype, self.device)
         return self.buffer
@@ -78,22 +78,22 @@ class Incoming:
         return self.message()
 
     def _form(self) -> tuple[tuple[int, int], torch.dtype]:
-        shape = self.place.shape
-        return wires.form(shape[0], shape[1], self.wire, self.place.dtype)
+        shape = self.target.shape
+        return wires.form(shape[0], shape[1], self.wire, self.target.dtype)
 
 
 @dataclass(slots=True)
 class Swap:
-    """Rows on their way to and from the other ranks of an axis. `wait` gives those of each, in the places named.
+    """Rows on their way to and from the other ranks of an axis. `wait` gives those of each, in the targets.
 
     Attributes:
-        receiving: what comes, by its number among the places.
+        receiving: what comes, by its number among the targets.
         stay: rows may stay where they came to lie.
         works, messages: what goes through the network; the first `arriving` works are of messages to this rank.
     """
 
     receiving: dict[int, Incoming]
-    places: Sequence[Tensor | Shape]
+    targets: Sequence[Tensor | Shape]
     device: torch.device
     ledger: Ledger
     axis: str
@@ -104,22 +104,22 @@ class Swap:
     arriving: int = 0
 
     def wait(self) -> Sequence[Tensor]:
-        """The rows, once all are here (and all that this rank sends has left)."""
+        """Give the rows, once all are here (and all that this rank sends has left)."""
         start = time.perf_counter()
         # a message that takes the network for want of room leaves when its receiver asks for it: wait for those last
         for work in self.works[: self.arriving]:
             work.wait()
         rows: list[Tensor] = []
-        for number, place in enumerate(self.places):
+        for number, target in enumerate(self.targets):
             incoming = self.receiving.get(number)
             if incoming is None:
-                if isinstance(place, Shape):
-                    place = torch.empty(0, place.width, dtype=place.dtype, device=self.device)
-                rows.append(place)
+                if isinstance(target, Shape):
+                    target = torch.empty(0, target.width, dtype=target.dtype, device=self.device)
+                rows.append(target)
                 continue
             own = incoming.wait()
-            if isinstance(place, Tensor) and own is not place and not self.stay:
-                own = place.copy_(own)
+            if isinstance(target, Tensor) and own is not target and not self.stay:
+                own = target.copy_(own)
             rows.append(own)
         for work in self.works[self.arriving :]:
             work.wait()

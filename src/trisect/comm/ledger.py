@@ -9,7 +9,7 @@ AXES = ("vertex", "layer", "time", "weights")
 
 @dataclass(frozen=True)
 class Entry:
-    """What went over one axis for one reason."""
+    """The bytes and seconds that went over one axis for one reason."""
 
     axis: str
     kind: str
@@ -39,7 +39,7 @@ class Ledger:
         self.sent_bytes += sent
 
     def entries(self) -> list[Entry]:
-        """All sums, by axis and kind."""
+        """Give all sums, by axis and kind."""
         return [Entry(axis, kind, *sums) for (axis, kind), sums in sorted(self._sums.items())]
 
     def by_axis(self) -> dict[str, int]:
@@ -51,12 +51,12 @@ class Ledger:
 
     @property
     def bytes(self) -> int:
-        """All bytes of all axes."""
+        """Give all bytes of all axes."""
         return sum(size for size, _, _ in self._sums.values())
 
     @property
     def seconds(self) -> float:
-        """All seconds of all axes."""
+        """Give all seconds of all axes."""
         return sum(seconds for _, seconds, _ in self._sums.values())
 
     def clear(self) -> None:

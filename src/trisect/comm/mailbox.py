@@ -36,7 +36,7 @@ SMALLEST = 1 << 16  # below this a message lies in the ring itself
 _HEADER = mmap.PAGESIZE
 _WORD = 4  # bytes at the start of a slot: the number of the last message that was read
 _STEP = 1 << 20
-_SHARE = 0.25  # of the memory that is free at the start, for all processes of a host
+_FRACTION = 0.25  # of the memory that is free at the start, for all processes of a host
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Slot:
 
     @classmethod
     def create(cls, number: int, size: int, *, mapped: bool = True) -> Slot:
-        """Room for `size` bytes. Raises OSError where there is none."""
+        """Make a slot with room for `size` bytes; raise an OSError where there is none."""
         descriptor = os.memfd_create(f"trisect-{number}", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, _HEADER + size)
@@ -62,20 +62,20 @@ class Slot:
 
     @property
     def free(self) -> bool:
-        """Whether the receiver is done with the last message."""
+        """Say whether the receiver is done with the last message."""
         if self.pages is None:
             return int.from_bytes(os.pread(self.descriptor, _WORD, 0), sys.byteorder) == self.message
         return int.from_bytes(self.pages[:_WORD].data, sys.byteorder) == self.message
 
     def rows(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """The place of a message of this shape."""
+        """Give the memory for a message of this shape."""
         if self.pages is None:
             raise RuntimeError(f"slot {self.number} is not mapped")
         size = shape[0] * shape[1] * dtype.itemsize
         return torch.from_numpy(self.pages[_HEADER : _HEADER + size]).view(dtype).view(shape)
 
     def close(self) -> None:
-        """The receiver has it open, or nobody will."""
+        """Close our descriptor; the receiver keeps its own mapping."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -100,11 +100,11 @@ class Outbox:
 
     @property
     def unread(self) -> int:
-        """How many messages the receiver has not done with."""
+        """Give how many messages the receiver has not done with."""
         return sum(not slot.free for slot in (*self._slots, *self._single))
 
     def write(self, shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Token] | None:
-        """Where to write a message, and the token to send when that is done; None where there is no room.
+        """Give the memory to write a message to, and the token to send afterwards; None where there is no room.
 
         The token is the number of the slot, its descriptor and bytes, the number of the message, and a slot that is not
         kept any longer (-1: none).
@@ -199,7 +199,7 @@ class Inbox:
         self._pages: dict[int, np.ndarray] = {}
 
     def read(self, token: Token, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        """The rows of the message that a token names, where they lie. The slot is free again when they are gone."""
+        """Give the rows of the message that a token names, in shared memory; the slot is free when they are gone."""
         number, descriptor, size, message, gone = token
         wanted = shape[0] * shape[1] * dtype.itemsize
         if wanted > size:
@@ -241,11 +241,11 @@ class Room:
 
     @classmethod
     def of_host(cls, processes: int) -> Room:
-        """A fair share for one of so many processes."""
-        return cls(int(free_bytes(torch.device("cpu")) * _SHARE) // max(1, processes))
+        """Divide the room of a host fairly among so many processes."""
+        return cls(int(free_bytes(torch.device("cpu")) * _FRACTION) // max(1, processes))
 
     def take(self, size: int) -> bool:
-        """Whether there is room for so many more, which are then counted."""
+        """Count so many more bytes as used, or give False where there is no room."""
         if self.used + size > self.limit:
             self.tell()
             return False
@@ -253,7 +253,7 @@ class Room:
         return True
 
     def give(self, size: int) -> None:
-        """So many fewer."""
+        """Count so many bytes as free again."""
         self.used -= size
 
     def tell(self) -> None:
@@ -284,31 +284,31 @@ class Mailboxes:
         self._payloads = count()
 
     def all_here(self, ranks: Collection[int]) -> bool:
-        """Whether all of these ranks share this host's memory."""
+        """Say whether all of these ranks share this host's memory."""
         return all(rank in self.processes or rank == self.hub.rank for rank in ranks)
 
     def outbox(self, peer: int) -> Outbox:
-        """For large messages to a rank."""
+        """Give the slots for large messages to a rank."""
         if peer not in self._out:
             self._out[peer] = Outbox(self.room)
         return self._out[peer]
 
     def inbox(self, peer: int) -> Inbox:
-        """For large messages from a rank."""
+        """Give the slots for large messages from a rank."""
         box = self._in.get(peer)
         if box is None:
             box = self._in[peer] = Inbox(self.processes[peer])
         return box
 
     def board(self, number: int, members: Sequence[int]) -> Board:
-        """For sums over some ranks, always the same under a number."""
+        """Give the board for sums over some ranks, always the same under a number."""
         board = self._boards.get(number)
         if board is None:
             board = self._boards[number] = Board(self.hub, number, members)
         return board
 
     def next_payload(self) -> int:
-        """A number for a message that takes the network for want of room."""
+        """Give a number for a message that takes the network for want of room."""
         return next(self._payloads) % (1 << 20)
 
     def tidy(self) -> None:
@@ -327,8 +327,8 @@ def _through(move: Callable[[int, memoryview, int], int], descriptor: int, rows:
         left, at = left[moved:], at + moved
 
 
-def _read_into(descriptor: int, place: memoryview, at: int) -> int:
-    return os.preadv(descriptor, [place], at)
+def _read_into(descriptor: int, buffer: memoryview, at: int) -> int:
+    return os.preadv(descriptor, [buffer], at)
 
 
 def _mapped(descriptor: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from trisect.layout import AXES, Layout
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Where this rank stands.
+    """The position of this rank among all, and its groups.
 
     Attributes:
         layout: the degrees of the cuts.
@@ -44,23 +44,23 @@ class Mesh:
 
     @property
     def part_index(self) -> int:
-        """Which part of the vertices."""
+        """Say which part of the vertices this rank holds."""
         return self.rank % self.layout.vertex
 
     @property
     def stage_index(self) -> int:
-        """Which run of layers."""
+        """Say which run of layers this rank holds."""
         return self.rank // self.layout.vertex % self.layout.layer
 
     @property
     def run_index(self) -> int:
-        """Which run of snapshots."""
+        """Say which run of snapshots this rank holds."""
         return self.rank // (self.layout.vertex * self.layout.layer)
 
     def rank_at(
         self, *, part_index: int | None = None, stage_index: int | None = None, run_index: int | None = None
     ) -> int:
-        """The rank at this place, or at another on one or more axes."""
+        """Give the rank at these indices; an index that is left out is our own."""
         part_index = self.part_index if part_index is None else part_index
         stage_index = self.stage_index if stage_index is None else stage_index
         run_index = self.run_index if run_index is None else run_index
@@ -68,11 +68,11 @@ class Mesh:
 
     @property
     def replica_ranks(self) -> list[int]:
-        """The ranks that hold the same layers, this one among them, in their order."""
+        """Give the ranks that hold the same layers, this one among them, in their order."""
         return _replica_ranks(self.layout, self.stage_index)
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
-        """The group of this rank's line along an axis; None where the axis is not cut."""
+        """Give the group of the ranks along an axis through this one; None where the axis is not cut."""
         if self.device_mesh is None or getattr(self.layout, axis) == 1:
             return None
         return self.device_mesh.get_group(axis)

@@ -13,7 +13,7 @@ Gather = Callable[[Any], list[Any]]
 
 
 def neighbours(rank: int, gather: Gather) -> dict[int, int]:
-    """The process of each other rank that shares this host's memory; all ranks call it at once.
+    """Give the process of each other rank that shares this host's memory; all ranks call it at once.
 
     The same host is the same boot of a system and the same network (namespaces stand for hosts where several are tried
     out on one machine). Whether memory can be shared is tried out: each rank opens a file of each other.
@@ -25,10 +25,10 @@ def neighbours(rank: int, gather: Gather) -> dict[int, int]:
     probe = _probe(word)
     try:
         own = (_host() if probe >= 0 else "", os.getpid(), probe, word)
-        found = gather(own)
+        probes = gather(own)
         seen = {
             other: process
-            for other, (host, process, descriptor, text) in enumerate(found)
+            for other, (host, process, descriptor, text) in enumerate(probes)
             if other != rank and host and host == own[0] and _reads(process, descriptor, text)
         }
         both = gather(sorted(seen))
@@ -39,7 +39,7 @@ def neighbours(rank: int, gather: Gather) -> dict[int, int]:
 
 
 def _host() -> str:
-    """What tells this host from others; nothing where the system does not say."""
+    """Give a text that tells this host from others; nothing where the system does not say."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
@@ -48,7 +48,7 @@ def _host() -> str:
 
 
 def _probe(word: bytes) -> int:
-    """A file in memory with this content, or -1 where the system has none."""
+    """Make a file in memory with this content; give -1 where the system has none."""
     with contextlib.suppress(OSError, AttributeError):
         descriptor = os.memfd_create("trisect-probe", os.MFD_CLOEXEC)
         os.write(descriptor, word)

@@ -32,7 +32,7 @@ class Peer:
 
     @classmethod
     def of(cls, rank: int, process: int, timeout: float, ranks_here: int) -> Peer:
-        """The peer of a process that runs now.
+        """Give the peer of a process that runs now.
 
         Args:
             ranks_here: how many ranks this host has; with more ranks than cores, looking keeps others from work.
@@ -43,7 +43,7 @@ class Peer:
 
     @property
     def lives(self) -> bool:
-        """Whether the process has not ended (one that is stopped lives)."""
+        """Say whether the process has not ended (one that is stopped lives)."""
         state = _state(self.process)
         return state is not None and state[0] not in "ZX" and state[1] == self.started
 
@@ -71,7 +71,7 @@ class Peer:
 
 
 def _state(process: int) -> tuple[str, int] | None:
-    """A letter for the state of a process and when it started; None where there is no such process."""
+    """Give a letter for the state of a process and when it started; None where there is no such process."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):

@@ -36,7 +36,7 @@ _NO_TOKEN: Token = (0, 0, 0, 0, 0)
 
 
 class RingWriter:
-    """The end of this process.
+    """The end of a ring into which this process writes.
 
     Args:
         file, offset, size: where the first ring lies.
@@ -124,7 +124,7 @@ class RingWriter:
 
 
 class RingReader:
-    """The end of this process.
+    """The end of a ring from which this process reads.
 
     Args:
         peer: who writes.
@@ -145,7 +145,7 @@ class RingReader:
         self._at = self._read = self._written = 0
 
     def expect(self, tag: int) -> int:
-        """The number of the next message with this tag that nobody has asked for yet."""
+        """Give the number of the next message with this tag that nobody has asked for yet."""
         number = self._expected.get(tag, 0)
         self._expected[tag] = number + 1
         return number
@@ -221,5 +221,5 @@ def _no_buffer() -> Tensor:
 
 
 def as_bytes(data: bytes) -> Tensor:
-    """A vector of bytes, to be sent."""
+    """Give a vector of bytes, to be sent."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

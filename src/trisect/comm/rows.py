@@ -24,16 +24,16 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the message."""
+        """Give the shape of the message."""
         return self.which.numel(), self.of.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor."""
+        """Give the type of the tensor."""
         return self.of.dtype
 
     def gathered(self, out: Tensor | None = None) -> Tensor:
-        """The rows as a tensor, in reused memory or in `out`."""
+        """Copy the rows into a tensor, in reused memory or in `out`."""
         if out is None:
             out = memory.empty(self.shape, self.of.dtype, self.of.device)
         return torch.index_select(self.of, 0, self.which, out=out)
@@ -41,7 +41,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of rows that are expected and may be wherever they come to lie."""
+    """The shape of expected rows, which may stay in whatever memory they arrive in."""
 
     rows: int
     width: int
@@ -49,10 +49,10 @@ class Shape:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """As a tensor's."""
+        """Give (rows, width), as a tensor does."""
         return self.rows, self.width
 
 
 def gathered(rows: Tensor | Rows) -> Tensor:
-    """Rows as a tensor."""
+    """Turn rows into a tensor."""
     return rows.gathered() if isinstance(rows, Rows) else rows

@@ -61,7 +61,7 @@ class SharedFile:
         return file
 
     def tensor(self, offset: int, elements: int, dtype: torch.dtype) -> Tensor:
-        """A vector on the bytes from `offset` on."""
+        """Give a vector on the bytes from `offset` on."""
         return self._bytes[offset : offset + elements * dtype.itemsize].view(dtype)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from trisect.ops import memory
 
 
 def needs_staging(device: torch.device, backends: str) -> bool:
-    """Whether rows of a device are sent from host memory.
+    """Say whether rows of a device are sent from host memory.
 
     Args:
         backends: what torch.distributed was started with, such as `gloo` or `cpu:gloo,cuda:nccl`.
@@ -25,10 +25,10 @@ def host_buffer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 
 
 def to_host(rows: Tensor) -> Tensor:
-    """A copy of rows in host memory, complete when this returns."""
+    """Give a copy of rows in host memory, complete when this returns."""
     return host_buffer(tuple(rows.shape), rows.dtype, rows.device).copy_(rows)
 
 
 def to_device(rows: Tensor, device: torch.device) -> Tensor:
-    """A copy of rows on a device, complete when this returns."""
+    """Give a copy of rows on a device, complete when this returns."""
     return rows.to(device, copy=True)

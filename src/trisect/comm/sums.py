@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_WHOLE = 1 << 16  # bytes; where no rank would send more, each sends all of its vector to all others
+_SHORT = 1 << 16  # bytes; where no rank would send more, each sends all of its vector to all others
 
 
 def sum_in_order(vector: Tensor, count: int, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum of the vectors of all ranks of a group.
+    """Give the sum of the vectors of all ranks of a group.
 
-    A long vector is added in shares, one a rank, and the shares are then handed round: each rank sends what a ring
-    would, twice the vector less its own share.
+    A long vector is added in parts, one a rank, and the parts are then handed round: each rank sends what a ring
+    would, twice the vector less its own part.
 
     Args:
         vector: of this rank; it may be written over.
@@ -25,13 +25,13 @@ def sum_in_order(vector: Tensor, count: int, group: dist.ProcessGroup | None) ->
     if count == 2:  # two numbers have one sum
         dist.all_reduce(vector, group=group)
         return vector
-    if vector.nbytes * (count - 1) <= _WHOLE:
+    if vector.nbytes * (count - 1) <= _SHORT:
         return _add(_gathered(vector, count, group))
-    share = -(-vector.numel() // count)
-    padded = torch.nn.functional.pad(vector, (0, share * count - vector.numel()))
-    pieces = torch.empty_like(padded)
-    dist.all_to_all_single(pieces, padded, group=group)
-    return torch.cat(_gathered(_add(pieces.view(count, share).unbind()), count, group))[: vector.numel()]
+    length = -(-vector.numel() // count)
+    padded = torch.nn.functional.pad(vector, (0, length * count - vector.numel()))
+    received = torch.empty_like(padded)
+    dist.all_to_all_single(received, padded, group=group)
+    return torch.cat(_gathered(_add(received.view(count, length).unbind()), count, group))[: vector.numel()]
 
 
 def _gathered(vector: Tensor, count: int, group: dist.ProcessGroup | None) -> list[Tensor]:

@@ -118,21 +118,21 @@ class Transport:
         message = wires.encode(gathered(x), wire, key)
         return staging.to_host(message) if self.mesh.staged else message
 
-    def _fill(self, place: Tensor, x: Tensor | Rows, wire: Wire, key: int) -> None:
+    def _fill(self, target: Tensor, x: Tensor | Rows, wire: Wire, key: int) -> None:
         """Write the message of some rows into shared memory."""
         if self.mesh.staged:
-            place.copy_(self._encoded(x, wire, key))
+            target.copy_(self._encoded(x, wire, key))
         elif wire == "int8":
             of, which = (x.of, x.which) if isinstance(x, Rows) else (x, None)
-            quantise(of, key, which=which, out=place)
-        elif isinstance(x, Rows) and place.dtype == x.dtype:
-            x.gathered(place)
+            quantise(of, key, which=which, out=target)
+        elif isinstance(x, Rows) and target.dtype == x.dtype:
+            x.gathered(target)
         else:
-            place.copy_(gathered(x))
+            target.copy_(gathered(x))
 
-    def _incoming(self, place: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
-        """What is to be received for some rows."""
-        incoming = Incoming(place, wire, peer, tag, self.mesh.device, self.mesh.staged)
+    def _incoming(self, target: Tensor | Shape, peer: int, tag: int, wire: Wire) -> Incoming:
+        """Prepare to receive some rows."""
+        incoming = Incoming(target, wire, peer, tag, self.mesh.device, self.mesh.staged)
         boxes = self.mesh.mailboxes
         if boxes is not None and peer in boxes.processes:
             reader = incoming.reader = boxes.hub.reader(peer)
@@ -140,7 +140,7 @@ class Transport:
         return incoming
 
     def unread(self, peer: int) -> int:
-        """How many messages in shared memory a rank has not done with."""
+        """Give how many messages in shared memory a rank has not done with."""
         boxes = self.mesh.mailboxes
         return 0 if boxes is None or peer not in boxes.processes else boxes.outbox(peer).unread
 
@@ -174,13 +174,13 @@ class Transport:
             outgoing: what each part gets (empty for this one).
             incoming: how many rows come from each part.
         """
-        places = [Shape(rows, width, dtype) for rows in incoming]
-        return list(self.begin_swap(outgoing, places, kind, key, axis=axis, wire=wire).wait())
+        targets = [Shape(rows, width, dtype) for rows in incoming]
+        return list(self.begin_swap(outgoing, targets, kind, key, axis=axis, wire=wire).wait())
 
     def begin_swap(
         self,
         outgoing: Sequence[Tensor | Rows],
-        places: Sequence[Tensor | Shape],
+        targets: Sequence[Tensor | Shape],
         kind: str,
         key: int,
         *,
@@ -193,21 +193,21 @@ class Transport:
 
         Args:
             outgoing: rows for each part (none for this one).
-            places: [rows, width], where those of each part are to be, contiguous; or a shape alone.
+            targets: [rows, width], where those of each part are to be, contiguous; or a shape alone.
             once: as for `send`.
-            stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their place.
+            stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their target.
         """
         start = time.perf_counter()
         line = self._lines.get(axis)
         if line is None:
             line = self._lines[axis] = self._line(axis)
-        swap = Swap({}, places, self.mesh.device, self.ledger, axis, kind, stay)
+        swap = Swap({}, targets, self.mesh.device, self.ledger, axis, kind, stay)
         size = self._begin(swap, line, outgoing, self.wire if wire is None else wire, key, 0, once=once)
         self.ledger.add(axis, kind, size, time.perf_counter() - start)
         return swap
 
     def _line(self, axis: str) -> _Line:
-        """The ranks along an axis, and the order in which to receive from others and to send to them."""
+        """Give the ranks along an axis, and the order in which to receive from others and to send to them."""
         mesh = self.mesh
         along_time = axis == "time"
         count = mesh.layout.time if along_time else mesh.layout.vertex
@@ -219,16 +219,16 @@ class Transport:
         self, swap: Swap, line: _Line, outgoing: Sequence[Tensor | Rows], wire: Wire, key: int, tag: int, *, once: bool
     ) -> int:
         """Send and receive for a swap; the bytes that leave."""
-        ranks, sources, targets = line
+        ranks, sources, receivers = line
         operations: list[dist.P2POp] = []
         # on the network, receives first
         for peer in sources:
-            if swap.places[peer].shape[0]:
-                incoming = swap.receiving[peer] = self._incoming(swap.places[peer], ranks[peer], tag, wire)
+            if swap.targets[peer].shape[0]:
+                incoming = swap.receiving[peer] = self._incoming(swap.targets[peer], ranks[peer], tag, wire)
                 if incoming.reader is None:
                     operations.append(dist.P2POp(dist.irecv, incoming.message(), ranks[peer], tag=tag))
         total = 0
-        for peer in targets:
+        for peer in receivers:
             rows = outgoing[peer]
             if rows.shape[0]:
                 rows = rows.detach() if isinstance(rows, Tensor) else rows
@@ -260,14 +260,14 @@ class Transport:
         self.ledger.add("weights", "reduce", 2 * bucket.nbytes * (ranks - 1) // ranks, time.perf_counter() - start)
 
     def sum_everywhere(self, values: Tensor) -> Tensor:
-        """The sum over all ranks of a small tensor (losses, counts)."""
+        """Give the sum over all ranks of a small tensor (losses, counts)."""
         world = self.mesh.layout.world
         if world == 1:
             return values
         return self._total([values.detach().reshape(-1)], range(world), _EVERYBODY).view_as(values)
 
     def _total(self, parts: Sequence[Tensor], members: Sequence[int], number: int) -> Tensor:
-        """The sum over some ranks of vectors strung together, where the first of them is."""
+        """Give the sum over some ranks of vectors strung together, where the first of them is."""
         mesh, device = self.mesh, parts[0].device
         group = mesh.replicas if number == _REPLICAS else None
         if mesh.device.type != "cpu" and not mesh.staged:
@@ -285,7 +285,7 @@ class Transport:
         return total if device.type == "cpu" else staging.to_device(total, device)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank gives, in the order of ranks, on all of them. For evaluation: small, and not counted.
+        """Give what each rank hands in, in the order of ranks, on all of them. For evaluation: small, and not counted.
 
         Args:
             value: plain; see `trisect.comm.values`.

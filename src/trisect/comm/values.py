@@ -16,7 +16,7 @@ _LENGTH = 8
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a value.
+    """Turn a value into bytes.
 
     Raises:
         TypeError: it has something in it that is not plain.
@@ -28,7 +28,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The value of some bytes.
+    """Turn bytes into the value that they stand for.
 
     Raises:
         RuntimeError: they are none that `pack` makes.

@@ -31,5 +31,5 @@ def encode(x: Tensor, wire: Wire, key: int) -> Tensor:
 
 
 def decode(message: Tensor, wire: Wire, dtype: torch.dtype) -> Tensor:
-    """The message → rows [rows, width] of `dtype`."""
+    """Turn a message into rows [rows, width] of `dtype`."""
     return dequantise(message, dtype) if wire == "int8" else message.to(dtype)

@@ -47,19 +47,19 @@ class NativeWords:
     """By the native library, which releases the interpreter's lock meanwhile."""
 
     def load(self, word: int) -> int:
-        """As `Words.load`."""
+        """Do as `Words.load` says."""
         return int(_LOAD(word))
 
     def publish(self, word: int, value: int) -> None:
-        """As `Words.publish`."""
+        """Do as `Words.publish` says."""
         _PUBLISH(word, value)
 
     def wait(self, word: int, old: int, spin: int, seconds: float) -> int:
-        """As `Words.wait`."""
+        """Do as `Words.wait` says."""
         return int(_AWAIT(word, old, spin, 4, int(seconds * 1e9)))
 
     def put(self, record: int, header: bytes, source: int, size: int, word: int, value: int) -> None:
-        """As `Words.put`."""
+        """Do as `Words.put` says."""
         _PUT(record, header, source, size, word, value)
 
 
@@ -70,18 +70,18 @@ class PlainWords:
         self._lock = threading.Lock()
 
     def load(self, word: int) -> int:
-        """As `Words.load`."""
+        """Do as `Words.load` says."""
         value = ctypes.c_uint32.from_address(word).value
         self._fence()
         return value
 
     def publish(self, word: int, value: int) -> None:
-        """As `Words.publish`."""
+        """Do as `Words.publish` says."""
         self._fence()
         ctypes.c_uint32.from_address(word).value = value
 
     def wait(self, word: int, old: int, spin: int, seconds: float) -> int:
-        """As `Words.wait`."""
+        """Do as `Words.wait` says."""
         end = time.monotonic() + seconds
         shared = ctypes.c_uint32.from_address(word)
         for _ in range(20 if spin else 4):
@@ -95,7 +95,7 @@ class PlainWords:
         return self.load(word)
 
     def put(self, record: int, header: bytes, source: int, size: int, word: int, value: int) -> None:
-        """As `Words.put`."""
+        """Do as `Words.put` says."""
         ctypes.memmove(record, header, len(header))
         if size:
             ctypes.memmove(record + len(header), source, size)
@@ -111,5 +111,5 @@ class PlainWords:
 
 @functools.cache
 def words() -> Words:
-    """The fastest operations that this process has."""
+    """Give the fastest operations that this process has."""
     return NativeWords() if available() and _AWAIT.exists() else PlainWords()

@@ -35,7 +35,7 @@ class World:
 
     @property
     def first_here(self) -> int:
-        """The first rank of this host."""
+        """Give the first rank of this host."""
         return self.rank - self.local_rank
 
     def require(self, layout: Layout) -> None:
@@ -48,12 +48,12 @@ class World:
 
 
 def world_from_environment(environment: Mapping[str, str] | None = None) -> World | None:
-    """The world that this process was started in, or None where it stands alone."""
-    found = os.environ if environment is None else environment
-    if "RANK" not in found or "WORLD_SIZE" not in found:
+    """Give the world that this process was started in, or None where it stands alone."""
+    variables = os.environ if environment is None else environment
+    if "RANK" not in variables or "WORLD_SIZE" not in variables:
         return None
-    rank, size = int(found["RANK"]), int(found["WORLD_SIZE"])
-    return World(rank, size, int(found.get("LOCAL_RANK", rank)), int(found.get("LOCAL_WORLD_SIZE", size)))
+    rank, size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
+    return World(rank, size, int(variables.get("LOCAL_RANK", rank)), int(variables.get("LOCAL_WORLD_SIZE", size)))
 
 
 def meet(world: World, timeout: float = 600.0) -> Store:

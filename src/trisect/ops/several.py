@@ -197,23 +197,6 @@ class Overlay:
         return keys, [torch.searchsorted(keys, part) for part in each]
 
 
-def block_diagonal(snapshots: Sequence[Adjacency]) -> Adjacency:
-    """Make one matrix with the snapshots along its diagonal, which reads their features one below the other."""
-    plain = [snapshot.compact() for snapshot in snapshots]
-    starts, indices, base, column = [], [], 0, 0
-    for matrix in plain:
-        starts.append(matrix.starts + base)
-        indices.append(matrix.indices + column)
-        base, column = base + matrix.entries, column + matrix.columns
-    ends = [matrix.ends + start[0] - matrix.starts[0] for matrix, start in zip(plain, starts, strict=True)]
-    values = None
-    if any(matrix.values is not None for matrix in plain):
-        dtype = next(matrix.values.dtype for matrix in plain if matrix.values is not None)
-        ones = [torch.ones(matrix.entries, dtype=dtype, device=matrix.device) for matrix in plain]
-        values = torch.cat([one if m.values is None else m.values for m, one in zip(plain, ones, strict=True)])
-    return Adjacency(torch.cat(starts), torch.cat(ends), torch.cat(indices), values, column)
-
-
 def packs(x: Tensor) -> bool:
     """Tell whether the kernels of this module take such features."""
     return available() and x.device.type == "cpu" and x.dtype in _KINDS

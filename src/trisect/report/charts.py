@@ -41,7 +41,7 @@ def lines(
     mark: float | None = None,
     epochs: int = 1,
 ) -> str:
-    """A line chart over the epochs 1..`epochs` or more. `mark` is an epoch to point out (the best one).
+    """Draw a line chart over the epochs 1..`epochs` or more. `mark` is an epoch to point out (the best one).
 
     Points that are not finite are left out. The values also go into the page as data, for the tooltip.
     """
@@ -102,16 +102,16 @@ class Panel:
     notes: Sequence[str]
 
 
-def panels(title: str, found: Sequence[Panel], legend: Mapping[str, str]) -> str:
+def panels(title: str, stacked: Sequence[Panel], legend: Mapping[str, str]) -> str:
     """Panels one above the other, along the same milliseconds. `legend` maps colours to what they mean."""
-    if not any(panel.items for panel in found):
+    if not any(panel.items for panel in stacked):
         return ""
-    length = max(max((item.start + item.seconds for panel in found for item in panel.items), default=0.0), 1e-6)
+    length = max(max((item.start + item.seconds for panel in stacked for item in panel.items), default=0.0), 1e-6)
     width, right, row_height = 2 * WIDTH, 84, 34
     scale = (width - _LEFT - right) / length
     parts, top = [], 8.0
-    for panel in found:
-        if len(found) > 1:
+    for panel in stacked:
+        if len(stacked) > 1:
             parts.append(f'<text class="tick head" x="{_LEFT}" y="{top + 12:.0f}">{html.escape(panel.title)}</text>')
             top += 20
         parts += _rows(panel, top, row_height, width - right + 8)
@@ -120,7 +120,7 @@ def panels(title: str, found: Sequence[Panel], legend: Mapping[str, str]) -> str
             x = _LEFT + tick / 1e3 * scale
             if x <= width - right + 1:
                 parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.0f}" y2="{bottom:.0f}"/>')
-                if panel is found[-1]:
+                if panel is stacked[-1]:
                     y = bottom + 16
                     parts.append(
                         f'<text class="tick" x="{x:.1f}" y="{y:.0f}" text-anchor="middle">{number(tick)} ms</text>'
@@ -206,7 +206,7 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 
 
 def number(value: float) -> str:
-    """A number as people write it: four figures, no tail of zeros."""
+    """Give a number as people write it: four figures, no tail of zeros."""
     if value == 0:
         return "0"
     if abs(value) >= 1e6 or abs(value) < 1e-4:

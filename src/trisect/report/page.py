@@ -27,7 +27,7 @@ def write_report(directory: RunDirectory, path: Path | None = None) -> Path:
 
 
 def render(directory: RunDirectory) -> str:
-    """The page of a run, finished or not."""
+    """Give the page of a run, finished or not."""
     records = directory.metrics()
     summary = directory.summary() or {}
     config = directory.config.resolved()
@@ -135,10 +135,10 @@ def _costs(summary: Mapping[str, Any]) -> str:
             wire += f'<p class="note">By formula {size(formula)} an epoch, counted {size(sent["bytes_per_epoch"])}.</p>'
     transfer = summary["transfer"]
     if transfer["full_bytes"]:
-        share = transfer["sent_bytes"] / transfer["full_bytes"]
+        fraction = transfer["sent_bytes"] / transfer["full_bytes"]
         wire += (
             f'<p class="note">Snapshots brought to the device: {size(transfer["sent_bytes"])} of'
-            f" {size(transfer['full_bytes'])} ({share:.0%}).</p>"
+            f" {size(transfer['full_bytes'])} ({fraction:.0%}).</p>"
         )
     staleness = summary.get("staleness")
     exact = "Exact: no stale rows are read."
@@ -152,7 +152,7 @@ def _costs(summary: Mapping[str, Any]) -> str:
 
 
 def _stale_words(staleness: Mapping[str, Any]) -> str:
-    """What was stale and what the guard did, in sentences."""
+    """Give what was stale and what the guard did, in sentences."""
     told = f"Rows of chunks that are not done yet ({staleness['chunks']} chunks) are stale"
     if staleness.get("historical_reads") is not None:
         told += f": {staleness['historical_reads']:.0%} of all reads"
@@ -202,12 +202,12 @@ def _value(record: Mapping[str, Any], *path: str) -> float:
 
 
 def seconds(value: float) -> str:
-    """A duration as people write it."""
+    """Give a duration as people write it."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
 def size(value: float) -> str:
-    """A number of bytes as people write it."""
+    """Give a number of bytes as people write it."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
             return f"{value:.4g} {unit}"

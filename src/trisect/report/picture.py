@@ -43,7 +43,7 @@ class Done:
 def picture(
     events: Sequence[Sequence[Event]], layout: Mapping[str, Any] | None, halves: Sequence[str] | None = None
 ) -> str:
-    """The last epoch that all ranks trained to its end, as a figure; empty where there is none.
+    """Give the last epoch that all ranks trained to its end, as a figure; empty where there is none.
 
     Args:
         events: of each rank, of all epochs.
@@ -59,20 +59,20 @@ def picture(
         for rank in trained
     ]
     legend: dict[str, str] = {}
-    found = []
+    drawn = []
     if len(measured) > 1:
         planned = _planned(trained, measured, layout)
         if planned is not None:
             title = "Planned: every action takes its usual time, every message arrives at once"
-            found.append(_panel(title, planned, legend, halves))
-    found.append(_panel("Measured", measured, legend, halves))
-    return panels(f"What each rank did in epoch {epoch}", found, legend)
+            drawn.append(_panel(title, planned, legend, halves))
+    drawn.append(_panel("Measured", measured, legend, halves))
+    return panels(f"What each rank did in epoch {epoch}", drawn, legend)
 
 
 def _planned(
     trained: Sequence[Sequence[Event]], measured: Sequence[Sequence[Done]], layout: Mapping[str, Any] | None
 ) -> list[list[Done]] | None:
-    """The schedule that was done, simulated; None where the events are not those of a whole schedule."""
+    """Give the schedule that was done, simulated; None where the events are not those of a complete schedule."""
     usual: list[dict[str, list[float]]] = []
     for rank in trained:
         usual.append(defaultdict(list))
@@ -109,7 +109,7 @@ def _panel(title: str, ranks: Sequence[Sequence[Done]], legend: dict[str, str], 
 
 
 def waiting(rank: Sequence[Done], length: float) -> float:
-    """The share of an epoch in which a rank does not compute."""
+    """Give the fraction of an epoch in which a rank does not compute."""
     computing = sum(done.seconds for done in rank if done.action is None or done.action.verb in COMPUTE)
     return max(0.0, 1.0 - computing / length) if length > 0 else 0.0
 
@@ -122,7 +122,7 @@ def _action(name: str) -> Action | None:
 
 
 def _colour(action: Action | None) -> tuple[str, str]:
-    """A class of the style sheet, and what it means."""
+    """Give a class of the style sheet, and what it means."""
     if action is None:
         return _OTHER
     return _COLOURS.get(action.verb, _TRANSFER)
@@ -149,7 +149,7 @@ def describe(done: Done, halves: Sequence[str] | None = None) -> str:
 
 
 def _named(action: Action, halves: Sequence[str] | None) -> str:
-    """What an action computes, or what a transfer comes before."""
+    """Give what an action computes, or what a transfer comes before."""
     first, last = (
         f"half {k}" if halves is None or k is None or k >= len(halves) else f"{halves[k].replace(' ', ' of layer ')}"
         for k in (action.first, action.first if action.last is None else action.last)

@@ -17,15 +17,15 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.rows import Shape
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.errors import LayoutError
 from trisect.exchanges.facts import Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.base import Layer, Model
+from trisect.nn.base import Layer
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer, reads_neighbours
+from trisect.nn.source import AnyModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import PartGraph
 from trisect.partition.order import choose_order
@@ -41,7 +41,6 @@ from trisect.shards.whole_timeline import whole_timeline
 from trisect.tasks import BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.blocks import keeps_aggregation, with_blocks
-from trisect.train.models import AnyModel
 from trisect.train.program import Program
 
 
@@ -115,7 +114,7 @@ def one_process(
     x: Tensor,
     layout: Layout,
 ) -> Program:
-    """The whole model on all of the data, in this process; a timeline in the layout's blocks."""
+    """Make the program of one process: the full model on all of the data, a timeline in the layout's blocks."""
     budget, ledger, dtype = free_bytes(x.device) // 4, Ledger(), x.dtype
     layout = Layout(blocks=layout.blocks, recompute=layout.recompute)
     bounds = (0, len(model.stack))
@@ -172,20 +171,20 @@ def facts_for(
 
 
 def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
-    """The shard of a rank; the features of the halo cross once, as they are, and are not kept."""
+    """Read the shard of a rank; the features of the halo cross once, as they are, and are not kept."""
     device = mesh.device
     part_graph = read_part_graph(cut, mesh.part_index)
     own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[part_graph.halo]
     part_graph = part_graph.to(device)
-    whole: Callable[[], Adjacency] = partial(read_whole, cut)
+    adjacency: Callable[[], Adjacency] = partial(read_whole, cut)
     if device.type != "cpu":  # where it is mapped
-        whole = cache(lambda: read_whole(cut).to(device))
+        adjacency = cache(lambda: read_whole(cut).to(device))
     shard = GraphShard(
         part_graph,
         lambda: read_features(cut, mesh.part_index, dtype).to(device),
         own.to(device),
         halo.to(device),
-        whole,
+        adjacency,
     )
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))
@@ -195,7 +194,7 @@ def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -
 
 
 def _with_halo(part_graph: PartGraph, mesh: Mesh, x: Tensor) -> Tensor:
-    """[own rows, features] → [columns, features]."""
+    """Append the halo's features to our own: [own rows, features] → [columns, features]."""
     counts = [owned[-1][1] - owned[0][0] for owned in part_graph.receive]
     outgoing = [x.index_select(0, torch.cat(chunks)) for chunks in part_graph.send]
     shapes = [Shape(count, x.shape[1], x.dtype) for count in counts]
@@ -204,7 +203,7 @@ def _with_halo(part_graph: PartGraph, mesh: Mesh, x: Tensor) -> Tensor:
 
 
 def agreed(cut: TimelineCut, mesh: Mesh) -> TimelineCut:
-    """The same blocks on all ranks: hosts that cut for themselves may have had different memory in mind."""
+    """Agree on the same blocks on all ranks: hosts that cut for themselves may have had different memory in mind."""
     plans = Transport(mesh, Ledger()).gather([len(cut.runs), cut.aggregated])
     blocks, aggregated = max(blocks for blocks, _ in plans), all(kept for _, kept in plans)
     runs = cut.runs
@@ -221,14 +220,13 @@ def make_decoder(task: BoundTask, model: AnyModel, options: TrainOptions) -> nn.
     return decoder
 
 
-def require_data(model: AnyModel, data: Graph | Timeline) -> None:
-    """Refuse a dynamic model on one graph."""
-    if isinstance(data, Graph) and not isinstance(model, Model):
-        raise LayoutError("a dynamic model needs a timeline, and the data are one graph; use a static model.")
+def name_modules(model: nn.Module, decoder: nn.Module | None) -> nn.ModuleDict:
+    """Name what is trained: `model` and, where the task has one, `decoder`."""
+    return nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
 
 
 def preaggregates(model: AnyModel) -> bool:
-    """Whether the first layer asks no more of its neighbours than Â·x of the features, which is made once."""
+    """Say whether the first layer asks no more of its neighbours than Â·x of the features, which is made once."""
     first: AnyLayer = model.stack[0]
     return reads_neighbours(first) and first.preaggregates
 
@@ -239,14 +237,14 @@ def sizes_of(starts: Sequence[int]) -> list[int]:
 
 
 def feature_width(data: Graph | Timeline) -> int:
-    """How many features a vertex has; two, its degrees, where a timeline brings none."""
+    """Give how many features a vertex has; two, its degrees, where a timeline brings none."""
     if isinstance(data, Timeline):
         return 2 if data.x is None else data.x.shape[-1]
     return data.features().shape[1]
 
 
 def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:
-    """What a vertex costs in a step, in events: products with the weights against rows that are gathered.
+    """Estimate what a vertex costs in a step, in events: products with weights against rows that are gathered.
 
     Measured (CD-GCN, two layers of 16, forward and backward): a weight takes half the time of a gathered value.
     """

@@ -20,18 +20,18 @@ _ROW = 32
 
 
 def step_bytes(layers: Sequence[AnyLayer], rows: int, entries: int, itemsize: int) -> int:
-    """About how many bytes one step takes until its backward pass: activations of all layers, and the snapshot."""
+    """Estimate the bytes that one step takes until its backward pass: activations of all layers, and the snapshot."""
     width = sum(layer.out_channels for layer in layers)
     return _COPIES * width * rows * itemsize + _ENTRY * entries + _ROW * rows
 
 
 def carry_bytes(layers: Sequence[AnyLayer], rows: int, itemsize: int) -> int:
-    """About how many bytes the state of all layers takes between two blocks."""
+    """Estimate the bytes that the state of all layers takes between two blocks."""
     return 2 * sum(layer.out_channels for layer in layers) * rows * itemsize
 
 
 def choose_blocks(steps: int, run_count: int, step: int, carry: int, budget: int) -> int:
-    """The fewest blocks with which a rank stays within `budget` bytes; where none do, those that take the least.
+    """Give the fewest blocks with which a rank stays within `budget` bytes; failing that, those that take least.
 
     Args:
         steps: all training steps; `run_count`: ranks along time, which share each block.
@@ -49,7 +49,7 @@ def choose_blocks(steps: int, run_count: int, step: int, carry: int, budget: int
 def with_blocks(
     layout: Layout, layers: Sequence[AnyLayer], timeline: Timeline, training: int, dtype: torch.dtype, free: int
 ) -> Layout:
-    """The layout, with as many blocks as memory asks for where they were left to us.
+    """Fill in the number of blocks that memory asks for, where the layout says `auto`.
 
     Args:
         training: how many steps are trained on.
@@ -70,7 +70,7 @@ def with_blocks(
 
 
 def keeps_aggregation(layers: Sequence[AnyLayer], timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:
-    """Whether Â·x of the first layer is kept: where it can use that, and all steps fit the budget."""
+    """Say whether Â·x of the first layer is kept: where it can use that, and all steps fit the budget."""
     width = 2 if timeline.x is None else timeline.x.shape[-1]
     size = timeline.steps * timeline.vertices * width * dtype.itemsize
     return reads_neighbours(layers[0]) and layers[0].preaggregates and size <= budget

@@ -16,7 +16,7 @@ _COPIES_OF_DYNAMIC_OUTPUTS = 8.0
 
 
 def estimate_memory(setup: Setup, vertices: int, layout: Layout) -> int:
-    """Bytes that training will take beyond what the process holds now, on all ranks together.
+    """Estimate the bytes that training adds to what the process holds now, on all ranks together.
 
     Args:
         layout: says in how many blocks a timeline is run: one block's activations are kept at a time, and the state

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions, parse_layout
 from trisect.data.pyg import timeline_from_pyg
 from trisect.errors import ConfigError, DataError, unknown
@@ -20,21 +19,16 @@ from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model
 from trisect.nn import options as model_options
+from trisect.nn.source import AnyModel, ModelMaker, NamedModel, full_model
 from trisect.tasks import Task, TaskContext, make_task
+from trisect.train.assemble import feature_width, name_modules
 from trisect.train.device import check_device
-from trisect.train.estimate import estimate_memory
 from trisect.train.job import Job
-from trisect.train.loop import NoRecorder, Recorder, Result, Trainer
-from trisect.train.models import AnyModel, ModelMaker, NamedModel, outline_of, whole_model
+from trisect.train.loop import NoRecorder, Recorder, Result
 from trisect.train.outputs.predict import embed, predict
 from trisect.train.processes.listening import NoListener
-from trisect.train.processes.start import run_on_ranks
-from trisect.train.processes.threads import limited_threads
-from trisect.train.ranks import cut_data
-from trisect.train.run.summary import summarise
-from trisect.train.setup import Setup, check_fit
-from trisect.train.supported import is_cut
-from trisect.train.worker import Outcome, read_outcome, work
+from trisect.train.processes.start import run_job
+from trisect.train.setup import Setup
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
 
@@ -56,35 +50,35 @@ class Run:
 
     @cached_property
     def setup(self) -> Setup:
-        """The model on its data in this process, for further outputs."""
+        """Give the model on its data in this process, for further outputs."""
         return self._setup if isinstance(self._setup, Setup) else self._setup()
 
     @property
     def loss(self) -> list[float]:
-        """The training loss of each epoch."""
+        """Give the training loss of each epoch."""
         return self.result.loss
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """`train`, `val`, `test` → measures, at the best epoch."""
+        """Give `train`, `val`, `test` → measures, at the best epoch."""
         return self.result.metrics
 
     @property
     def model(self) -> AnyModel:
-        """The trained model."""
+        """Give the trained model."""
         return cast("AnyModel", self.result.modules["model"])
 
     @property
     def decoder(self) -> nn.Module | None:
-        """The trained part after it, where the task has one."""
+        """Give the trained part after the model, where the task has one."""
         return dict(self.result.modules.items()).get("decoder")
 
     def predict(self, steps: range | None = None) -> dict[str, Tensor]:
-        """The task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
+        """Give the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
         return {name: self._shaped(value) for name, value in predict(self.setup, steps).items()}
 
     def embeddings(self, steps: range | None = None) -> Tensor:
-        """[vertices, channels], on a timeline [steps, vertices, channels]."""
+        """Give the embeddings: [vertices, channels], on a timeline [steps, vertices, channels]."""
         return self._shaped(embed(self.setup, steps))
 
     @torch.no_grad()
@@ -129,7 +123,7 @@ def fit(
     recorder: Recorder | None = None,
     **options: Any,
 ) -> Run:
-    """Train a model.
+    """Train a model on a graph or a timeline, in one process or under a layout.
 
         >>> graph = trisect.Graph.generate("community", vertices=20_000)                      # doctest: +SKIP
         >>> run = trisect.fit("gcnii", graph, "node-classification", epochs=50, layers=16)    # doctest: +SKIP
@@ -155,43 +149,32 @@ def fit(
     training = TrainOptions(**{"checkpoint_every": None, **own})
     maker = model_maker(model, options, training.seed)
     data = as_data(graph)
-    told = NoRecorder() if recorder is None else recorder
-    if not is_cut(chosen):
-        setup = Setup.of(maker, data, task, training, chosen)
-        with limited_threads(training.threads):
-            result = Trainer(setup, training, told).run()
-        estimate = estimate_memory(setup, data.vertices, setup.layout)
-        summary = summarise(result, setup.layout, parameters=setup.parameters, memory_bytes=estimate)
-        return Run(result, setup, summary, setup.layout)
-    device = check_device(training.device)
     job = Job("fit", maker, make_task(task), training, chosen)
-    bound = job.task.bind(data, TaskContext(training.seed, data.order))
-    width = data.features().shape[-1]
-    check_fit(outline_of(maker, width, bound.channels), data, data.features(), bound)
-    trained = _on_ranks(job, data, told)
-    made = whole_model(maker, width, bound.channels)
-    decoder = bound.decoder(made.out_channels)
-    modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
-    modules.to(device=device, dtype=training.dtype).load_state_dict(trained.parameters)
-    result = Result(**trained.result, modules=modules, program=None)
+    told = NoRecorder() if recorder is None else recorder
+    outcome = run_job(job, lambda: data, _Told(told), recorder=told)
+    if outcome.setup is not None:
+        setup = outcome.setup
+        result = Result(**outcome.result, modules=setup.modules, program=setup.program)
+        return Run(result, setup, outcome.summary, setup.layout)
+    modules = _trained_modules(job, data, outcome.parameters)
+    result = Result(**outcome.result, modules=modules, program=None)
 
     def setup_here() -> Setup:
-        setup = Setup.of(made, data, task, training)
-        setup.modules.load_state_dict(trained.parameters)
+        setup = Setup.of(modules["model"], data, job.task, training)
+        setup.modules.load_state_dict(outcome.parameters)
         return setup
 
-    return Run(result, setup_here, trained.summary, Layout(**trained.summary["layout"]))
+    return Run(result, setup_here, outcome.summary, Layout(**outcome.summary["layout"]))
 
 
-def _on_ranks(job: Job, data: Graph | Timeline, recorder: Recorder) -> Outcome:
-    """Under torchrun every rank of the world calls this, and all get the same; otherwise the ranks are started here."""
-    cut = partial(cut_data, data, job.model, job.task, job.layout, job.options)
-    listener = _Told(recorder)
-    world = world_from_environment()
-    if world is not None:
-        return work(job, world, cut, listener)
-    with run_on_ranks(job, cut, listener) as folder:
-        return read_outcome(folder)
+def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, Tensor]) -> nn.ModuleDict:
+    """Make the model and the decoder of a job here, with the parameters that its ranks have trained."""
+    bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
+    model = full_model(job.model, feature_width(data), bound.channels)
+    decoder = bound.decoder(model.out_channels)
+    modules = name_modules(model, decoder)
+    modules.to(device=check_device(job.options.device), dtype=job.options.dtype).load_state_dict(parameters)
+    return modules
 
 
 class _Told(NoListener):
@@ -205,7 +188,7 @@ class _Told(NoListener):
 
 
 def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyModel | ModelMaker:
-    """What `Setup.of` takes, from a name and options, a model, or a list of layers."""
+    """Make what `Setup.of` takes from a name and options, a model, or a list of layers."""
     own = model_options(model) if isinstance(model, str) else {}
     for name in options:
         if name not in own:
@@ -226,7 +209,7 @@ def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyM
 
 
 def as_data(graph: Any) -> Graph | Timeline:
-    """A `Graph` or a `Timeline` from what users have."""
+    """Turn what users have into a `Graph` or a `Timeline`."""
     if isinstance(graph, (Graph, Timeline)):
         return graph
     if isinstance(graph, (list, tuple)) or (hasattr(graph, "src") and hasattr(graph, "t")):

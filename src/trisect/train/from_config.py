@@ -1,13 +1,11 @@
-"""A configuration → data → model → training in this process → the files of a run directory."""
+"""From a configuration to settings in full, to data, and to the model on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from trisect.config import Config
 from trisect.data.describe import notes
@@ -20,104 +18,16 @@ from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import options as model_options
 from trisect.settings.nearest import unknown_setting
-from trisect.tasks import SPLITS, make_task
-from trisect.train.device import check_device
-from trisect.train.estimate import estimate_memory
+from trisect.tasks import make_task
+from trisect.train.checks import require_fit
 from trisect.train.job import named_model
-from trisect.train.loop import Trainer
-from trisect.train.outputs.predict import load_parameters, trained_parameters
-from trisect.train.processes.listening import Listener, NoListener
-from trisect.train.ranks import cut_data
-from trisect.train.run.run_directory import RunDirectory, RunRecorder
-from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
-from trisect.train.supported import require_fit
 
 Say = Callable[[str], None]
-_NOBODY = NoListener()
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A run that could start now: every setting checked, data read, model built.
-
-    Attributes:
-        config: with every option filled in.
-        record: the data as they were read, in the user's vertex order and with the user's ids.
-    """
-
-    config: Config
-    record: Record
-    setup: Setup
-
-    def describe(self) -> str:
-        """What is about to run, in a few lines."""
-        data, model = self.config.data, self.config.model
-        return "\n".join(
-            (
-                f"{data.name or data.generate or data.path}: {describe_record(self.record)}",
-                f"{model.name}: {model.layers} layers of {model.hidden}, {describe_setup(self.setup)}",
-            )
-        )
-
-
-def prepare(config: Config) -> Prepared:
-    """Everything that can go wrong before training goes wrong here; nothing is written.
-
-    Args:
-        config: with every option filled in (`resolve`).
-    """
-    check_device(config.train.device)
-    if config.train.threads is not None:
-        torch.set_num_threads(config.train.threads)
-    record = load_record(config)
-    setup = build_setup(config, record)
-    return Prepared(config, record, setup)
-
-
-def run(
-    prepared: Prepared,
-    directory: RunDirectory,
-    *,
-    resume: bool = False,
-    listener: Listener = _NOBODY,
-) -> dict[str, Any]:
-    """Train, write every file of the run directory but the report, and return the summary."""
-    checkpoint, setup = None, prepared.setup
-    if resume:
-        checkpoint = directory.checkpoints.latest(listener.say)
-        listener.say(directory.describe_start(checkpoint))
-        directory.continue_from(checkpoint)
-    directory.write_plan(setup.program.plan())
-    recorder = RunRecorder(directory, on_epoch=listener.epoch)
-    try:
-        trainer = Trainer(setup, prepared.config.train, recorder)
-        if checkpoint is not None:
-            trainer.load(checkpoint.tensors, checkpoint.meta)
-        result = trainer.run()
-    finally:
-        recorder.close()
-    summary = summarise(
-        result,
-        setup.layout,
-        parameters=setup.parameters,
-        memory_bytes=estimate_memory(setup, prepared.record.vertices, setup.layout),
-        seconds=[record["seconds"] for record in directory.metrics()],
-    )
-    directory.write_summary(summary)
-    return summary
-
-
-def restore(directory: RunDirectory, data_dir: str | Path | None = None, say: Say = lambda sentence: None) -> Prepared:
-    """The run's data and its model with the parameters of the best epoch, for further outputs."""
-    parameters = trained_parameters(directory, say)
-    prepared = prepare(resolve(directory.config, data_dir))
-    load_parameters(prepared.setup, parameters, directory)
-    return prepared
 
 
 def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
-    """The configuration with every option of generator, model and task filled in; unknown ones are refused."""
+    """Give the configuration with every option of generator, model and task filled in; unknown ones are refused."""
     data = config.data.model_dump(exclude_none=True)
     check(_source(config))
     if config.data.generate is not None:
@@ -139,17 +49,17 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
 
 
 def load_record(config: Config) -> Record:
-    """The data as plain arrays, in the user's vertex order."""
+    """Give the data as plain arrays, in the user's vertex order."""
     return load(_source(config), data_dir=config.data.directory)
 
 
 def _source(config: Config) -> dict[str, Any]:
-    """The section `data` as `data.load` takes it."""
+    """Give the section `data` as `data.load` takes it."""
     return config.data.model_dump(exclude_none=True, exclude={"directory"})
 
 
 def data_of(config: Config, record: Record) -> Graph | Timeline:
-    """The data as models read them."""
+    """Give the data as models read them."""
     smoothing = config.data.smoothing
     record = replace(record, edge_x=None)  # no layer reads it yet, and merging parallel edges takes a sort
     if not isinstance(record, TimelineRecord):
@@ -164,7 +74,7 @@ def data_of(config: Config, record: Record) -> Graph | Timeline:
 
 
 def build_setup(config: Config, record: Record) -> Setup:
-    """The model on its data, ready to train in one process."""
+    """Give the model on its data, ready to train in one process."""
     data = data_of(config, record)
     layout = config.layout
     # what several ranks do in blocks one process need not
@@ -175,41 +85,31 @@ def build_setup(config: Config, record: Record) -> Setup:
     return setup
 
 
-class DataCut:
-    """Cuts the data of a resolved configuration into a folder, and knows afterwards how its rows are called.
+class ConfiguredData:
+    """Reads the data of a resolved configuration, and knows afterwards what its rows are called.
 
     Attributes:
         names: the user's vertex ids, or None where they are 0, 1, ….
-        vertices, steps: how many.
+        vertices, steps: how many there are.
     """
 
-    def __init__(self, config: Config, layout: Layout, say: Say = lambda sentence: None) -> None:
-        self._config, self._layout, self._say = config, layout, say
+    def __init__(self, config: Config, say: Say = lambda sentence: None) -> None:
+        self._config, self._say = config, say
         self.names: Names | None = None
         self.vertices, self.steps, self.timeline = 0, 1, False
 
-    def __call__(self, folder: Path) -> None:
-        """Read the data, check that the layout fits them and the model, and write the shards of all ranks."""
-        config, record = self._config, load_record(self._config)
-        self._say(describe_record(record))
+    def __call__(self) -> Graph | Timeline:
+        """Read the data, say how large they are, and give them as models read them."""
+        data, record = self._config.data, load_record(self._config)
+        self._say(f"{data.name or data.generate or data.path}: {describe_record(record)}")
         self.names, self.vertices = record.names, record.vertices
         if isinstance(record, TimelineRecord):
             self.steps, self.timeline = record.steps, True
-        data, task = data_of(config, record), config.task.model_dump()
-        cut_data(data, named_model(config), task, self._layout, config.train, folder)
+        return data_of(self._config, record)
 
 
 def describe_record(record: Record) -> str:
-    """The sizes of the data in words, and what else a run should say of them, a line each."""
+    """Give the sizes of the data in words, and what else a run should say of them, a line each."""
     steps = f", {record.steps:,} steps" if isinstance(record, TimelineRecord) else ""
     features = "no features" if record.x is None else f"{record.x.shape[-1]:,} features"
     return "\n".join((f"{record.vertices:,} vertices, {len(record.src):,} edges{steps}, {features}", *notes(record)))
-
-
-def describe_setup(setup: Setup) -> str:
-    """The size of the model, and which steps each split reads, in words."""
-    text = f"{setup.parameters:,} parameters"
-    if setup.timeline:
-        runs = ((split, setup.task.steps(split)) for split in SPLITS)
-        text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
-    return text

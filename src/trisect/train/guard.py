@@ -49,7 +49,7 @@ class Guard:
 
     @classmethod
     def of(cls, program: Program, modules: nn.ModuleDict, optimiser: Optimiser) -> Guard | None:
-        """The guard of a program, or None where it needs none."""
+        """Give the guard of a program, or None where it needs none."""
         history = program.history
         return None if history is None or history.guard == 0 else cls(history, program, modules, optimiser)
 
@@ -63,7 +63,7 @@ class Guard:
             self._candidate = {} if self._exact is None else self._state()
 
     def after(self, epoch: int, loss: float, first_loss: float) -> dict[str, Any] | None:
-        """Call after each epoch with its loss. What metrics.jsonl is to say about it, or None."""
+        """Call after each epoch with its loss. Give what metrics.jsonl is to say about it, or None."""
         if self._exact is None:
             return None
         check = {"epoch": epoch, "exact": self._exact, "stale": loss}
@@ -100,20 +100,20 @@ class Guard:
         return action
 
     def _state(self) -> dict[str, Tensor]:
-        found = {key: tensor.detach().clone() for key, tensor in self._modules.state_dict().items()}
-        found.update({f"optimiser.{key}": tensor for key, tensor in self._optimiser.state().items()})
-        return found
+        state = {key: tensor.detach().clone() for key, tensor in self._modules.state_dict().items()}
+        state.update({f"optimiser.{key}": tensor for key, tensor in self._optimiser.state().items()})
+        return state
 
     def _take(self, state: Mapping[str, Tensor]) -> None:
         self._modules.load_state_dict({k: v for k, v in state.items() if not k.startswith("optimiser.")})
         self._optimiser.load({k.removeprefix("optimiser."): v for k, v in state.items() if k.startswith("optimiser.")})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The good state, by name, for a checkpoint."""
+        """Give the good state, by name, for a checkpoint."""
         return dict(self._good)
 
     def meta(self) -> dict[str, Any]:
-        """All other state, as JSON has it."""
+        """Give all other state, as JSON has it."""
         return {
             "level": self.level,
             "began": self.began,
@@ -134,6 +134,6 @@ class Guard:
             self._program.tighten(self.level, self.began)
 
     def summary(self) -> dict[str, Any]:
-        """For the run's summary: the last comparison, how many there were, and what was done."""
+        """Give the last comparison, how many there were, and what was done."""
         last = {key: self.checks[-1][key] for key in ("epoch", "exact", "stale")} if self.checks else None
         return {"loss": last, "checks": len(self.checks), "stepped_in": [dict(action) for action in self.actions]}

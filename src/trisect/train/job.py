@@ -10,9 +10,9 @@ from typing import IO, Any, Literal
 
 from trisect.config import Config, TrainOptions, parse_config
 from trisect.layout import Layout, parse_layout
+from trisect.nn.source import HandedModel, ModelSource, NamedModel
 from trisect.tasks import Task, make_task
 from trisect.tasks.registry import TASKS
-from trisect.train.models import HandedModel, ModelSource, NamedModel
 from trisect.train.processes.handed import pack, unpack
 
 Verb = Literal["train", "fit", "predict"]
@@ -22,7 +22,7 @@ JOB, SHARDS, TOLD = "job.json", "shards", "told.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What every rank of a run is told.
+    """All that every rank of a run is told.
 
     Attributes:
         verb: `train` a run directory, `fit` for a caller in Python, or `predict` from a run directory.
@@ -31,7 +31,7 @@ class Job:
         config: of the run directory, resolved; None for `fit`.
         run: the run directory; None for `fit`.
         resume: whether `train` goes on from the newest checkpoint.
-        pieces: where `predict` puts its rows.
+        rows: the folder where `predict` puts its rows.
     """
 
     verb: Verb
@@ -42,11 +42,11 @@ class Job:
     config: Config | None = None
     run: Path | None = None
     resume: bool = False
-    pieces: Path | None = None
+    rows: Path | None = None
 
     @classmethod
     def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
-        """The job of a resolved configuration, under its own layout unless `more` says otherwise."""
+        """Give the job of a resolved configuration, under its own layout unless `more` says otherwise."""
         model, task = named_model(config), make_task(config.task.model_dump())
         return cls(verb, model, task, config.train, more.pop("layout", config.layout), config, run, **more)
 
@@ -63,7 +63,7 @@ class Job:
             "config": None if self.config is None else self.config.resolved(),
             "run": None if self.run is None else str(self.run.absolute()),
             "resume": self.resume,
-            "pieces": None if self.pieces is None else str(self.pieces.absolute()),
+            "rows": None if self.rows is None else str(self.rows.absolute()),
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
         (folder / JOB).write_text(json.dumps(plain))
@@ -72,7 +72,7 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path, stream: IO[bytes]) -> Job:
-        """The job that `write` wrote; `stream` gives the rest."""
+        """Read the job that `write` wrote; `stream` gives the objects."""
         plain = json.loads((folder / JOB).read_text())
         sys.path[:] = plain["path"]
         objects = unpack(stream) if plain["model"] is None or plain["task"] is None else {}
@@ -85,11 +85,11 @@ class Job:
             None if plain["config"] is None else parse_config(plain["config"]),
             None if plain["run"] is None else Path(plain["run"]),
             plain["resume"],
-            None if plain["pieces"] is None else Path(plain["pieces"]),
+            None if plain["rows"] is None else Path(plain["rows"]),
         )
 
 
 def named_model(config: Config) -> NamedModel:
-    """The configuration's model, yet to be made."""
+    """Give the configuration's model, yet to be made."""
     options = config.model.model_dump(exclude_none=True)
     return NamedModel(options.pop("name"), options, config.train.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError
+from trisect.nn.source import ModelMaker
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
-from trisect.train.models import ModelMaker
 from trisect.train.optimiser import LearningRate, Optimiser
 from trisect.train.processes.memory import PssWatch, peak_rss_bytes, watched_memory
 from trisect.train.program import Program
@@ -27,34 +27,45 @@ _LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
 
 
 class Recorder(Protocol):
-    """Whoever keeps what a run tells."""
+    """An object that keeps what a run tells."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """A finished epoch: `epoch` (1, 2, …), `loss`, `lr`, `seconds`, and where evaluated `train`, `val`, `test`."""
+        """Keep an epoch's `epoch` (1, 2, …), `loss`, `lr`, `seconds`, and where evaluated `train`, `val`, `test`."""
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """An action that ran."""
+        """Keep an action that ran."""
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """The whole state after meta["epoch"] epochs; `best` where that epoch is the best so far."""
+        """Keep the state after meta["epoch"] epochs; `best` where that epoch is the best so far."""
 
 
 class NoRecorder:
-    """Keeps nothing."""
+    """A recorder that keeps nothing."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Ignore."""
+        """Ignore the epoch."""
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Ignore."""
+        """Ignore the action."""
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """Ignore."""
+        """Ignore the state."""
+
+
+class EpochsOnly(NoRecorder):
+    """A recorder that hands epochs on and keeps nothing."""
+
+    def __init__(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> None:
+        self._on_epoch = on_epoch
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Hand the record of the epoch on."""
+        self._on_epoch(record)
 
 
 @dataclass(eq=False)
 class Result:
-    """A finished run.
+    """All that was measured in a finished run, and the trained modules.
 
     Attributes:
         loss: the training loss of each epoch, those before a resume included.
@@ -172,7 +183,7 @@ class Trainer:
             if epoch % options.eval_every == 0:
                 # and not after the last one, which for a run that is resumed later is none
                 begin = time.perf_counter()
-                measured = self.evaluate(self._splits_on_the_way(), epoch=epoch)
+                measured = self.evaluate(self._splits_between(), epoch=epoch)
                 evaluating += time.perf_counter() - begin
                 record.update(measured)
                 improved = self._judge(measured, epoch)
@@ -203,7 +214,7 @@ class Trainer:
         )
 
     def train_epoch(self, epoch: int) -> float:
-        """One epoch (1, 2, …): forward, backward, step. Gives its loss."""
+        """Run one epoch (1, 2, …): forward, backward, step. Give its loss."""
         self.ledger.clear()
         self.optimiser.zero_grad()
         self.program.begin(epoch)
@@ -236,7 +247,7 @@ class Trainer:
         self.optimiser.step(self.lr.at(self.done + 1))
 
     def _guard_before(self, epoch: int) -> float:
-        """Seconds that the guard took before an epoch."""
+        """Let the guard prepare an epoch; give the seconds that it took."""
         if self.guard is None:
             return 0.0
         begin = time.perf_counter()
@@ -244,7 +255,7 @@ class Trainer:
         return time.perf_counter() - begin
 
     def _guard_after(self, epoch: int) -> dict[str, Any]:
-        """What the guard has to say about an epoch, for its record."""
+        """Give what the guard says about an epoch, for its record."""
         told = None if self.guard is None else self.guard.after(epoch, self._current, self.loss[0])
         if told is None:
             return {}
@@ -253,7 +264,7 @@ class Trainer:
         return {"guard": told}
 
     def _rescue(self, epoch: int) -> None:
-        """After a loss that is not finite: what the guard can do, or an error."""
+        """Let the guard act after a loss that is not finite, or raise a RunError."""
         action = None if self.guard is None else self.guard.rescue(epoch, self._current)
         if action is None:
             raise RunError(
@@ -272,13 +283,13 @@ class Trainer:
         )
 
     def _staleness(self) -> dict[str, Any] | None:
-        found = self.program.staleness()
-        if found is None or self.guard is None:
-            return found
-        return {**found, **self.guard.summary()}
+        staleness = self.program.staleness()
+        if staleness is None or self.guard is None:
+            return staleness
+        return {**staleness, **self.guard.summary()}
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
-        """The measures of these splits with the parameters as they are; nothing is dropped."""
+        """Give the measures of these splits with the parameters as they are; nothing is dropped."""
         task = self.program.task
         measured = {split: Statistics() for split in splits}
         steps = range(min(task.steps(s).start for s in splits), max(task.steps(s).stop for s in splits))
@@ -292,14 +303,14 @@ class Trainer:
         merged = self.program.merged(measured)
         return {split: self.setup.task.metrics(merged[split]) for split in splits}
 
-    def _splits_on_the_way(self) -> tuple[Split, ...]:
-        """All of them where measuring costs little; otherwise validation, and the one that is monitored."""
+    def _splits_between(self) -> tuple[Split, ...]:
+        """Give all splits where measuring costs little; otherwise validation, and the one that is monitored."""
         if self.setup.task.cheap:
             return SPLITS
         return tuple(split for split in SPLITS if split in ("val", self.monitor.partition(".")[0]))
 
     def _judge(self, measured: Mapping[str, Mapping[str, Any]], epoch: int) -> bool:
-        """Whether this is the best epoch so far; without anything to compare, the newest is."""
+        """Say whether this is the best epoch so far; without anything to compare, the newest is."""
         split, _, name = self.monitor.partition(".")
         values = measured.get(split, {})
         value = values.get(name)
@@ -325,7 +336,7 @@ class Trainer:
             self.modules.load_state_dict(self.best)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """`model.…`, `decoder.…` as they are, `best.…` of the best epoch, `optimiser.…`."""
+        """Give `model.…`, `decoder.…` as they are, `best.…` of the best epoch, `optimiser.…`."""
         tensors = {key: tensor.detach().clone() for key, tensor in self.modules.state_dict().items()}
         tensors.update({f"best.{key}": tensor for key, tensor in self.best.items()})
         tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state().items()})
@@ -335,7 +346,7 @@ class Trainer:
         return tensors
 
     def state_meta(self) -> dict[str, Any]:
-        """All other state, as JSON has it. Random state is (seed, epoch): there is no other."""
+        """Give all other state, as JSON has it. Random state is (seed, epoch): there is no other."""
         return {
             "epoch": self.done,
             "seed": self.options.seed,
@@ -361,27 +372,27 @@ class Trainer:
             if key not in meta:
                 raise CheckpointError(f"The checkpoint does not say {key!r}; {REMEDY}")
         # as one rank of several, a part of the checkpoint's
-        known = self.modules.state_dict()
+        parameters = self.modules.state_dict()
         require_state(
             {key: tuple(value.shape) for key, value in tensors.items()},
-            {key: tuple(value.shape) for key, value in known.items()},
+            {key: tuple(value.shape) for key, value in parameters.items()},
             "The checkpoint",
-            whole=len(self.program.listed(0.0)) == 1,
+            complete=len(self.program.listed(0.0)) == 1,
         )
-        self.modules.load_state_dict({key: value for key, value in tensors.items() if key in known})
+        self.modules.load_state_dict({key: value for key, value in tensors.items() if key in parameters})
         best = {key.removeprefix("best."): value for key, value in tensors.items() if key.startswith("best.")}
-        self.best = {key: value.clone() for key, value in best.items() if key in known}
+        self.best = {key: value.clone() for key, value in best.items() if key in parameters}
         self.optimiser.load(
             {
                 key.removeprefix("optimiser."): value
                 for key, value in tensors.items()
-                if key.startswith("optimiser.") and key.split(".", 2)[2] in known
+                if key.startswith("optimiser.") and key.split(".", 2)[2] in parameters
             }
         )
         self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
         if self.guard is not None and meta.get("guard") is not None:
             good = {key.removeprefix("good."): v for key, v in tensors.items() if key.startswith("good.")}
-            own = {key: v for key, v in good.items() if key in known or key.split(".", 2)[-1] in known}
+            own = {key: v for key, v in good.items() if key in parameters or key.split(".", 2)[-1] in parameters}
             self.guard.load(own, meta["guard"])
         self.program.load_state(
             {key.removeprefix("program."): v for key, v in tensors.items() if key.startswith("program.")}

@@ -76,7 +76,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """One step with this learning rate."""
+        """Make one step with this learning rate."""
         if self._torch is None:
             return
         for group in self._torch.param_groups:
@@ -90,17 +90,17 @@ class Optimiser:
                 parameter.copy_(self._masters[key])
 
     def state(self) -> dict[str, Tensor]:
-        """Named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` where parameters are half precision."""
-        found: dict[str, Tensor] = {}
+        """Give named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` for half-precision parameters."""
+        state: dict[str, Tensor] = {}
         for key, parameter in self.parameters.items():
             master = self._masters[key]
             if master is not parameter:
-                found[f"master.{key}"] = master.detach().clone()
+                state[f"master.{key}"] = master.detach().clone()
             if self._torch is not None:
                 for entry, value in self._torch.state.get(master, {}).items():
                     if isinstance(value, Tensor):
-                        found[f"{entry}.{key}"] = value.detach().clone()
-        return found
+                        state[f"{entry}.{key}"] = value.detach().clone()
+        return state
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -134,7 +134,7 @@ def _make(
 
 
 def decay_by_group(weight_decay: WeightDecay) -> dict[str, float]:
-    """The decay of each group."""
+    """Give the decay of each group."""
     if not isinstance(weight_decay, Mapping):
         return dict.fromkeys(GROUPS, float(weight_decay))
     unknown = set(weight_decay) - set(GROUPS)
@@ -158,7 +158,7 @@ class LearningRate:
         self.stalled = 0
 
     def at(self, epoch: int) -> float:
-        """For epoch 1, 2, …"""
+        """Give the learning rate for epoch 1, 2, …."""
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / self.epochs))
         return self.lr * self.scale
@@ -171,7 +171,7 @@ class LearningRate:
             self.stalled = 0
 
     def state(self) -> dict[str, float]:
-        """What a resumed run needs."""
+        """Give what a resumed run needs."""
         return {"scale": self.scale, "stalled": self.stalled}
 
     def load(self, state: Mapping[str, float]) -> None:

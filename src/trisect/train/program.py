@@ -25,6 +25,7 @@ from trisect.layout import Layout
 from trisect.layout.history import MERGED
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer
+from trisect.nn.source import AnyModel
 from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
@@ -36,7 +37,6 @@ from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
-from trisect.train.models import AnyModel
 
 
 class Program:
@@ -76,7 +76,7 @@ class Program:
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
-        self._whole_task = task
+        self._full_task = task
         self._first_row = starts[mesh.part_index]
         own = (starts[mesh.part_index], starts[mesh.part_index + 1])
         self._starts = tuple(starts)
@@ -172,12 +172,12 @@ class Program:
         task = self._row_tasks.get(key)
         if task is None:
             first = self._first_row
-            task = self._whole_task.restrict(torch.arange(first + rows.start, first + rows.stop))
+            task = self._full_task.restrict(torch.arange(first + rows.start, first + rows.stop))
             self._row_tasks[key] = task
         return task.loss(self.decoder, frames, first_step, self.noise)
 
     def _readers(self, step: int, noise: Noise | None) -> list[list[Tensor]]:
-        """[reader][owner] → positions among the owner's rows that the reader's loss wants at a step."""
+        """List [reader][owner] → positions among the owner's rows that the reader's loss wants at a step."""
         wanted = self._loss_task.wanted(step, self.noise if noise is None else noise) or []
         bounds = torch.tensor(self._starts, device=self.mesh.device)
         lists = []
@@ -188,7 +188,7 @@ class Program:
 
     @property
     def formula_bytes(self) -> int:
-        """What leaves all ranks in the epoch that was begun last; what a loss fetches depends on what it samples."""
+        """Give the bytes that leave all ranks in the latest epoch, by formula; a loss may fetch what it samples."""
         facts = self._epoch_facts
         if not facts.fetches:
             if facts not in self._volumes:
@@ -260,14 +260,14 @@ class Program:
         state.finish()
 
     def _all_rows(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """[steps, own rows, channels] → every `parts`-th step with the rows of all parts, [1, rows, channels]."""
+        """Give every `parts`-th step of [steps, own rows, channels] with the rows of all parts, [1, rows, channels]."""
         parts, mine, channels = self.facts.parts, self.mesh.part_index, frames.shape[2]
         own, rows = frames[mine::parts], [b - a for a, b in pairwise(self._starts)]
         counts = [0 if part == mine else len(own) * rows[part] for part in range(parts)]
         outgoing = [frames[part::parts].reshape(-1, channels) for part in range(parts)]
         received = self._plain.swap(outgoing, counts, channels, frames.dtype, "evaluation", 0)
-        pieces = [own if p == mine else received[p].view(len(own), rows[p], channels) for p in range(parts)]
-        joined = torch.cat(pieces, 1)
+        by_part = [own if p == mine else received[p].view(len(own), rows[p], channels) for p in range(parts)]
+        joined = torch.cat(by_part, 1)
         for index in range(len(own)):
             yield first + mine + index * parts, joined[index : index + 1]
 

@@ -1,8 +1,7 @@
-"""A run on several ranks: cut the data once, then each rank trains its shard and rank 0 writes the files."""
+"""A run on several ranks: cut the data once, and make of a cut what one rank runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,19 +12,21 @@ from torch import Tensor, nn
 
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
-from trisect.comm.neighbours import Gather
+from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
+from trisect.errors import LayoutError
 from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
+from trisect.nn.source import ModelSource, outline_of, stage_of
 from trisect.ops.memory import free_bytes
+from trisect.partition.partition import order_digest
 from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.shards.graph_files import Cut, write_graph_shards
 from trisect.shards.shard import Shard
 from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
 from trisect.tasks import TaskContext, make_task
-from trisect.train.agreed import require_one_order
 from trisect.train.assemble import (
     StageModules,
     agreed,
@@ -36,18 +37,12 @@ from trisect.train.assemble import (
     graph_shard,
     make_decoder,
     preaggregates,
-    require_data,
     sizes_of,
 )
+from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
-from trisect.train.models import ModelSource, outline_of, stage_of
-from trisect.train.monitor import check_monitor
 from trisect.train.program import Program
-from trisect.train.run.checkpoint import Shard as CheckpointShard
-from trisect.train.run.checkpoint import write_shard
-from trisect.train.run.run_directory import RunDirectory, RunRecorder
 from trisect.train.setup import Setup
-from trisect.train.supported import require_fit
 
 
 def cut_data(
@@ -69,7 +64,7 @@ def cut_data(
     bound = make_task(task).bind(data, TaskContext(options.seed, data.order))
     bound.warn()
     model = outline_of(maker, feature_width(data), bound.channels)
-    require_data(model, data)
+    check_fit(model, data, bound)
     training = bound.steps("train").stop if isinstance(data, Timeline) else None
     require_fit(layout, model, vertices=data.vertices, training=training)
     check_monitor(bound, options, model.out_channels, data.vertices)
@@ -92,7 +87,7 @@ def rank_setup(
     options: TrainOptions,
     local_ranks: int = 1,
 ) -> Setup:
-    """This rank's share, ready to train. Its modules are those of its stage, under the names of the whole model.
+    """Make one rank's part of a run: the layers of its stage, under their names in the model, on its shard.
 
     Args:
         local_ranks: how many share the memory of this host.
@@ -110,7 +105,6 @@ def rank_setup(
     mesh = replace(mesh, layout=replace(layout, spatial="redistribute" if cut.by_columns else "halo"))
     bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
     outline = outline_of(maker, cut.features, bound.channels)
-    require_data(outline, labels)
     bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)
     own = range(bounds[mesh.stage_index], bounds[mesh.stage_index + 1])
     last = mesh.stage_index == mesh.layout.layer - 1
@@ -172,49 +166,16 @@ def rank_setup(
     return Setup(program, bound, modules, vertices, steps, facts.timeline, mesh.layout)
 
 
-class RankRecorder(RunRecorder):
-    """Rank 0 writes metrics and the manifest; every rank its events and its shard of a checkpoint.
+def require_one_order(order: Tensor | None, mesh: Mesh) -> None:
+    """Raise on all ranks where they have vertices in different orders: each row that crosses would be another's.
 
-    Parameters are the same on all parts and runs of a stage: the first of both writes them.
+    Args:
+        order: the user's vertex at each position; None where it is the user's.
     """
-
-    def __init__(
-        self,
-        directory: RunDirectory,
-        mesh: Mesh,
-        gather: Gather,
-        on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
-    ) -> None:
-        super().__init__(directory, rank=mesh.rank, on_epoch=on_epoch)
-        self._run, self._mesh, self._gather = directory, mesh, gather
-
-    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """All shards, then the manifest."""
-        epoch = int(meta["epoch"])
-        checkpoints = self._run.checkpoints
-        draft = str(checkpoints.draft(epoch)) if self._mesh.rank == 0 else None
-        draft = self._gather(draft)[0]
-        writes = self._mesh.part_index == 0 and self._mesh.run_index == 0
-        own = {k: v for k, v in tensors.items() if writes or k.startswith("program.")}
-        written = self._gather(write_shard(Path(str(draft)), self._mesh.rank, own).plain())
-        if self._mesh.rank == 0:
-            shards = [CheckpointShard.from_plain(shard) for shard in written]
-            checkpoints.commit(Path(str(draft)), shards, meta, epoch=epoch, best=best)
-        self._gather(None)
-
-
-class EpochsOnly:
-    """A recorder that hands on epochs: actions and checkpoints are a rank's own affair."""
-
-    def __init__(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> None:
-        self._on_epoch = on_epoch
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        """Hand it on."""
-        self._on_epoch(record)
-
-    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Ignore."""
-
-    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """Ignore."""
+    digests = Transport(mesh, Ledger()).gather(None if order is None else order_digest(order))
+    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise LayoutError(
+            f"The graph was cut in another way on the host of rank {', '.join(others)} than on that of rank 0, which"
+            " has other libraries or data; install the same releases on all hosts."
+        )

@@ -10,29 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions
-from trisect.errors import ConfigError, DataError
+from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
+from trisect.nn.source import AnyModel, ModelSource, full_model
 from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
-from trisect.tasks import BoundTask, Task, TaskContext, make_task
-from trisect.train.assemble import make_decoder, one_process
+from trisect.tasks import SPLITS, BoundTask, Task, TaskContext, make_task
+from trisect.train.assemble import make_decoder, name_modules, one_process
 from trisect.train.blocks import with_blocks
+from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
-from trisect.train.models import AnyModel, ModelMaker
-from trisect.train.monitor import check_monitor
 from trisect.train.program import Program
-from trisect.train.supported import require_fit
 
-_WHOLE = Layout()
+_ONE_RANK = Layout()
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """All that the loop needs.
+    """All that the loop needs: a program, its task and the modules that it trains.
 
     Attributes:
         vertices: the user's vertex of each row, or None where they were not reordered.
@@ -47,16 +46,16 @@ class Setup:
     vertices: Tensor | None
     steps: int
     timeline: bool
-    layout: Layout = _WHOLE
+    layout: Layout = _ONE_RANK
 
     @classmethod
     def of(
         cls,
-        model: nn.Module | ModelMaker,
+        model: nn.Module | ModelSource,
         data: Graph | Timeline,
         task: Task | str | Mapping[str, Any],
         options: TrainOptions,
-        layout: Layout = _WHOLE,
+        layout: Layout = _ONE_RANK,
     ) -> Setup:
         """Reorder, bind the task, make the model, prepare the adjacency.
 
@@ -72,10 +71,10 @@ class Setup:
         bound.warn()
         x = data.features().to(options.dtype)
         made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
-        check_fit(made, data, x, bound)
+        check_fit(made, data, bound)
         check_monitor(bound, options, made.out_channels, data.vertices)
         decoder = make_decoder(bound, made, options)
-        modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
+        modules = name_modules(made, decoder)
         modules.to(device=device, dtype=options.dtype)
         layout = _settle_blocks(layout, made, bound, options, data)
         program = one_process(made, decoder, bound, options, data, x, layout)
@@ -99,18 +98,26 @@ class Setup:
 
     @property
     def parameters(self) -> int:
-        """How many numbers are trained here."""
+        """Give how many numbers are trained here."""
         return sum(parameter.numel() for parameter in self.modules.parameters())
 
+    def describe(self) -> str:
+        """Say how large the model is, and which steps each split reads."""
+        text = f"{self.parameters:,} parameters"
+        if self.timeline:
+            runs = ((split, self.task.steps(split)) for split in SPLITS)
+            text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
+        return text
+
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
-        """Rows of an output in the user's vertex order."""
+        """Put the rows of an output into the user's vertex order."""
         if self.vertices is None:
             return rows
         return rows.index_select(dim, torch.argsort(self.vertices))
 
 
-def _make(maker: nn.Module | ModelMaker, in_channels: int, out_channels: int | None) -> AnyModel:
-    made = None if isinstance(maker, nn.Module) else maker(in_channels, out_channels)
+def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+    made = None if isinstance(maker, nn.Module) else full_model(maker, in_channels, out_channels)
     if not isinstance(made, (Model, DynamicModel)):
         raise ConfigError(
             f"the model is a {type(maker if made is None else made).__name__}; give a trisect.nn Model or "
@@ -119,24 +126,12 @@ def _make(maker: nn.Module | ModelMaker, in_channels: int, out_channels: int | N
     return made
 
 
-def check_fit(model: AnyModel, data: Graph | Timeline, x: Tensor, task: BoundTask) -> None:
-    """Raise where the model does not fit the data or the task."""
-    if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
-        raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
-    if model.in_channels != x.shape[-1]:
-        raise ConfigError(f"the model reads {model.in_channels} features, and the data have {x.shape[-1]}.")
-    decoded = task.decoder(model.out_channels) is not None
-    if not decoded and task.channels is not None and model.out_channels != task.channels:
-        raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
-
-
 def _settle_blocks(
     layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions, data: Graph | Timeline
 ) -> Layout:
-    """The layout of this one process, with as many blocks as it or the free memory asks for."""
-    alone = Layout(blocks=layout.blocks, recompute=layout.recompute)
+    """Give the layout of this one process, with as many blocks as it or the free memory asks for."""
     training = task.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(alone, model, vertices=data.vertices, training=training)
+    require_fit(layout, model, vertices=data.vertices, training=training)
     if not isinstance(data, Timeline) or training is None:
         return layout
     return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(data.device))

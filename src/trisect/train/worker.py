@@ -9,33 +9,36 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trisect.comm.ledger import Ledger
-from trisect.comm.mesh import Mesh
 from trisect.comm.neighbours import Gather
 from trisect.comm.transport import Transport
 from trisect.comm.world import World, world_from_environment
 from trisect.errors import CheckpointError, ConfigError, TrisectError
-from trisect.shards.graph_files import Cut, read_cut
-from trisect.shards.timeline_files import TimelineCut
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.shards.graph_files import read_cut
 from trisect.train.device import device_of_rank
+from trisect.train.estimate import estimate_memory
 from trisect.train.job import SHARDS, TOLD, Job
-from trisect.train.loop import Recorder, Result, Trainer
-from trisect.train.outputs.predict_ranks import write_pieces
+from trisect.train.loop import EpochsOnly, Recorder, Result, Trainer
+from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
+from trisect.train.outputs.saved_rows import RowsWriter
 from trisect.train.processes.faults import be_rank, leave
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
-from trisect.train.ranks import EpochsOnly, RankRecorder, rank_setup
-from trisect.train.run.run_directory import RunDirectory
+from trisect.train.processes.threads import limited_threads
+from trisect.train.ranks import rank_setup
+from trisect.train.run.checkpoint import Checkpoint
+from trisect.train.run.run_directory import RunDirectory, RunRecorder
 from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
 
@@ -44,21 +47,23 @@ RESULT, PARAMETERS = "result.json", "parameters.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a rank knows when a run has ended; the same on all ranks.
+    """What a rank knows when a job has ended; the same on all ranks.
 
     Attributes:
         summary: as summary.json has it; empty for `predict`.
         result: of `fit`: the measured part of a `Result`, as plain values.
         parameters: of `fit`: all trained parameters by name.
+        setup: the model on its data, where this process did the job alone.
     """
 
-    summary: dict[str, Any]
-    result: dict[str, Any]
-    parameters: dict[str, Tensor]
+    summary: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    setup: Setup | None = None
 
 
 def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener: Listener) -> Outcome:
-    """Do one rank's share of a job.
+    """Do the work of one rank of a job.
 
     Args:
         shards: where the data lie, cut; or (under torchrun) a function that cuts them into a folder, which the first
@@ -66,111 +71,156 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
         listener: of rank 0; other ranks tell nobody.
     """
     options = job.options
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     device = device_of_rank(options.device, world.local_rank)
     listener = listener if world.rank == 0 else NoListener()
-    with watched_memory(), joined(job.layout, world, device, options.timeout, shards) as (mesh, folder):
-        rank = _Rank(job, mesh, read_cut(folder), world.local_size, listener)
-        return {"train": rank.train, "fit": rank.fit, "predict": rank.predict}[job.verb]()
+    with (
+        watched_memory(),
+        limited_threads(options.threads),
+        joined(job.layout, world, device, options.timeout, shards) as (mesh, folder),
+    ):
+        cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
+        setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        return _Worker(job, setup, gather, listener, partition=cut.quality).run()
 
 
-class _Rank:
-    """A rank that has joined the others."""
+def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
+    """Do a job in this process, with all of the data in memory.
 
-    def __init__(self, job: Job, mesh: Mesh, cut: Cut | TimelineCut, local_ranks: int, listener: Listener) -> None:
-        self.job, self.mesh, self.cut, self.listener = job, mesh, cut, listener
-        self.local_ranks = local_ranks
-        self.gather: Gather = Transport(mesh, Ledger()).gather
+    Args:
+        recorder: of `fit`; receives epochs, events and checkpoints.
+    """
+    with watched_memory(), limited_threads(job.options.threads):
+        setup = Setup.of(job.model, data, job.task, job.options, job.layout)
+        if job.verb == "train" and job.config is not None:
+            model = job.config.model
+            listener.say(f"{model.name}: {model.layers} layers of {model.hidden}, {setup.describe()}")
+        estimate = estimate_memory(setup, data.vertices, setup.layout)
+        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate)
+        return replace(worker.run(), setup=setup)
 
-    def train(self) -> Outcome:
+
+class _Worker:
+    """One rank of a job, ready to do it.
+
+    Args:
+        setup: the model and the data of this rank.
+        gather: gives what each rank hands in, in the order of ranks, on all of them.
+        partition, memory_bytes: the quality of the cut and the estimate of memory, for the summary.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        setup: Setup,
+        gather: Gather,
+        listener: Listener,
+        *,
+        recorder: Recorder | None = None,
+        partition: Mapping[str, Any] | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
+        self.recorder = EpochsOnly(listener.epoch) if recorder is None else recorder
+        self.partition, self.memory_bytes = partition, memory_bytes
+        mesh = setup.program.mesh
+        self.rank = mesh.rank
+        # parts and runs of a stage hold the same parameters
+        self.holds_parameters = mesh.part_index == 0 and mesh.run_index == 0
+
+    def run(self) -> Outcome:
+        """Do what the job's verb says."""
+        return {"train": self._train, "fit": self._fit, "predict": self._predict}[self.job.verb]()
+
+    def _train(self) -> Outcome:
         """Train, and write every file of the run directory but the report."""
         directory = self._directory()
-        setup = self._setup()
-        with directory if self.mesh.rank == 0 else nullcontext():
-            state = self._continue(directory) if self.job.resume else None
-            if self.mesh.rank == 0:
-                directory.write_plan(setup.program.plan())
-            recorder = RankRecorder(directory, self.mesh, self.gather, self.listener.epoch)
+        with directory if self.rank == 0 else nullcontext():
+            checkpoint = self._continue(directory) if self.job.resume else None
+            if self.rank == 0:
+                directory.write_plan(self.setup.program.plan())
+            recorder = RunRecorder(
+                directory,
+                rank=self.rank,
+                on_epoch=self.listener.epoch,
+                gather=self.gather,
+                holds_parameters=self.holds_parameters,
+            )
             try:
-                result = self._run(setup, recorder, state)
+                trainer = Trainer(self.setup, self.job.options, recorder)
+                if checkpoint is not None:
+                    trainer.load(checkpoint.tensors, checkpoint.meta)
+                result = trainer.run()
             finally:
                 recorder.close()
         self.gather(None)  # every rank's events are on disk
-        seconds = [record["seconds"] for record in directory.metrics()]
-        summary = self._summary(setup, result, seconds)
-        if self.mesh.rank == 0:
+        summary = self._summary(result, [record["seconds"] for record in directory.metrics()])
+        if self.rank == 0:
             directory.write_summary(summary)
-        return Outcome(summary, {}, {})
+        return Outcome(summary)
 
-    def fit(self) -> Outcome:
+    def _fit(self) -> Outcome:
         """Train, and give what was measured and all trained parameters."""
-        setup = self._setup()
-        result = self._run(setup, EpochsOnly(self.listener.epoch))
+        result = Trainer(self.setup, self.job.options, self.recorder).run()
         own = {name: value.detach().cpu() for name, value in result.modules.state_dict().items()}
         parameters: dict[str, Tensor] = {}
-        for part in self.gather(own if self.mesh.part_index == 0 and self.mesh.run_index == 0 else {}):
-            parameters.update(part)
+        for stage in self.gather(own if self.holds_parameters else {}):
+            parameters.update(stage)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
-        return Outcome(self._summary(setup, result), {name: getattr(result, name) for name in kept}, parameters)
+        return Outcome(self._summary(result), {name: getattr(result, name) for name in kept}, parameters)
 
-    def predict(self) -> Outcome:
-        """Write the rows of this rank into the folder of pieces, which rank 0 or the launcher has made."""
-        config, run, pieces = self.job.config, self.job.run, self.job.pieces
-        if config is None or run is None or pieces is None:
+    def _predict(self) -> Outcome:
+        """Write the rows of this rank, with the parameters of the best epoch, into the job's folder of rows."""
+        config, run, rows = self.job.config, self.job.run, self.job.rows
+        if config is None or run is None or rows is None:
             raise ConfigError("internal error: a job that predicts has no run directory")
-        require_visible(pieces, self.gather)
-        write_pieces(
-            self.job, RunDirectory(run, config), self.cut, self.mesh, self.gather, self.local_ranks, self.listener
-        )
+        require_visible(rows, self.gather)
+        directory = RunDirectory(run, config)
+        parameters = trained_parameters(directory, self.listener.say, rank=self.rank, gather=self.gather)
+        load_parameters(self.setup, parameters, directory)
+        writer = RowsWriter(rows, self.rank)
+        for first, columns in outputs(self.setup):
+            writer.add(first, self.setup.vertices, columns)
         self.gather(None)  # all ranks have written
-        return Outcome({}, {}, {})
+        return Outcome()
 
     def _directory(self) -> RunDirectory:
         config, run = self.job.config, self.job.run
         if config is None or run is None:
             raise ConfigError("internal error: a job that trains has no run directory")
-        if self.mesh.rank == 0:
+        if self.rank == 0:
             RunDirectory.reopen(run, config) if self.job.resume else RunDirectory.create(run, config)
         path = Path(self.gather(str(run.absolute()))[0])
         require_visible(path, self.gather)
         return RunDirectory(path, config)
 
-    def _setup(self) -> Setup:
-        job = self.job
-        return rank_setup(self.cut, job.model, job.task, self.mesh, job.options, self.local_ranks)
-
-    def _continue(self, directory: RunDirectory) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The state of the newest checkpoint; what was written after it is dropped."""
+    def _continue(self, directory: RunDirectory) -> Checkpoint | None:
+        """Read the newest checkpoint, and drop what was written after it."""
         # which returns when all have read, and not before: rank 0 writes next
-        checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.mesh.rank, gather=self.gather)
+        checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
         self.listener.say(directory.describe_start(checkpoint))
-        if self.mesh.rank == 0:
+        if self.rank == 0:
             directory.continue_from(checkpoint)
         self.gather(None)
-        return None if checkpoint is None else (checkpoint.tensors, checkpoint.meta)
+        return checkpoint
 
-    def _run(
-        self, setup: Setup, recorder: Recorder, state: tuple[dict[str, Tensor], dict[str, Any]] | None = None
-    ) -> Result:
-        trainer = Trainer(setup, self.job.options, recorder)
-        if state is not None:
-            trainer.load(*state)
-        return trainer.run()
-
-    def _summary(self, setup: Setup, result: Result, seconds: list[float] | None = None) -> dict[str, Any]:
-        # parts and runs of a stage hold the same parameters
-        first = self.mesh.part_index == 0 and self.mesh.run_index == 0
-        counts = self.gather(setup.parameters if first else 0)
-        return summarise(result, setup.layout, parameters=sum(counts), partition=self.cut.quality, seconds=seconds)
+    def _summary(self, result: Result, seconds: list[float] | None = None) -> dict[str, Any]:
+        counts = self.gather(self.setup.parameters if self.holds_parameters else 0)
+        return summarise(
+            result,
+            self.setup.layout,
+            parameters=sum(counts),
+            partition=self.partition,
+            memory_bytes=self.memory_bytes,
+            seconds=seconds,
+        )
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """What the ranks of a `fit` left in a folder."""
+    """Read what rank 0 left in the folder of the job."""
     from safetensors.torch import load_file
 
-    plain = json.loads((folder / RESULT).read_text())
-    return Outcome(plain["summary"], plain["result"], load_file(folder / PARAMETERS))
+    plain, parameters = json.loads((folder / RESULT).read_text()), folder / PARAMETERS
+    return Outcome(plain["summary"], plain["result"], load_file(parameters) if parameters.exists() else {})
 
 
 def require_visible(folder: Path, gather: Gather) -> None:
@@ -184,7 +234,7 @@ def require_visible(folder: Path, gather: Gather) -> None:
 
 
 def main(folder: Path) -> None:
-    """The main function of a rank that `start.run_on_ranks` has started."""
+    """Be a rank that `start.run_job` has started."""
     world = world_from_environment()
     if world is None:
         raise ConfigError("RANK is not set; trisect.train.worker is started by trisect alone.")
@@ -201,10 +251,11 @@ def _be_worker(folder: Path, world: World) -> None:
         job = Job.read(folder, sys.stdin.buffer)
         listener = WrittenListener(folder / TOLD) if world.rank == 0 else NoListener()
         outcome = work(job, world, folder / SHARDS, listener)
-        if world.rank == 0 and job.verb == "fit":
+        if world.rank == 0:
             from safetensors.torch import save_file
 
-            save_file({name: value.contiguous() for name, value in outcome.parameters.items()}, folder / PARAMETERS)
+            if outcome.parameters:
+                save_file({name: value.contiguous() for name, value in outcome.parameters.items()}, folder / PARAMETERS)
             (folder / RESULT).write_text(json.dumps({"result": outcome.result, "summary": outcome.summary}))
 
 

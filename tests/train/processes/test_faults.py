@@ -13,9 +13,9 @@ from trisect.train.processes.launch import launch
 
 def test_a_folder_with_a_colon_is_removed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ours = tmp_path / "exp:2" / ".p.parquet.pieces"
+    ours = tmp_path / "exp:2" / ".p.parquet.rows"
     # what the path would name if it were taken apart at the colon
-    others = [tmp_path / "exp" / "mine", tmp_path / "2" / ".p.parquet.pieces"]
+    others = [tmp_path / "exp" / "mine", tmp_path / "2" / ".p.parquet.rows"]
     for folder in (ours, *others):
         folder.mkdir(parents=True)
         (folder / "file").touch()
@@ -31,7 +31,7 @@ def test_a_folder_with_a_colon_is_removed_and_no_other(tmp_path: Path, monkeypat
 
 def test_only_absolute_folders_with_names_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = ["trisect-shards-x", ".p.npz.pieces", "results", "my-trisect-x", "p.pieces", "trisect-relative"]
+    names = ["trisect-shards-x", ".p.npz.rows", "results", "my-trisect-x", "p.rows", "trisect-relative"]
     for name in names:
         Path(name).mkdir()
     remove_folders(json.dumps([*(str(tmp_path / name) for name in names[:5]), names[5], "", str(tmp_path)]))

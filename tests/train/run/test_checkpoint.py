@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from trisect.errors import CheckpointError
-from trisect.train.run.checkpoint import MANIFEST, Checkpoint, Checkpoints, Place, read_manifest, write_shard
+from trisect.train.run.checkpoint import MANIFEST, Checkpoint, Checkpoints, Region, read_manifest, write_shard
 
 
 def state(seed: int) -> dict[str, torch.Tensor]:
@@ -296,8 +296,8 @@ def test_shards_of_several_ranks_become_whole_tensors(store: Checkpoints):
     whole = torch.arange(24.0).reshape(6, 4)
     draft = store.draft(5)
     shards = [
-        write_shard(draft, 0, {"x": whole[:2], "own": torch.ones(2)}, {"x": Place((6, 4), (0, 0))}),
-        write_shard(draft, 1, {"x": whole[2:]}, {"x": Place((6, 4), (2, 0))}),
+        write_shard(draft, 0, {"x": whole[:2], "own": torch.ones(2)}, {"x": Region((6, 4), (0, 0))}),
+        write_shard(draft, 1, {"x": whole[2:]}, {"x": Region((6, 4), (2, 0))}),
     ]
     path = store.commit(draft, shards, {}, epoch=5, best=False)
     found = store.latest()

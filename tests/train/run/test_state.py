@@ -35,11 +35,11 @@ def with_(name: str, shape: tuple[int, ...] = (9,)) -> Callable[[Shapes], None]:
 
 
 def test_a_sound_one_is_taken() -> None:
-    require_state(sound(), PARAMETERS, "It", whole=True)
+    require_state(sound(), PARAMETERS, "It", complete=True)
     own = {name: shape for name, shape in PARAMETERS.items() if "1" in name}
-    require_state(sound(), own, "It", whole=False)
+    require_state(sound(), own, "It", complete=False)
     plain = {name: shape for name, shape in sound().items() if name in PARAMETERS}
-    require_state(plain, PARAMETERS, "It", whole=True)  # before the first evaluation, without momentum
+    require_state(plain, PARAMETERS, "It", complete=True)  # before the first evaluation, without momentum
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_one_that_does_not_fit_is_refused(damage: Callable[[Shapes], None], said
     found = sound()
     damage(found)
     with pytest.raises(CheckpointError, match=said) as caught:
-        require_state(found, PARAMETERS, "The checkpoint runs/a/checkpoints/epoch-000004", whole=True)
+        require_state(found, PARAMETERS, "The checkpoint runs/a/checkpoints/epoch-000004", complete=True)
     assert "epoch-000004" in str(caught.value)
     assert "start a new run in another --out" in str(caught.value)
     assert "\n" not in str(caught.value)

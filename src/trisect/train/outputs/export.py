@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from trisect.data.records import Array, Names, Record
+from trisect.data.records import Array, Names
 from trisect.errors import TrisectError
-from trisect.train.outputs.pieces import Joined, Pieces
-from trisect.train.outputs.predict import outputs
-from trisect.train.setup import Setup
+from trisect.train.outputs.saved_rows import RowsReader
 
 SUFFIXES = (".parquet", ".npz")
 _BLOCK = 65_536  # rows
@@ -33,28 +31,15 @@ def check_target(path: Path) -> None:
         _parquet()
 
 
-def export(setup: Setup, record: Record, path: Path) -> int:
-    """Write embeddings and the task's outputs of all vertices (and steps); returns how many rows.
-
-    An .npz holds `vertex` [vertices], `embedding` and each output as [vertices, …], or [steps, vertices, …] for a
-    timeline. A Parquet file has a row for each vertex (and `step`), lists where a row has several numbers.
-    """
-    with pieces_beside(path) as folder:
-        pieces = Pieces(folder)
-        for first, columns in outputs(setup):
-            pieces.add(first, setup.vertices, columns)
-        return join(folder, path, record.names, record.vertices, setup.steps, timeline=setup.timeline)
-
-
-def pieces_folder(path: Path) -> Path:
-    """Where the pieces of a table lie until they are joined: beside it, so that all ranks see them."""
-    return path.absolute().with_name(f".{path.name}.pieces")
+def rows_folder(path: Path) -> Path:
+    """Give the folder where the rows of a table lie until they are joined: beside it, so that all ranks see them."""
+    return path.absolute().with_name(f".{path.name}.rows")
 
 
 @contextmanager
-def pieces_beside(path: Path) -> Iterator[Path]:
-    """An empty folder for the pieces, gone afterwards."""
-    folder = pieces_folder(path)
+def rows_folder_beside(path: Path) -> Iterator[Path]:
+    """Make an empty folder for the rows, and remove it afterwards."""
+    folder = rows_folder(path)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -64,14 +49,14 @@ def pieces_beside(path: Path) -> Iterator[Path]:
 
 
 def join(folder: Path, path: Path, names: Names | None, vertices: int, steps: int, *, timeline: bool) -> int:
-    """Put pieces together into one file, in the user's vertex order, a block of rows at a time; returns its rows."""
-    pieces = Joined(folder, vertices, steps)
+    """Put saved rows together into one file, in the user's vertex order; give how many rows it has."""
+    rows = RowsReader(folder, vertices, steps)
     draft = path.with_name(f".{path.name}.draft")
     try:
         if path.suffix == ".npz":
-            _write_npz(draft, pieces, names, timeline)
+            _write_npz(draft, rows, names, timeline)
         else:
-            _write_parquet(draft, pieces, names, timeline)
+            _write_parquet(draft, rows, names, timeline)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -79,33 +64,33 @@ def join(folder: Path, path: Path, names: Names | None, vertices: int, steps: in
 
 
 def vertex_ids(names: Names | None, start: int, stop: int) -> Array:
-    """The user's ids of some vertices; their numbers where there are none."""
+    """Give the user's ids of some vertices; their numbers where there are none."""
     return np.arange(start, stop) if names is None else np.asarray(names[start:stop])
 
 
-def _write_npz(path: Path, pieces: Joined, names: Names | None, timeline: bool) -> None:
+def _write_npz(path: Path, rows: RowsReader, names: Names | None, timeline: bool) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("vertex.npy", "w", force_zip64=True) as file:
-            np.lib.format.write_array(file, vertex_ids(names, 0, pieces.vertices), allow_pickle=False)
-        for name in pieces.names:
-            dtype, row = pieces.shape(name)
-            shape = (*((pieces.steps,) if timeline else ()), pieces.vertices, *row)
+            np.lib.format.write_array(file, vertex_ids(names, 0, rows.vertices), allow_pickle=False)
+        for name in rows.names:
+            dtype, row = rows.shape(name)
+            shape = (*((rows.steps,) if timeline else ()), rows.vertices, *row)
             header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array_header_1_0(file, header)
-                for step, start, stop in pieces.blocks(_BLOCK):
-                    file.write(pieces.block(name, step, start, stop).tobytes())
+                for step, start, stop in rows.blocks(_BLOCK):
+                    file.write(rows.block(name, step, start, stop).tobytes())
 
 
-def _write_parquet(path: Path, pieces: Joined, names: Names | None, timeline: bool) -> None:
+def _write_parquet(path: Path, rows: RowsReader, names: Names | None, timeline: bool) -> None:
     pyarrow, parquet = _parquet()
     writer = None
     try:
-        for step, start, stop in pieces.blocks(_BLOCK):  # a row group each
+        for step, start, stop in rows.blocks(_BLOCK):  # a row group each
             columns = {"vertex": pyarrow.array(vertex_ids(names, start, stop))}
             if timeline:
                 columns["step"] = pyarrow.array(np.full(stop - start, step, np.int32))
-            columns |= {name: _column(pyarrow, pieces.block(name, step, start, stop)) for name in pieces.names}
+            columns |= {name: _column(pyarrow, rows.block(name, step, start, stop)) for name in rows.names}
             table = pyarrow.table(columns)
             writer = parquet.ParquetWriter(path, table.schema) if writer is None else writer
             writer.write_table(table)

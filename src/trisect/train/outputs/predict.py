@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from trisect.comm.neighbours import Gather
 from trisect.errors import CheckpointError, ConfigError
+from trisect.layout import Layout
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
 
 def predict(setup: Setup, steps: range | None = None) -> dict[str, Tensor]:
-    """What the task promises for each vertex, with the parameters as they are: every tensor is [steps, vertices, …].
+    """Give the task's outputs for each vertex, with the parameters as they are: every tensor is [steps, vertices, …].
 
     Args:
         steps: of a timeline; None: all.
@@ -23,7 +25,7 @@ def predict(setup: Setup, steps: range | None = None) -> dict[str, Tensor]:
 
 
 def embed(setup: Setup, steps: range | None = None) -> Tensor:
-    """What the model knows of each vertex before it is turned into scores: [steps, vertices, channels].
+    """Give what the model knows of each vertex before it is turned into scores: [steps, vertices, channels].
 
     For tasks with a decoder it is the model's output; otherwise what its last layer reads.
     """
@@ -45,14 +47,14 @@ def outputs(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
 
 @torch.no_grad()
 def _decoded(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """`outputs` of a model with a decoder, in one pass: what the decoder reads, and what the task makes of it."""
+    """Give `outputs` of a model with a decoder, in one pass: what the decoder reads, and what the task makes of it."""
     program = setup.program
     for first, frames in program.outputs(range(setup.steps)):
         yield first, {"embedding": frames} | program.task.predict(program.decoder, frames, first)
 
 
 def embeddings(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """The embeddings alone, as `outputs` gives them."""
+    """Give the embeddings alone, as `outputs` gives them."""
     hidden = not setup.program.decodes
     for first, frames in setup.program.outputs(range(setup.steps) if steps is None else steps, hidden=hidden):
         yield first, {"embedding": frames}
@@ -60,15 +62,15 @@ def embeddings(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, 
 
 @torch.no_grad()
 def predictions(setup: Setup, steps: range | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """The task's outputs alone, as `outputs` gives them."""
+    """Give the task's outputs alone, as `outputs` gives them."""
     program = setup.program
     for first, frames in program.outputs(range(setup.steps) if steps is None else steps):
         yield first, program.task.predict(program.decoder, frames, first)
 
 
-def _collect(setup: Setup, found: Iterator[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
+def _collect(setup: Setup, computed: Iterator[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
-    for _, columns in found:
+    for _, columns in computed:
         for name, value in columns.items():
             parts.setdefault(name, []).append(setup.to_user_order(value, dim=1).cpu())
     return {name: torch.cat(values) for name, values in parts.items()}
@@ -81,7 +83,7 @@ def trained_parameters(
     rank: int = 0,
     gather: Gather = lambda own: [own],
 ) -> dict[str, Tensor]:
-    """The parameters of the best epoch of a run, by name (`model.…`, `decoder.…`), whatever layout wrote them.
+    """Give the parameters of the best epoch of a run, by name (`model.…`, `decoder.…`), whatever layout wrote them.
 
     Args:
         rank, gather: of ranks that read together, as for `Checkpoints.latest`.
@@ -94,11 +96,16 @@ def trained_parameters(
     return best or checkpoint.tensors
 
 
+def predicting(layout: Layout) -> Layout:
+    """Give the same cut for outputs: exact, so that nothing is stale and rows cross as they are."""
+    return replace(layout, chunks=1, wire="float32")
+
+
 def load_parameters(setup: Setup, tensors: dict[str, Tensor], directory: RunDirectory) -> None:
     """Put trained parameters into the modules at hand: all of the model's, or one stage's."""
-    known = setup.modules.state_dict().keys()
+    names = setup.modules.state_dict().keys()
     try:
-        setup.modules.load_state_dict({name: tensor for name, tensor in tensors.items() if name in known})
+        setup.modules.load_state_dict({name: tensor for name, tensor in tensors.items() if name in names})
     except RuntimeError:
         raise CheckpointError(f"The checkpoint in {directory.path} does not fit the model in its run.") from None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World
 from trisect.errors import RunError, TrisectError
 
-OURS = ("trisect-*", ".*.pieces")  # how temporary folders are named; no other is removed
+OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is removed
 _SETTLE = 2.0
 _LOST = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timed out", "Connection refused")
 
@@ -43,9 +43,9 @@ def _leave_when_alone(launcher: int) -> None:
         os._exit(1)
 
 
-def remove_folders(given: str) -> None:
+def remove_folders(names: str) -> None:
     """Remove the temporary folders that a launcher names: a JSON list, of which absolute paths named as ours count."""
-    for folder in map(Path, json.loads(given)):
+    for folder in map(Path, json.loads(names)):
         if folder.is_absolute() and any(fnmatchcase(folder.name, pattern) for pattern in OURS):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -79,7 +79,7 @@ def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, 
 
 @contextmanager
 def reporting_failures(world: World) -> Iterator[None]:
-    """Be one rank: whatever ends it badly is told to whoever started it."""
+    """Tell whoever started this rank why it ends badly."""
     follow_launcher()
     try:
         yield
@@ -132,7 +132,7 @@ def naming_lost_ranks(store: Store, world: World) -> Iterator[None]:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether torch.distributed raised this because another rank is gone or silent."""
+    """Say whether torch.distributed raised this because another rank is gone or silent."""
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST)
 
 
@@ -140,7 +140,7 @@ def _name(store: Store, world: World, error: BaseException) -> str:
     said = str(error).splitlines()[0].split("] ", 1)[-1]
     if FAILURES in os.environ:  # the launcher sees all ranks, and names it
         return f"lost another rank ({said})."
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def ask() -> None:
         store.set(f"lost/{world.rank}", "1")
@@ -150,16 +150,16 @@ def _name(store: Store, world: World, error: BaseException) -> str:
             if rank == world.rank or store.check([f"lost/{rank}"]):
                 continue
             if store.check([f"failed/{rank}"]):
-                found["failed"] = f"rank {rank}: {store.get(f'failed/{rank}').decode()}"
+                reasons["failed"] = f"rank {rank}: {store.get(f'failed/{rank}').decode()}"
             else:
                 silent.append(rank)
         if silent:
-            found["silent"] = f"rank {', '.join(map(str, silent))} is gone or silent; the run is stopped."
+            reasons["silent"] = f"rank {', '.join(map(str, silent))} is gone or silent; the run is stopped."
 
     _ask(ask)
     if world.rank == 0:
         time.sleep(_SETTLE)  # the store may be ours, and others may still ask
-    return found.get("failed") or found.get("silent") or f"rank {world.rank} lost another rank ({said})."
+    return reasons.get("failed") or reasons.get("silent") or f"rank {world.rank} lost another rank ({said})."
 
 
 def _ask(question: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from trisect.errors import ConfigError
 
 
 def pack(objects: Mapping[str, Any]) -> bytes:
-    """What `unpack` reads; empty where there are no objects."""
+    """Pickle objects for `unpack`; give nothing where there are none."""
     if not objects:
         return b""
     kind: type[pickle.Pickler] = _Pickler
@@ -36,7 +36,7 @@ def pack(objects: Mapping[str, Any]) -> bytes:
 
 
 def unpack(stream: IO[bytes]) -> dict[str, Any]:
-    """The objects that our parent has packed for us."""
+    """Give the objects that our parent has packed for us."""
     content = stream.read()
     return dict(pickle.loads(content)) if content else {}  # noqa: S301
 

@@ -24,7 +24,7 @@ _LONGEST_CUT = datetime.timedelta(hours=12)
 def joined(
     layout: Layout, world: World, device: torch.device, timeout: float, shards: Path | Callable[[Path], None]
 ) -> Iterator[tuple[Mesh, Path]]:
-    """This rank's place among the others, and the folder of the shards.
+    """Join the other ranks; give this rank's mesh and the folder of the shards.
 
     Args:
         timeout: seconds that a rank waits for another.
@@ -53,20 +53,20 @@ def joined(
 
 
 def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:
-    found = ""
+    path = ""
     try:
         cut(folder)
-        found = str(folder)
+        path = str(folder)
     finally:
-        store.set(f"cut/{world.rank}", found)
+        store.set(f"cut/{world.rank}", path)
 
 
 def _find(store: Store, world: World) -> Path:
     key = f"cut/{world.first_here}"
     store.wait([key], _LONGEST_CUT)
-    found = store.get(key).decode()
-    if not found:
+    path = store.get(key).decode()
+    if not path:
         error = RunError(f"rank {world.first_here} could not cut the data; it says why.")
         error.exit_code = 2
         raise error
-    return Path(found)
+    return Path(path)

@@ -55,7 +55,7 @@ def launch(
         LayoutError: there is no room for so many processes.
     """
     require_room(world)
-    share = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
+    threads_each = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
     with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
         ranks: list[subprocess.Popen[bytes]] = []
         try:
@@ -63,7 +63,7 @@ def launch(
             for rank in range(world):
                 variables = {
                     **os.environ,
-                    "OMP_NUM_THREADS": str(share),
+                    "OMP_NUM_THREADS": str(threads_each),
                     **(environment or {}),
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank),
@@ -110,7 +110,7 @@ def require_room(world: int) -> None:
 
 
 def _watch(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]) -> int | None:
-    """Wait for all ranks; the first that ends badly, or None."""
+    """Wait for all ranks; give the first that ends badly, or None."""
     running = set(range(len(ranks)))
     while running:
         for rank in sorted(running):
@@ -148,7 +148,7 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int) -> RunError:
-    """What to tell: the earliest word that a rank left about itself, else who was killed, else who was silent."""
+    """Give what to tell: the earliest word that a rank left about itself, else who was killed, else who was silent."""
     notes = _notes(folder)
     noticed = first in notes and notes[first]["of_peer"]
     # the rank that ended first only noticed; see which of the others have something to say, and which are silent
@@ -192,7 +192,7 @@ def _notes(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def _show(folder: Path, rank: int) -> None:
-    """The last lines that a rank printed on standard error (rank 0's have been seen)."""
+    """Print the last lines of a rank's standard error (rank 0's have been seen)."""
     errors = folder / f"rank-{rank}.err"
     lines = errors.read_text(errors="replace").strip().splitlines() if errors.exists() else []
     if lines:
@@ -200,7 +200,7 @@ def _show(folder: Path, rank: int) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether the system says that a process is stopped (SIGSTOP, a debugger); False where it does not tell."""
+    """Say whether the system says that a process is stopped (SIGSTOP, a debugger); False where it does not tell."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in ("T", "t")
     return False

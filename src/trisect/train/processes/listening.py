@@ -9,23 +9,23 @@ from typing import Any, Protocol
 
 
 class Listener(Protocol):
-    """Is told how far a run is."""
+    """An object that is told how far a run is."""
 
     def say(self, text: str) -> None:
-        """A sentence for the user."""
+        """Hear a sentence for the user."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """One more epoch has ended."""
+        """Hear that one more epoch has ended."""
 
 
 class NoListener:
-    """Hears nothing: every rank but the first."""
+    """A listener that ignores everything, for every rank but the first."""
 
     def say(self, text: str) -> None:
-        """Ignore."""
+        """Ignore the sentence."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Ignore."""
+        """Ignore the epoch."""
 
 
 class WrittenListener:
@@ -35,11 +35,11 @@ class WrittenListener:
         self._file = path.open("w", encoding="utf-8")
 
     def say(self, text: str) -> None:
-        """A line `{"say": …}`."""
+        """Write a line `{"say": …}`."""
         self._write({"say": text})
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """A line `{"epoch": …}`."""
+        """Write a line `{"epoch": …}`."""
         self._write({"epoch": dict(record)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Relay:
         self._path, self._listener, self._read = path, listener, 0
 
     def tell(self) -> None:
-        """Look once."""
+        """Hand on what was written since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

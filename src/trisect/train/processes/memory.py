@@ -21,11 +21,11 @@ _REST = 20.0  # times as long as it takes to read PSS, nothing is read after it
 
 
 def peak_rss_bytes() -> int:
-    """The largest resident size so far of this process, or 0 where the system does not tell."""
+    """Give the largest resident size so far of this process, or 0 where the system does not tell."""
     # getrusage would also count the process that started this one, up to the start
-    found = _field(_STATUS, "VmHWM")
-    if found is not None:
-        return found
+    highest = _field(_STATUS, "VmHWM")
+    if highest is not None:
+        return highest
     try:
         import resource
     except ImportError:
@@ -56,7 +56,7 @@ class PssWatch:
             self._thread.join()
 
     def peak(self) -> int | None:
-        """The highest PSS that was seen; what RSS rose by since the highest look counts as this process's own.
+        """Give the highest PSS that was seen; what RSS rose by since the highest look counts as this process's own.
 
         What a process holds after another has let go of pages that both mapped is not looked for.
 
@@ -76,7 +76,7 @@ class PssWatch:
             rest = max(_EVERY, _REST * self._look()) if rss > self._looked_at * _GROWTH else _EVERY
 
     def _look(self) -> float:
-        """Read PSS; the seconds that it took, 0 where there is none."""
+        """Read PSS; give the seconds that it took, 0 where there is none."""
         with self._lock:
             begin = time.perf_counter()
             rss, pss = _field(_STATUS, "VmRSS"), _field(_ROLLUP, "Pss")
@@ -94,7 +94,7 @@ _users = 0
 
 @contextlib.contextmanager
 def watched_memory() -> Iterator[PssWatch]:
-    """A watch over this process: begun here, or the one that somebody has begun already, whose peak it then shares."""
+    """Watch the memory of this process, together with all others that watch it at the same time."""
     global _current, _users
     with _lock:
         if _current is None:
@@ -113,7 +113,7 @@ def watched_memory() -> Iterator[PssWatch]:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The bytes of a field of one of the system's tables, or None where there is no such table or field."""
+    """Give the bytes of a field of one of the system's tables, or None where there is no such table or field."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in path.read_text().splitlines():
             if line.startswith(f"{name}:"):

@@ -1,49 +1,66 @@
-"""Start a job on local ranks: cut once, write the job beside the shards, and wait for the workers."""
+"""`run_job`: do a job in this process, as one rank under torchrun, or on local ranks that are started here."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from trisect.comm.world import world_from_environment
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
+from trisect.train.loop import Recorder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import Listener, Relay
+from trisect.train.ranks import cut_data
+from trisect.train.run.continuing import check_resume
+from trisect.train.worker import Outcome, read_outcome, work, work_alone
+
+ReadData = Callable[[], Graph | Timeline]
 
 
-@contextmanager
-def run_on_ranks(
-    job: Job,
-    cut: Callable[[Path], None],
-    listener: Listener,
-    *,
-    before: Callable[[Path], None] = lambda shards: None,
-    folders: Sequence[Path] = (),
-) -> Iterator[Path]:
-    """Run a job on ranks that are started here. What they left for us is in the folder, as long as the context lasts.
+def run_job(
+    job: Job, read: ReadData, listener: Listener, *, recorder: Recorder | None = None, folders: Sequence[Path] = ()
+) -> Outcome:
+    """Do a job. Under torchrun every rank of the world calls this, and all get the same outcome.
 
     Args:
-        cut: writes the shards into a folder.
+        read: reads the data; only processes that cut or hold all of them call it.
         listener: is told what rank 0 says.
-        before: called with the shards before any rank starts; a last chance to refuse.
-        folders: more temporary folders of the caller, which the ranks remove if this process is killed.
+        recorder: of `fit` in one process; receives epochs, events and checkpoints.
+        folders: temporary folders of the caller, which ranks that are started here remove if this process is killed.
     """
+    world = world_from_environment()
+    # each process of a world may fit a model of its own
+    if not is_cut(job.layout) and (world is None or job.verb == "fit"):
+        return work_alone(job, read(), listener, recorder)
+    if world is not None:
+        return work(job, world, partial(cut_job, job, read), listener)
     require_room(job.layout.world)
     with tempfile.TemporaryDirectory(prefix="trisect-job-") as name:
         folder = Path(name)
         shards = folder / SHARDS
         shards.mkdir()
-        cut(shards)
-        before(shards)
-        objects = job.write(folder)
+        cut_job(job, read, shards)
+        if job.resume:
+            check_resume(job, shards)
+        if job.verb == "train":
+            listener.say(f"{job.layout.world} ranks: {job.layout}.")
         launch(
             [sys.executable, "-m", "trisect.train.worker", name],
             job.layout.world,
             threads=job.options.threads,
-            handed=objects,
+            handed=job.write(folder),
             folders=[name, *folders],
             on_poll=Relay(folder / TOLD, listener).tell,
         )
-        yield folder
+        return read_outcome(folder)
+
+
+def cut_job(job: Job, read: ReadData, folder: Path) -> None:
+    """Read the data of a job, and write the shards of all its ranks into a folder."""
+    cut_data(read(), job.model, job.task, job.layout, job.options, folder)

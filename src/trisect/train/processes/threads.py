@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def limited_threads(threads: int | None) -> Iterator[None]:
-    """So many threads inside, and as many as before afterwards; None: no change."""
+    """Let torch use so many threads inside, and as many as before afterwards; None changes nothing."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)

@@ -4,10 +4,10 @@ A checkpoint is a directory `epoch-000020/` with a shard per rank and `manifest.
 
     format, version, run, epoch, best, meta
     files    rank-00000.safetensors → {bytes, sha256}
-    tensors  name → {shape: of the whole tensor, shards: [{file, offset, shape}]}
+    tensors  name → {shape: of the full tensor, shards: [{file, offset, shape}]}
     sha256   of the manifest itself without this key
 
-Tensors are named by what they are, with their place in the whole, so that a layout may read what another one wrote.
+Tensors are named by what they are, with their region of the full tensor, so that any layout may read them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NAME = re.compile(r"^epoch-(\d{6,})$")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank's tensor stands in the whole one: the whole's shape, and the first index of each dimension."""
+class Region:
+    """Which region of a tensor a rank holds: the shape of the full tensor, and the first index of each dimension."""
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
@@ -45,28 +45,28 @@ class Place:
 
 @dataclass(frozen=True)
 class Shard:
-    """What a rank wrote: its file, that file's size and hash, and its tensors' (own shape, place)."""
+    """What a rank wrote: its file, that file's size and hash, and its tensors' (own shape, region)."""
 
     file: str
     bytes: int
     sha256: str
-    tensors: dict[str, tuple[tuple[int, ...], Place]]
+    tensors: dict[str, tuple[tuple[int, ...], Region]]
 
     def plain(self) -> dict[str, Any]:
-        """As values that ranks may tell each other."""
-        tensors = {name: (own, place.shape, place.offset) for name, (own, place) in self.tensors.items()}
+        """Give plain values that ranks may send to each other."""
+        tensors = {name: (own, region.shape, region.offset) for name, (own, region) in self.tensors.items()}
         return {"file": self.file, "bytes": self.bytes, "sha256": self.sha256, "tensors": tensors}
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Shard:
-        """What `plain` was made from."""
-        tensors = {name: (own, Place(shape, offset)) for name, (own, shape, offset) in values["tensors"].items()}
+        """Make the shard that `plain` was called on."""
+        tensors = {name: (own, Region(shape, offset)) for name, (own, shape, offset) in values["tensors"].items()}
         return cls(values["file"], values["bytes"], values["sha256"], tensors)
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint that was read and found whole. Tensors are the whole ones, on the CPU."""
+    """A checkpoint that was read and is undamaged; its tensors are the full ones, on the CPU."""
 
     path: Path
     epoch: int
@@ -96,14 +96,14 @@ class Checkpoints:
         *,
         epoch: int,
         best: bool = False,
-        places: Mapping[str, Place] | None = None,
+        regions: Mapping[str, Region] | None = None,
     ) -> Path:
         """Write the state after `epoch` epochs of a run of one rank."""
         draft = self.draft(epoch)
-        return self.commit(draft, [write_shard(draft, 0, tensors, places)], meta, epoch=epoch, best=best)
+        return self.commit(draft, [write_shard(draft, 0, tensors, regions)], meta, epoch=epoch, best=best)
 
     def draft(self, epoch: int) -> Path:
-        """An empty directory beside the final one, for the ranks' shards."""
+        """Make an empty directory beside the final one, for the ranks' shards."""
         draft = self.directory / f".epoch-{epoch:06d}.draft"
         if draft.exists():
             shutil.rmtree(draft)
@@ -139,11 +139,11 @@ class Checkpoints:
         return final
 
     def paths(self) -> list[Path]:
-        """All checkpoints, the oldest first, whether whole or not."""
+        """List all checkpoints, the oldest first, damaged ones too."""
         if not self.directory.is_dir():
             return []
-        found = [path for path in self.directory.iterdir() if path.is_dir() and _NAME.match(path.name)]
-        return sorted(found, key=_epoch_of)
+        paths = [path for path in self.directory.iterdir() if path.is_dir() and _NAME.match(path.name)]
+        return sorted(paths, key=_epoch_of)
 
     def latest(
         self,
@@ -153,12 +153,12 @@ class Checkpoints:
         rank: int = 0,
         gather: Gather = lambda own: [own],
     ) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None where there is none at all.
+        """Read the newest undamaged checkpoint; give None where there is none at all.
 
         Of its tensors those are read whose names are `wanted`.
 
         A damaged or foreign one is told to `say`, set aside under a name ending in `.damaged`, and the one before it
-        is tried. Ranks that call this together all get the same epoch: the newest that is whole for each of them.
+        is tried. Ranks that call this together all get the same epoch: the newest that each of them can read.
         Nothing is set aside before all have read, and then by rank 0 alone.
 
         Args:
@@ -167,15 +167,15 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, and none of them can be used.
         """
-        found, passed = self._newest(wanted)
+        checkpoint, passed = self._newest(wanted)
         while True:
-            seen = gather((None if found is None else _epoch_of(found.path), passed))
+            seen = gather((None if checkpoint is None else _epoch_of(checkpoint.path), passed))
             epochs = [epoch for epoch, _ in seen]
             damage: dict[int, str] = {epoch: said for _, other in reversed(seen) for epoch, said in other.items()}
             if None in epochs:
                 if damage:
                     raise CheckpointError(damage[min(damage)])
-                if found is None and set(epochs) == {None}:
+                if checkpoint is None and set(epochs) == {None}:
                     return None
                 raise CheckpointError(
                     f"Not every rank sees the checkpoints in {self.directory}; put it on a file system that all hosts"
@@ -184,20 +184,20 @@ class Checkpoints:
             agreed = min(epochs)
             if set(epochs) == {agreed}:
                 break
-            if found is None or _epoch_of(found.path) > agreed:
-                found, more = self._newest(wanted, agreed)
+            if checkpoint is None or _epoch_of(checkpoint.path) > agreed:
+                checkpoint, more = self._newest(wanted, agreed)
                 passed |= more
         if rank == 0:
             for epoch in damage:
-                _set_aside(self._path(epoch))
+                _mark_damaged(self._path(epoch))
         if damage:
             say(f"{damage[min(damage)]} Continuing from {self._path(agreed).name} instead.")
-        return found
+        return checkpoint
 
     def _newest(
         self, wanted: Callable[[str], bool], limit: int | None = None
     ) -> tuple[Checkpoint | None, dict[int, str]]:
-        """The newest whole checkpoint (not after the epoch `limit`), and what is wrong with those passed over."""
+        """Read the newest undamaged checkpoint (at most `limit`), and say what is wrong with those passed over."""
         passed: dict[int, str] = {}
         for path in reversed(self.paths()):
             if limit is None or _epoch_of(path) <= limit:
@@ -211,14 +211,14 @@ class Checkpoints:
         return self.directory / f"epoch-{epoch:06d}"
 
     def best(self) -> Checkpoint | None:
-        """The newest checkpoint that was the best when it was written, or None."""
+        """Read the newest checkpoint that was the best when it was written, or give None."""
         for path in reversed(self.paths()):
             if _is_best(path):
                 return self.read(path)
         return None
 
     def read(self, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
-        """A checkpoint, after its sizes and hashes were compared with its manifest."""
+        """Read a checkpoint, after its sizes and hashes were compared with its manifest."""
         manifest = read_manifest(path)
         if manifest["run"] != self.run:
             raise CheckpointError(f"The checkpoint {path} belongs to another run (its settings differ); remove it.")
@@ -256,20 +256,20 @@ _TYPES = {
 
 
 def write_shard(
-    draft: Path, rank: int, tensors: Mapping[str, Tensor], places: Mapping[str, Place] | None = None
+    draft: Path, rank: int, tensors: Mapping[str, Tensor], regions: Mapping[str, Region] | None = None
 ) -> Shard:
-    """Write a rank's tensors to `rank-00000.safetensors` in `draft`. A tensor without a place is a whole one."""
+    """Write a rank's tensors to `rank-00000.safetensors` in `draft`. A tensor without a region is a full one."""
     name = f"rank-{rank:05d}.safetensors"
     size, digest = _write_tensors(draft / name, tensors)
     entries = {}
     for key, value in tensors.items():
         own = tuple(value.shape)
-        entries[key] = (own, (places or {}).get(key) or Place(own, (0,) * len(own)))
+        entries[key] = (own, (regions or {}).get(key) or Region(own, (0,) * len(own)))
     return Shard(name, size, digest, entries)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint `path`, checked against its own hash."""
+    """Read the manifest of the checkpoint `path`, and check it against its own hash."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -301,9 +301,9 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
     with path.open("wb") as file:
-        for piece in (len(text).to_bytes(8, "little"), text):
-            digest.update(piece)
-            file.write(piece)
+        for head in (len(text).to_bytes(8, "little"), text):
+            digest.update(head)
+            file.write(head)
         for name in names:
             if tensors[name].numel():
                 content = tensors[name].detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy().data
@@ -341,9 +341,9 @@ def _sync_directory(path: Path) -> None:
 def _index(shards: Sequence[Shard]) -> dict[str, Any]:
     index: dict[str, Any] = {}
     for shard in shards:
-        for name, (own, place) in shard.tensors.items():
-            entry = index.setdefault(name, {"shape": list(place.shape), "shards": []})
-            entry["shards"].append({"file": shard.file, "offset": list(place.offset), "shape": list(own)})
+        for name, (own, region) in shard.tensors.items():
+            entry = index.setdefault(name, {"shape": list(region.shape), "shards": []})
+            entry["shards"].append({"file": shard.file, "offset": list(region.offset), "shape": list(own)})
     return index
 
 
@@ -360,8 +360,8 @@ def _assemble(path: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
             if shard["shape"] == entry["shape"]:
                 tensors[name] = part
                 continue
-            whole = tensors.setdefault(name, torch.empty(entry["shape"], dtype=part.dtype))
-            whole[tuple(slice(o, o + n) for o, n in zip(shard["offset"], shard["shape"], strict=True))] = part
+            tensor = tensors.setdefault(name, torch.empty(entry["shape"], dtype=part.dtype))
+            tensor[tuple(slice(o, o + n) for o, n in zip(shard["offset"], shard["shape"], strict=True))] = part
     return tensors
 
 
@@ -395,16 +395,16 @@ def _is_best(path: Path) -> bool:
         return False
 
 
-def _set_aside(path: Path) -> None:
+def _mark_damaged(path: Path) -> None:
     """Rename a checkpoint so that it counts no more; of several processes that try, one does it."""
     claimed = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.rename(claimed)
     except OSError:  # another one was faster, or whoever predicts may only read here
         return
-    aside = path.with_name(f"{path.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)
-    claimed.rename(aside)
+    damaged = path.with_name(f"{path.name}.damaged")
+    shutil.rmtree(damaged, ignore_errors=True)
+    claimed.rename(damaged)
 
 
 def _epoch_of(path: Path) -> int:

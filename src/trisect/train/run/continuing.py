@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
-
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
+from trisect.nn.source import outline_of
 from trisect.shards.graph_files import Cut, read_cut
 from trisect.shards.timeline_files import TimelineCut
 from trisect.tasks import TaskContext
+from trisect.train.assemble import name_modules
 from trisect.train.job import Job
-from trisect.train.models import outline_of
 from trisect.train.program import history_name
 from trisect.train.run.checkpoint import read_manifest
 from trisect.train.run.run_directory import RunDirectory
@@ -20,7 +19,7 @@ from trisect.train.run.state import REMEDY, Shapes, require_state
 
 
 def check_resume(job: Job, shards: Path) -> None:
-    """What would stop the ranks of a resumed run: other settings than the run's, or a checkpoint that does not fit.
+    """Raise where a resumed run would stop: its settings differ from the run's, or its checkpoint does not fit.
 
     Sizes and hashes of files are compared by the ranks, which read them.
 
@@ -39,31 +38,31 @@ def check_resume(job: Job, shards: Path) -> None:
         if manifest["run"] != directory.checkpoints.run:
             continue
         cut = read_cut(shards)
-        found = {name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()}
-        require_state(found, _parameters(job, cut), f"The checkpoint {path}", whole=True)
+        shapes = {name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()}
+        require_state(shapes, _parameters(job, cut), f"The checkpoint {path}", complete=True)
         if isinstance(cut, Cut):
-            _require_history(found, cut, job.layout, path)
+            _require_history(shapes, cut, job.layout, path)
         return
 
 
 def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters of a run, by name."""
+    """Give the shapes of all parameters of a run, by name."""
     data = cut.labels() if isinstance(cut, Cut) else cut.timeline
     bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
     model = outline_of(job.model, cut.features, bound.channels)
     decoder = bound.decoder(model.out_channels)
-    modules = nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
+    modules = name_modules(model, decoder)
     return {name: tuple(value.shape) for name, value in modules.state_dict().items()}
 
 
-def _require_history(found: Shapes, cut: Cut, layout: Layout, path: Path) -> None:
-    """History that this layout would take up has a row for each that a rank reads."""
-    place = history_name(layout, cut.order)
+def _require_history(shapes: Shapes, cut: Cut, layout: Layout, path: Path) -> None:
+    """Raise where history that this layout would take up lacks a row for one that a rank reads."""
+    history = history_name(layout, cut.order)
     for rank in range(layout.world):
-        prefix = f"program.{place}rank-{rank}."
+        prefix = f"program.{history}rank-{rank}."
         rows = cut.rows(rank % layout.vertex)
         wanted = rows.stop - rows.start + cut.remote[rank % layout.vertex]
-        for name, shape in found.items():
+        for name, shape in shapes.items():
             if name.startswith(prefix) and (len(shape) != 2 or shape[0] != wanted):
                 raise CheckpointError(
                     f"The checkpoint {path} has {name!r} of shape {list(shape)}, and the cut needs {wanted} rows (the"

@@ -23,9 +23,10 @@ from typing import IO, TYPE_CHECKING, Any
 import yaml
 from torch import Tensor
 
+from trisect.comm.neighbours import Gather
 from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
-from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
+from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -44,7 +45,7 @@ _FREE = {
 
 
 def fingerprint(config: Config) -> str:
-    """A short name for what a run computes; equal for a run and every continuation of it."""
+    """Give a short name for what a run computes; equal for a run and every continuation of it."""
     return hashlib.sha256(json.dumps(_fixed(config), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -83,7 +84,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path, config: Config) -> RunDirectory:
-        """A new run in `path`, which must not exist or be empty."""
+        """Make a new run in `path`, which must not exist or be empty."""
         path = Path(path)
         cls.refuse_used(path)
         try:
@@ -95,7 +96,7 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: str | Path, config: Config | None = None) -> RunDirectory:
-        """The run in `path`, to be read or continued, with its own settings or with `config` where that fits them."""
+        """Open the run in `path`, to be read or continued, with its own settings or `config` where that fits them."""
         path = Path(path)
         old = read_config(path)
         if config is None or config == old:
@@ -121,7 +122,7 @@ class RunDirectory:
             (self.path / ".lock").unlink(missing_ok=True)
 
     def describe_start(self, checkpoint: Checkpoint | None) -> str:
-        """Where a resumed run begins, in words."""
+        """Say where a resumed run begins."""
         if checkpoint is None:
             return f"There is no checkpoint in {self.path} yet; starting from the first epoch."
         return f"Continuing after epoch {checkpoint.epoch}."
@@ -135,19 +136,19 @@ class RunDirectory:
             write_atomically(path, "".join(lines).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
+        """Read the lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
         return list(_records(self.path / METRICS))
 
     def events(self, rank: int) -> list[dict[str, Any]]:
-        """The lines of a rank's events."""
+        """Read the events of a rank."""
         return list(_records(self.path / "events" / f"rank-{rank}.jsonl"))
 
     def ranks(self) -> list[int]:
-        """The ranks that wrote events."""
+        """List the ranks that wrote events."""
         return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("events/rank-*.jsonl"))
 
     def summary(self) -> dict[str, Any] | None:
-        """summary.json, or None where the run has not ended."""
+        """Read summary.json; give None where the run has not ended."""
         try:
             return dict(json.loads((self.path / SUMMARY).read_bytes()))
         except FileNotFoundError:
@@ -168,18 +169,18 @@ class RunDirectory:
         return plan if isinstance(plan, dict) else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """summary.json and trace.json, at the end."""
+        """Write summary.json and trace.json, at the end."""
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
         write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
 
     def trace(self) -> dict[str, Any]:
-        """All ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
+        """Give all ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
         events: list[dict[str, Any]] = []
         by_rank = {rank: self.events(rank) for rank in self.ranks()}
-        origin = min((event["start"] for found in by_rank.values() for event in found), default=0.0)
-        for rank, found in by_rank.items():
+        origin = min((event["start"] for own in by_rank.values() for event in own), default=0.0)
+        for rank, own in by_rank.items():
             events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
-            for event in found:
+            for event in own:
                 extra = {key: value for key, value in event.items() if key not in {"name", "start", "seconds", "lane"}}
                 events.append(
                     {
@@ -196,12 +197,14 @@ class RunDirectory:
 
 
 class RunRecorder:
-    """Writes what the trainer tells to the run directory, a rank's share of it.
+    """Writes what the trainer of one rank tells to the run directory.
+
+    Rank 0 writes metrics, tensorboard and the manifest of a checkpoint; every rank its events and its shard.
 
     Args:
-        directory: where.
-        rank: rank 0 writes metrics, checkpoints and tensorboard; every rank its events.
         on_epoch: called with each epoch's record, for progress.
+        gather: gives what each rank hands in, in the order of ranks, on all of them.
+        holds_parameters: whether this rank writes the parameters of its stage, which all its parts and runs hold.
     """
 
     def __init__(
@@ -210,16 +213,18 @@ class RunRecorder:
         *,
         rank: int = 0,
         on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        gather: Gather = lambda own: [own],
+        holds_parameters: bool = True,
     ) -> None:
-        self._directory = directory
-        self._on_epoch = on_epoch
+        self._checkpoints, self._rank = directory.checkpoints, rank
+        self._on_epoch, self._gather, self._holds_parameters = on_epoch, gather, holds_parameters
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
         self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
+        """Write one line of metrics.jsonl."""
         if self._metrics is not None:
             self._metrics.write(json.dumps(dict(record)) + "\n")
             self._metrics.flush()
@@ -230,14 +235,20 @@ class RunRecorder:
         self._on_epoch(record)
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """What a rank did: `start` in seconds since 1970."""
+        """Write what a rank did; `start` is in seconds since 1970."""
         self._events.write(json.dumps({"name": name, "start": start, "seconds": seconds, **fields}) + "\n")
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """The state after meta["epoch"] epochs."""
+        """Write the state after meta["epoch"] epochs: the shards of all ranks, then the manifest."""
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())  # a checkpoint must not know epochs that metrics.jsonl forgot
-        self._directory.checkpoints.save(tensors, meta, epoch=int(meta["epoch"]), best=best)
+        epoch = int(meta["epoch"])
+        draft = Path(self._gather(str(self._checkpoints.draft(epoch)) if self._rank == 0 else "")[0])
+        own = {k: v for k, v in tensors.items() if self._holds_parameters or k.startswith("program.")}
+        written = self._gather(write_shard(draft, self._rank, own).plain())
+        if self._rank == 0:
+            self._checkpoints.commit(draft, [Shard.from_plain(one) for one in written], meta, epoch=epoch, best=best)
+        self._gather(None)
 
     def close(self) -> None:
         """Close the files."""
@@ -249,7 +260,7 @@ class RunRecorder:
 
 
 def read_config(path: str | Path) -> Config:
-    """The settings of the run in `path`."""
+    """Read the settings of the run in `path`."""
     path = Path(path)
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")

@@ -14,55 +14,55 @@ _MODULES = ("model", "decoder")
 _HISTORY = re.compile(r"^layer=\d+,vertex=\d+,chunks=\d+(,order=[0-9a-f]+)?\.rank-\d+\.history\.\d+$")
 
 
-def require_state(found: Shapes, parameters: Shapes, where: str, *, whole: bool) -> None:
+def require_state(shapes: Shapes, parameters: Shapes, where: str, *, complete: bool) -> None:
     """Raise a CheckpointError that names the first tensor of a checkpoint that does not fit.
 
     Args:
-        found: the shapes of its tensors.
+        shapes: the shapes of its tensors.
         parameters: those of the modules that take it up, by name (`model.…`, `decoder.…`).
         where: names the checkpoint.
-        whole: whether these are all modules of the run; those of a stage find tensors of other stages too.
+        complete: whether these are all modules of the run; those of a stage find tensors of other stages too.
     """
-    _require_parameters(found, parameters, "", where, whole=whole)
-    _require_optimiser(found, parameters, "optimiser.", where, whole=whole)
+    _require_parameters(shapes, parameters, "", where, complete=complete)
+    _require_optimiser(shapes, parameters, "optimiser.", where, complete=complete)
     # parameters and optimiser of the best epoch, and of the last that the guard found good, where there were any
     for prefix in ("best.", "good."):
-        if any(name.startswith(prefix) and not name.startswith(f"{prefix}optimiser.") for name in found):
-            _require_parameters(found, parameters, prefix, where, whole=whole)
-    _require_optimiser(found, parameters, "good.optimiser.", where, whole=whole)
-    known = (*(f"{name}." for name in _MODULES), "best.", "good.", "optimiser.", "program.")
-    for name in found:
-        if not name.startswith(known) or (
+        if any(name.startswith(prefix) and not name.startswith(f"{prefix}optimiser.") for name in shapes):
+            _require_parameters(shapes, parameters, prefix, where, complete=complete)
+    _require_optimiser(shapes, parameters, "good.optimiser.", where, complete=complete)
+    prefixes = (*(f"{name}." for name in _MODULES), "best.", "good.", "optimiser.", "program.")
+    for name in shapes:
+        if not name.startswith(prefixes) or (
             name.startswith("program.") and not _HISTORY.match(name.removeprefix("program."))
         ):
             raise CheckpointError(f"{where} has a tensor {name!r}, which this release does not know; {REMEDY}")
 
 
-def _require_parameters(found: Shapes, parameters: Shapes, prefix: str, where: str, *, whole: bool) -> None:
+def _require_parameters(shapes: Shapes, parameters: Shapes, prefix: str, where: str, *, complete: bool) -> None:
     for name, shape in parameters.items():
-        own = found.get(prefix + name)
+        own = shapes.get(prefix + name)
         if own is None:
             raise CheckpointError(f"{where} has no tensor {prefix + name!r}, which the model needs; {REMEDY}")
         if tuple(own) != tuple(shape):
             raise CheckpointError(
                 f"{where} has {prefix + name!r} of shape {list(own)}, and the model needs {list(shape)}; {REMEDY}"
             )
-    if whole:
-        for name in found:
+    if complete:
+        for name in shapes:
             rest = name.removeprefix(prefix)
             if name.startswith(prefix) and rest.split(".", 1)[0] in _MODULES and rest not in parameters:
                 raise CheckpointError(f"{where} has a tensor {name!r}, for which the model has no place; {REMEDY}")
 
 
-def _require_optimiser(found: Shapes, parameters: Shapes, prefix: str, where: str, *, whole: bool) -> None:
-    """State is a number or as large as its parameter; a parameter has all kinds of it, or none."""
+def _require_optimiser(shapes: Shapes, parameters: Shapes, prefix: str, where: str, *, complete: bool) -> None:
+    """Raise unless state is a number or as large as its parameter, and a parameter has all kinds of it or none."""
     kinds: dict[str, set[str]] = {}
-    for name, shape in found.items():
+    for name, shape in shapes.items():
         if not name.startswith(prefix):
             continue
         kind, _, parameter = name.removeprefix(prefix).partition(".")
         if parameter not in parameters:
-            if whole:
+            if complete:
                 raise CheckpointError(f"{where} has a tensor {name!r}, for which the model has no place; {REMEDY}")
             continue
         if tuple(shape) not in ((), tuple(parameters[parameter])):

@@ -22,7 +22,7 @@ def summarise(
     memory_bytes: int | None = None,
     seconds: Iterable[float] | None = None,
 ) -> dict[str, Any]:
-    """The summary.
+    """Put a finished run into one object.
 
     Args:
         layout: as it was run.
@@ -57,7 +57,7 @@ def summarise(
 
 
 def seconds_per_epoch(seconds: Iterable[float]) -> dict[str, float | None]:
-    """best and median; None where no epoch was run."""
+    """Give the best and the median; None where no epoch was run."""
     finite = [value for value in seconds if math.isfinite(value)]
     if not finite:
         return {"best": None, "median": None}

@@ -1,4 +1,4 @@
-"""Models yet to be made: by name, or the caller's own; whole, in outline, or one stage of them."""
+"""Models yet to be made: by name, or the caller's own; in full, in outline, or one stage of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from trisect.nn import options as model_options
-from trisect.nn import recipe
 from trisect.nn.base import Model
 from trisect.nn.dynamic import DynamicModel
 from trisect.nn.recipe import DynamicRecipe, Recipe
-from trisect.nn.registry import DYNAMIC
+from trisect.nn.registry import DYNAMIC, recipe
+from trisect.nn.registry import options as model_options
 
 AnyModel = Model | DynamicModel
 ModelMaker = Callable[[int, int | None], AnyModel]
@@ -32,13 +31,13 @@ class NamedModel:
     seed: int
 
     def __call__(self, in_channels: int, out_channels: int | None) -> AnyModel:
-        """The whole model."""
+        """Make the model with all its layers."""
         # layers draw parameters when they are made, before they are drawn again from the seed
         with torch.random.fork_rng(devices=[]):
             return self.recipe(in_channels, out_channels).model(self.seed)
 
     def recipe(self, in_channels: int, out_channels: int | None) -> Recipe | DynamicRecipe:
-        """Its layers, yet to be built."""
+        """Give the layers, yet to be built."""
         chosen = dict(self.options)
         if out_channels is None:
             out_channels = chosen.get("hidden", model_options(self.name)["hidden"].default)
@@ -47,11 +46,11 @@ class NamedModel:
         return recipe(self.name, in_channels, int(out_channels or 0), **chosen)
 
     def outline(self, in_channels: int, out_channels: int | None) -> AnyModel:
-        """The whole model on the `meta` device: widths and declarations, no memory."""
+        """Give the model on the `meta` device: widths and declarations, no memory."""
         return self.stage(in_channels, out_channels, range(0), last=False)
 
     def stage(self, in_channels: int, out_channels: int | None, own: range, *, last: bool) -> AnyModel:
-        """The model with the layers of one stage, and the head if it is the last; all else on the `meta` device."""
+        """Make the layers of one stage, and the head if it is the last; all else is on the `meta` device."""
         made = self.recipe(in_channels, out_channels)
         form: dict[str, Any] = {"normalisation": made.normalisation, "self_loops": made.self_loops}
         with torch.random.fork_rng(devices=[]):
@@ -78,14 +77,14 @@ ModelSource = AnyModel | ModelMaker | HandedModel
 
 
 def outline_of(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
-    """The model for its widths and declarations; its parameters may lie on the `meta` device."""
+    """Give the model for its widths and declarations; its parameters may lie on the `meta` device."""
     if isinstance(maker, NamedModel):
         return maker.outline(in_channels, out_channels)
-    return whole_model(maker, in_channels, out_channels)
+    return full_model(maker, in_channels, out_channels)
 
 
-def whole_model(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
-    """The model with all its parameters."""
+def full_model(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+    """Give the model with all its parameters."""
     if isinstance(maker, HandedModel):
         return maker.model
     return maker if isinstance(maker, (Model, DynamicModel)) else maker(in_channels, out_channels)
@@ -99,7 +98,7 @@ def stage_of(
     *,
     last: bool,
 ) -> AnyModel:
-    """The model of which one stage is to be run. Only the stage's layers need memory, where that can be helped.
+    """Make the model of which one stage is to be run. Only the layers of that stage need memory, where possible.
 
     Args:
         own: the numbers of its layers.
@@ -107,7 +106,7 @@ def stage_of(
     """
     if isinstance(maker, NamedModel):
         return maker.stage(in_channels, out_channels, own, last=last)
-    model = whole_model(maker, in_channels, out_channels)
+    model = full_model(maker, in_channels, out_channels)
     if isinstance(maker, HandedModel):
         for number, layer in enumerate(model.layers):
             if number not in own:

@@ -1,6 +1,6 @@
 """Outputs on disk as they are computed, and read back in the user's vertex order, some rows at a time.
 
-A piece holds the rows of one rank for some steps, its vertices ascending: each rank writes its own, and whoever joins
+A rank saves its rows for some steps at a time, vertices ascending. Whoever joins
 them maps the files and never holds more than a block of rows.
 """
 
@@ -18,13 +18,13 @@ from torch import Tensor
 from trisect.data.records import Array
 from trisect.errors import RunError
 
-_META = "piece.json"
+_META = "rows.json"
 _VERTICES = "vertices.npy"
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Some rows of some steps.
+class SavedRows:
+    """Rows of some vertices at some steps.
 
     Attributes:
         first: its first step.
@@ -37,14 +37,14 @@ class Piece:
     columns: dict[str, Array]
 
 
-class Pieces:
-    """Writes pieces into a folder; the numbers of one writer never meet those of another rank."""
+class RowsWriter:
+    """Writes the rows of one rank into a folder; each rank uses names of its own."""
 
     def __init__(self, folder: Path, rank: int = 0) -> None:
         self.folder, self._rank, self._count = folder, rank, 0
 
     def add(self, first: int, vertices: Tensor | None, columns: Mapping[str, Tensor]) -> None:
-        """Outputs of steps first, first + 1, …; `vertices` says whose the rows are (None: 0, 1, …)."""
+        """Save outputs of steps first, first + 1, …; `vertices` says whose the rows are (None: 0, 1, …)."""
         target = self.folder / f"rank-{self._rank:05d}-{self._count:06d}"
         self._count += 1
         target.mkdir()
@@ -56,12 +56,12 @@ class Pieces:
             value = value.float() if value.is_floating_point() else value
             value = value if order is None else value.index_select(1, order.to(value.device))
             np.save(target / f"column-{name}.npy", value.cpu().numpy(), allow_pickle=False)
-        # last: a piece without it is not whole
+        # last: rows without it are not complete
         (target / _META).write_text(json.dumps({"first": first, "columns": list(columns)}))
 
 
-class Joined:
-    """All pieces of a folder.
+class RowsReader:
+    """Reads all rows that were saved in a folder.
 
     Args:
         vertices, steps: how many rows there are in all.
@@ -69,39 +69,39 @@ class Joined:
 
     def __init__(self, folder: Path, vertices: int, steps: int) -> None:
         self.vertices, self.steps = vertices, steps
-        self._pieces = [_read(path.parent) for path in sorted(folder.glob(f"*/{_META}"))]
-        self.names = list(dict.fromkeys(name for piece in self._pieces for name in piece.columns))
+        self._saved = [_read(path.parent) for path in sorted(folder.glob(f"*/{_META}"))]
+        self.names = list(dict.fromkeys(name for saved in self._saved for name in saved.columns))
 
     def shape(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
-        """The type of a column, and the shape of one row of it."""
-        column = next(piece.columns[name] for piece in self._pieces if name in piece.columns)
+        """Give the type of a column, and the shape of one row of it."""
+        column = next(saved.columns[name] for saved in self._saved if name in saved.columns)
         return column.dtype, column.shape[2:]
 
     def block(self, name: str, step: int, start: int, stop: int) -> Array:
-        """A column of the user's vertices start .. stop-1 at a step: [rows, …]."""
+        """Give a column of the user's vertices start .. stop-1 at a step: [rows, …]."""
         dtype, shape = self.shape(name)
-        found = np.empty((stop - start, *shape), dtype)
+        values = np.empty((stop - start, *shape), dtype)
         filled = 0
-        for piece in self._pieces:
-            column = piece.columns.get(name)
-            if column is not None and piece.first <= step < piece.first + len(column):
-                low, high = np.searchsorted(piece.vertices, (start, stop))
-                found[piece.vertices[low:high] - start] = column[step - piece.first, low:high]
+        for saved in self._saved:
+            column = saved.columns.get(name)
+            if column is not None and saved.first <= step < saved.first + len(column):
+                low, high = np.searchsorted(saved.vertices, (start, stop))
+                values[saved.vertices[low:high] - start] = column[step - saved.first, low:high]
                 filled += int(high - low)
         if filled != stop - start:
             raise RunError(f"{stop - start - filled} rows of {name} at step {step} were not computed by any rank.")
-        return found
+        return values
 
     def blocks(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        """(step, start, stop): all rows in order, at most so many at a time."""
+        """List (step, start, stop): all rows in order, at most so many at a time."""
         for step in range(self.steps):
             for start in range(0, self.vertices, rows):
                 yield step, start, min(start + rows, self.vertices)
 
 
-def _read(folder: Path) -> Piece:
+def _read(folder: Path) -> SavedRows:
     meta = json.loads((folder / _META).read_text())
     columns = {
         name: np.load(folder / f"column-{name}.npy", mmap_mode="r", allow_pickle=False) for name in meta["columns"]
     }
-    return Piece(int(meta["first"]), np.load(folder / _VERTICES, mmap_mode="r", allow_pickle=False), columns)
+    return SavedRows(int(meta["first"]), np.load(folder / _VERTICES, mmap_mode="r", allow_pickle=False), columns)

@@ -9,7 +9,7 @@ import torch
 
 from trisect.nn import NAMES, GCNLayer, LinearLayer, Model
 from trisect.nn.dynamic import DynamicModel
-from trisect.train.models import AnyModel, HandedModel, NamedModel, outline_of, stage_of
+from trisect.nn.source import AnyModel, HandedModel, NamedModel, outline_of, stage_of
 
 
 def on_meta(model: AnyModel) -> set[str]:

@@ -1,11 +1,58 @@
-"""Which layouts fit a model and its data. Said before any rank starts."""
+"""What is refused before any rank starts: layouts, models and settings that do not fit the data or the task."""
 
 from __future__ import annotations
 
-from trisect.errors import LayoutError
+import torch
+
+from trisect.config import TrainOptions
+from trisect.errors import ConfigError, DataError, LayoutError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.dynamic import DynamicModel
-from trisect.train.models import AnyModel
+from trisect.nn.source import AnyModel
+from trisect.settings.nearest import unknown_value
+from trisect.tasks import SPLITS, BoundTask
+from trisect.tasks.decoders import Decoder
+from trisect.train.assemble import feature_width
+
+
+def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
+    """Raise where the model does not fit the data or the task."""
+    if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
+        raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
+    width = feature_width(data)
+    if model.in_channels != width:
+        raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}.")
+    decoded = task.decoder(model.out_channels) is not None
+    if not decoded and task.channels is not None and model.out_channels != task.channels:
+        raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
+
+
+@torch.no_grad()
+def check_monitor(task: BoundTask, options: TrainOptions, channels: int, vertices: int) -> None:
+    """Raise a ConfigError where `train.monitor` names nothing that the task measures.
+
+    Args:
+        task: bound to all vertices.
+        channels: of the model's output; outputs of one step are measured as if they were all zero.
+    """
+    monitor = options.monitor
+    if monitor is None:
+        return
+    split = monitor.partition(".")[0]
+    if split not in SPLITS:
+        raise ConfigError(f"train.monitor is {monitor!r}, but must look like {task.monitor}.")
+    steps = task.steps(split)
+    if not steps:
+        raise ConfigError(f"train.monitor is {monitor!r}, but there are no steps of {split}; use another split.")
+    decoder = task.decoder(channels)
+    if isinstance(decoder, Decoder):
+        decoder.reset_parameters(options.seed, 0)
+    measured = task.metrics(task.measure(decoder, torch.zeros(1, vertices, channels), steps.start, split))
+    names = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
+    if measured and monitor not in names:
+        raise ConfigError(unknown_value("train.monitor", monitor, names))
 
 
 def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None) -> None:
