@@ -20,6 +20,7 @@ class Carry(Exchange[Incoming]):
     axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "c"
     paired: ClassVar[bool] = True
+    hands_on: ClassVar[bool] = True
     along: ClassVar[Along] = "carry"
 
     def before_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:

@@ -50,22 +50,24 @@ class Letter:
     Attributes:
         axis: the mesh axis that it goes along.
         paired: whether it is between two ranks; otherwise all ranks along the axis take part.
+        hands_on: whether it carries the state that a half makes; otherwise what the half reads.
     """
 
     name: str
     axis: str
-    paired: bool
+    paired: bool = False
+    hands_on: bool = False
 
 
 # The classes of `trisect.exchanges` declare themselves here as they are defined.
 EXCHANGES: dict[str, Letter] = {}
 
 
-def declare(letter: str, name: str, axis: str, *, paired: bool) -> None:
+def declare(letter: str, meaning: Letter) -> None:
     """Let a letter stand for an exchange in the text of actions."""
-    if EXCHANGES.get(letter, Letter(name, axis, paired)) != Letter(name, axis, paired):
-        raise RuntimeError(f"internal error: {letter!r} stands for a {EXCHANGES[letter].name} and for a {name}")
-    EXCHANGES[letter] = Letter(name, axis, paired)
+    if EXCHANGES.setdefault(letter, meaning) != meaning:
+        other = EXCHANGES[letter].name
+        raise RuntimeError(f"internal error: {letter!r} stands for a {other} and for a {meaning.name}")
 
 
 _TEXT = re.compile(
