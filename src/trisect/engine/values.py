@@ -38,7 +38,7 @@ class Reading:
 
     @torch.no_grad()
     def add(self, gradient: Tensor | None) -> None:
-        """Add what another reader gives."""
+        """Add the gradient that another reader gives."""
         if gradient is None:
             return
         if self.gradient is None:

@@ -79,7 +79,7 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Action:
-    """One action of one rank.
+    """One thing that one rank does, as a value.
 
     Its text is stage, letter, chunk, and what else it needs: `2F0` (stage 2, forward, chunk 0, all halves of the
     stage), `0F0.4-6b` (halves 4 to 6 of the boundary rows), `0PhF0.5` (halo rows before half 5 leave), `0WhF0.5` (those
