@@ -20,7 +20,7 @@ from trisect.ops import memory
 from trisect.partition.halo import PartGraph, part_graph_of
 from trisect.partition.partition import Partition
 from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import forward_only, make_facts, whole
+from trisect.plan.plan import forward_only, make_facts, without_chunks
 from trisect.schedule.action import Pass, Verb
 from trisect.shards.graph_shard import GraphShard
 
@@ -92,7 +92,7 @@ def a_stage() -> RankEngine:
 
 
 def epoch(stage: RankEngine, number: int, *, exact: bool) -> Executor:
-    facts = whole(stage.facts) if exact else stage.facts
+    facts = without_chunks(stage.facts) if exact else stage.facts
     actions = [action for action in schedule_of(facts).ranks[1] if action.verb is not Verb.STEP]
     state = stage.begin(Noise(0, number), facts=facts, chunked=not exact, keep=0.0 if exact else 0.8)
     order = torch.randperm(CHUNKS, generator=torch.Generator().manual_seed(number)).tolist()

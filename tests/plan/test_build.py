@@ -16,7 +16,7 @@ from trisect.exchanges.facts import Facts, Runs
 from trisect.layout import Layout
 from trisect.plan import segments
 from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import forward_only, runs_until, whole
+from trisect.plan.plan import forward_only, runs_until, without_chunks
 from trisect.schedule import Action, Pass, Schedule, Side, Verb, draw, simulate, validate
 
 Maker = Callable[..., Facts]
@@ -243,7 +243,7 @@ def test_every_cut_is_sound(facts_of: Maker, cut: Callable[[Maker], Facts], over
         facts = cut(facts_of)
         schedule = schedule_of(facts)
         validate(schedule)
-        validate(schedule_of(whole(facts)))
+        validate(schedule_of(without_chunks(facts)))
         runs = runs_until(facts.runs, facts.runs[-1][-1].stop, facts.runs[-1][-1].stop + 3) if facts.timeline else None
         forward = forward_only(facts, runs)
         validate(schedule_of(forward, pass_=Pass.EVALUATE))

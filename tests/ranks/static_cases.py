@@ -28,7 +28,7 @@ from trisect.partition import cut_graph, part_graph_of
 from trisect.partition.partition import Partition
 from trisect.plan import segments
 from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import make_facts, whole
+from trisect.plan.plan import make_facts, without_chunks
 from trisect.schedule.action import Action, Verb
 from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
@@ -246,7 +246,7 @@ class Setting:
 
     def epoch(self, rank: RankEngine, noise: Noise | None, order: list[int] | None, keep: float | None = 0.0) -> Tensor:
         """One epoch; without an order exact. Gradients are in the model's parameters. Gives the loss of all ranks."""
-        facts = whole(self.facts) if order is None else self.facts
+        facts = without_chunks(self.facts) if order is None else self.facts
         schedule = schedule_of(facts)
         validate(schedule)
         actions = schedule.ranks[self.mesh.rank]
@@ -268,7 +268,7 @@ class Setting:
     def formula(self) -> dict[str, int]:
         """Bytes of an exact epoch."""
         total = dict.fromkeys(("vertex", "layer", "time", "weights"), 0)
-        for (axis, _), size in volume(whole(self.facts), schedule_of(whole(self.facts))).items():
+        for (axis, _), size in volume(without_chunks(self.facts), schedule_of(without_chunks(self.facts))).items():
             total[axis] += size
         return total
 
@@ -315,7 +315,7 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
     if case.get("break") == "swap":
         spoil_swaps(setting.exchange)
     total = setting.epoch(rank, noise, None)
-    actions = schedule_of(whole(setting.facts)).ranks[setting.mesh.rank]
+    actions = schedule_of(without_chunks(setting.facts)).ranks[setting.mesh.rank]
     return {
         "across": [layer.across for layer in setting.facts.layers],
         "again": sum(action.verb is Verb.AGAIN for action in actions),

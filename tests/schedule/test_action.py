@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from trisect.errors import LayoutError
 from trisect.exchanges.catalogue import LETTERS
-from trisect.schedule.action import COMPUTE, TRANSFER, Action, Pass, Side, Verb, declare
+from trisect.schedule.action import COMPUTE, TRANSFER, Action, Letter, Pass, Side, Verb, declare
 
 number = st.integers(0, 200)
 
@@ -99,6 +99,6 @@ def test_both_sides_of_a_transfer_carry_the_same_message() -> None:
 
 
 def test_a_letter_stands_for_one_exchange() -> None:
-    declare("h", "halo", "vertex", paired=False)
+    declare("h", Letter("halo", "vertex"))
     with pytest.raises(RuntimeError, match="'h' stands for a halo and for a hop"):
-        declare("h", "hop", "vertex", paired=False)
+        declare("h", Letter("hop", "vertex"))

@@ -27,8 +27,8 @@ from trisect.partition.halo import PartGraph
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Rows of a part that are computed together, in every step of a block.
+class CellRows:
+    """Rows of a part that one cell computes, in every step of a block.
 
     Attributes:
         rows: of the part.
@@ -42,7 +42,7 @@ class Piece:
 
 
 class Boards:
-    """The boards of one stage.
+    """The boards of one stage: for each layer whose rows are read across cells, its rows and their gradients.
 
     Args:
         widths: by layer, how wide a row is that others read.
@@ -66,38 +66,38 @@ class Boards:
         self.history, self.gradients = history, gradients
         self._parts, self._part, self._timeline = parts, part, timeline
         self._token = torch.zeros((), requires_grad=True)
-        self.part_graphs: Sequence[PartGraph] = ()
+        self.graphs: Sequence[PartGraph] = ()
         self.rows, self._halo_starts = 0, [0]
         self._slabs: dict[int, Tensor] = {}
-        self._beyond: dict[int, Tensor] = {}
+        self._halos: dict[int, Tensor] = {}
         self._crossings: dict[object, Crossing] = {}
         self._block: object = None
-        self.whole = True
+        self.at_once = True
 
-    def begin(self, part_graphs: Sequence[PartGraph], block: object, *, whole: bool) -> None:
+    def begin(self, graphs: Sequence[PartGraph], block: object, *, at_once: bool) -> None:
         """Enter a block of some steps, to be gone through over all rows at once or chunk by chunk."""
-        self.part_graphs, self._block, self.whole = part_graphs, block, whole
-        self.rows = part_graphs[0].rows if part_graphs else 0
-        self._halo_starts = offsets([part_graph.adjacency.columns - part_graph.rows for part_graph in part_graphs])
+        self.graphs, self._block, self.at_once = graphs, block, at_once
+        self.rows = graphs[0].rows if graphs else 0
+        self._halo_starts = offsets([graph.adjacency.columns - graph.rows for graph in graphs])
         self._slabs.clear()
-        self._beyond.clear()
-        self.gradients.begin(part_graphs, whole=whole)
+        self._halos.clear()
+        self.gradients.begin(graphs, at_once=at_once)
 
     def end(self) -> None:
         """Let go of everything; what is history ends its pass by itself."""
         self._slabs.clear()
-        self._beyond.clear()
+        self._halos.clear()
         self.gradients.end()
 
     @property
     def steps(self) -> int:
         """How many steps the block has."""
-        return len(self.part_graphs)
+        return len(self.graphs)
 
     @property
     def in_place(self) -> bool:
         """Whether halo rows may be read where they came to lie: where one part gives all of them."""
-        return self._parts == 2 and self.whole and not self.history.stale and self.gradients.collects
+        return self._parts == 2 and self.at_once and not self.history.stale and self.gradients.collects
 
     def buffer(self, layer: int) -> Tensor:
         """Give the tensor that readers of a layer see: own rows of all steps, then the halo of all steps."""
@@ -107,14 +107,14 @@ class Boards:
         slab = self._slabs.get(slot)
         if slab is None:
             shape = (self.steps * self.rows + self._halo_starts[-1], self._widths[slot])
-            device = self.part_graphs[0].adjacency.device
+            device = self.graphs[0].adjacency.device
             slab = self._slabs[slot] = empty(shape, self.history.dtype, device)
         return slab
 
     # Forward
 
     def room(self, layer: int, rows: slice) -> Tensor | None:
-        """Give the rows of a piece on the board, where they stand together and nothing that they replace counts."""
+        """Give the rows of a cell on the board, where they stand together and nothing that they replace counts."""
         if self.steps == 1:
             blends = not self._timeline and self.history.blends
             return None if blends else same_rows(self.buffer(layer), rows.start, rows.stop)
@@ -123,51 +123,51 @@ class Boards:
         return same_rows(self.buffer(layer), 0, self.steps * self.rows)
 
     def write(self, layer: int, rows: slice, message: Tensor) -> None:
-        """Put the rows of a piece, [steps · rows, width], on the board."""
+        """Put the rows of a cell, [steps · rows, width], on the board."""
         if not self._timeline:
             self.history.write(self.slots[layer], rows.start, rows.stop, message)
             return
         own = self.buffer(layer)[: self.steps * self.rows].view(self.steps, self.rows, -1)
         own[:, rows] = message.view(self.steps, rows.stop - rows.start, -1)
 
-    def read(self, layer: int, piece: Piece, *, trained: bool) -> tuple[list[Message], list[Reading]]:
-        """Give what a piece reads at each step: fresh rows where this pass made them, history elsewhere. Its own
+    def read(self, layer: int, cell_rows: CellRows, *, trained: bool) -> tuple[list[Message], list[Reading]]:
+        """Give what a cell reads at each step: fresh rows where this pass made them, history elsewhere. Its own
         rows come apart where the gradient of the others goes to a collector.
         """
         slot, messages, readings = self.slots[layer], [], []
         for step in range(self.steps):
-            reads = piece.reads[step]
-            rows, beyond = self._columns(layer, step)
+            reads = cell_rows.reads[step]
+            rows, halo = self._columns(layer, step)
             if reads is not None:
-                rows = (rows if beyond is None else torch.cat([rows[: self.rows], beyond])).index_select(0, reads)
-                beyond = None
+                rows = (rows if halo is None else torch.cat([rows[: self.rows], halo])).index_select(0, reads)
+                halo = None
             if not trained:
-                messages.append(Message(rows.detach(), beyond))
+                messages.append(Message(rows.detach(), halo))
                 continue
             reading = Reading()
             readings.append(reading)
             leaf = read_rows(self._token, rows, reading)
-            if not self.gradients.adds(piece.rows, reads_all=reads is None):
-                messages.append(Message(leaf, beyond))
+            if not self.gradients.adds(cell_rows.rows, reads_all=reads is None):
+                messages.append(Message(leaf, halo))
                 continue
-            own = _OwnRows(self.buffer(layer), step * self.rows, piece.rows, reading)
-            messages.append(Message(leaf, beyond, self.gradients.of(slot, step), own))
+            own = _OwnRows(self.buffer(layer), step * self.rows, cell_rows.rows, reading)
+            messages.append(Message(leaf, halo, self.gradients.of(slot, step), own))
         return messages, readings
 
     def _columns(self, layer: int, step: int) -> tuple[Tensor, Tensor | None]:
         """Give the columns of a step: [columns, width], and where the last of them are read instead."""
         buffer, slot = self.buffer(layer), self.slots[layer]
-        halo = self._beyond.get(slot)
+        halo = self._halos.get(slot)
         if self.steps == 1:
             return buffer, halo
         if halo is None:
             halo = buffer[self.steps * self.rows :]
-        beyond = halo[self._halo_starts[step] : self._halo_starts[step + 1]]
-        return readable(same_rows(buffer, step * self.rows, (step + 1) * self.rows), self.rows, beyond)
+        halo = halo[self._halo_starts[step] : self._halo_starts[step + 1]]
+        return readable(same_rows(buffer, step * self.rows, (step + 1) * self.rows), self.rows, halo)
 
     def read_last(self, layer: int) -> None:
         """The last reader of a layer has gone forward: halo rows that lie elsewhere are let go."""
-        self._beyond.pop(self.slots[layer], None)
+        self._halos.pop(self.slots[layer], None)
 
     # What crosses between parts
 
@@ -191,24 +191,24 @@ class Boards:
 
     def crossing(self, chunk: int) -> Crossing:
         """Say which rows cross for a chunk; for all of them where the pass is whole."""
-        key = (self._block, None if self.whole else chunk)
+        key = (self._block, None if self.at_once else chunk)
         crossing = self._crossings.get(key)
         if crossing is None:
             sends, receives = [], []
             for other in range(self._parts):
                 lists = [
                     rows + step * self.rows
-                    for step, part_graph in enumerate(self.part_graphs)
-                    for c, rows in enumerate(part_graph.send[other])
-                    if self.whole or c == chunk
+                    for step, graph in enumerate(self.graphs)
+                    for c, rows in enumerate(graph.send[other])
+                    if self.at_once or c == chunk
                 ]
                 sends.append(torch.cat(lists))
                 receives.append(
                     sum(
                         high - low
-                        for part_graph in self.part_graphs
-                        for c, (low, high) in enumerate(part_graph.receive[other])
-                        if self.whole or c == chunk
+                        for graph in self.graphs
+                        for c, (low, high) in enumerate(graph.receive[other])
+                        if self.at_once or c == chunk
                     )
                 )
             crossing = self._crossings[key] = Crossing(sends, receives)
@@ -222,23 +222,23 @@ class Boards:
                 return None
             halo = slice(own, own + self._halo_starts[-1])
             return [slice(own, own) if other == self._part else halo for other in range(self._parts)]
-        part_graph = self.part_graphs[0]
-        chunks = range(len(part_graph.chunk_rows) - 1) if self.whole else range(chunk, chunk + 1)
-        return [slice(own + owned[chunks[0]][0], own + owned[chunks[-1]][1]) for owned in part_graph.receive]
+        graph = self.graphs[0]
+        chunks = range(len(graph.chunk_rows) - 1) if self.at_once else range(chunk, chunk + 1)
+        return [slice(own + owned[chunks[0]][0], own + owned[chunks[-1]][1]) for owned in graph.receive]
 
     def scatter(self, halo: Tensor, received: Sequence[Tensor]) -> None:
         """Put the halo rows of several steps that came from each part, step by step, where they belong."""
         taken = [0] * self._parts
-        for step, part_graph in enumerate(self.part_graphs):
+        for step, graph in enumerate(self.graphs):
             for other in range(self._parts):
-                low, high = part_graph.receive[other][0][0], part_graph.receive[other][-1][1]
+                low, high = graph.receive[other][0][0], graph.receive[other][-1][1]
                 rows = received[other][taken[other] : taken[other] + high - low]
                 taken[other] += high - low
                 halo[self._halo_starts[step] + low : self._halo_starts[step] + high] = rows
 
     def extend(self, layer: int, halo: Tensor) -> None:
         """Halo rows of a layer are here, and lie elsewhere than on the board."""
-        self._beyond[self.slots[layer]] = halo
+        self._halos[self.slots[layer]] = halo
 
     def extend_gradients(self, layer: int, halo: Tensor) -> None:
         """The gradients that other parts' rows were given are here: [halo rows of all steps, width]."""
@@ -246,53 +246,53 @@ class Boards:
         for step in range(self.steps):
             collector = self.gradients.of(slot, step)
             if isinstance(collector, Pulled):
-                collector.beyond = halo[self._halo_starts[step] : self._halo_starts[step + 1]]
+                collector.halo = halo[self._halo_starts[step] : self._halo_starts[step + 1]]
 
     def halo_gradients(self, layer: int, chunk: int) -> list[Tensor]:
         """Give, for each part, the gradients of its rows that own rows read."""
         slot = self.slots[layer]
-        pieces: list[list[Tensor]] = [[] for _ in range(self._parts)]
-        for step, part_graph in enumerate(self.part_graphs):
+        gradients: list[list[Tensor]] = [[] for _ in range(self._parts)]
+        for step, graph in enumerate(self.graphs):
             total = self.gradients.of(slot, step).rows()
             for other in range(self._parts):
-                chunks = part_graph.receive[other]
-                low, high = (chunks[0][0], chunks[-1][1]) if self.whole else chunks[chunk]
-                pieces[other].append(total[self.rows + low : self.rows + high])
-        return [rows[0] if len(rows) == 1 else torch.cat(rows) for rows in pieces]
+                chunks = graph.receive[other]
+                low, high = (chunks[0][0], chunks[-1][1]) if self.at_once else chunks[chunk]
+                gradients[other].append(total[self.rows + low : self.rows + high])
+        return [rows[0] if len(rows) == 1 else torch.cat(rows) for rows in gradients]
 
     def add_gradients(self, layer: int, chunk: int, received: Sequence[Tensor]) -> None:
         """Add the gradients of own rows that other parts found."""
         slot, taken = self.slots[layer], [0] * self._parts
-        for step, part_graph in enumerate(self.part_graphs):
+        for step, graph in enumerate(self.graphs):
             total = self.gradients.of(slot, step).rows()
             for other in range(self._parts):
-                lists = part_graph.send[other]
-                rows = (torch.cat(lists) if len(lists) > 1 else lists[0]) if self.whole else lists[chunk]
+                lists = graph.send[other]
+                rows = (torch.cat(lists) if len(lists) > 1 else lists[0]) if self.at_once else lists[chunk]
                 gradient = received[other][taken[other] : taken[other] + rows.numel()]
                 taken[other] += rows.numel()
                 add_rows(total, rows, gradient)
 
     # Backward
 
-    def collect(self, layer: int, piece: Piece, readings: Sequence[Reading]) -> None:
-        """Add what autograd found of the gradients of the rows that a piece read."""
+    def collect(self, layer: int, cell_rows: CellRows, readings: Sequence[Reading]) -> None:
+        """Add what autograd found of the gradients of the rows that a cell read."""
         for step, reading in enumerate(readings):
-            self.gradients.collect(self.slots[layer], step, piece.rows, piece.reads[step], reading)
+            self.gradients.collect(self.slots[layer], step, cell_rows.rows, cell_rows.reads[step], reading)
 
     def gradient_of(self, layer: int, rows: slice) -> Tensor:
-        """Give the gradient of the rows that a piece wrote, [steps · rows, width]."""
+        """Give the gradient of the rows that a cell wrote, [steps · rows, width]."""
         slot = self.slots[layer]
         if self.steps == 1:
             return self.gradients.of_rows(slot, 0, rows)
         count = rows.stop - rows.start
-        total = empty((self.steps, count, self._widths[slot]), self.history.dtype, self.part_graphs[0].adjacency.device)
+        total = empty((self.steps, count, self._widths[slot]), self.history.dtype, self.graphs[0].adjacency.device)
         for step in range(self.steps):
             self.gradients.of_rows(slot, step, rows, total[step])
         return total.flatten(0, 1)
 
 
 class _OwnRows:
-    """Gives a piece's own rows of a message as a leaf of their own, when they are asked for."""
+    """Gives a cell's own rows of a message as a leaf of their own, when they are asked for."""
 
     def __init__(self, buffer: Tensor, first: int, rows: slice, reading: Reading) -> None:
         self._buffer, self._first, self.rows, self._reading = buffer, first, rows, reading

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from trisect import ops
-from trisect.engine.boards import Boards, Piece
+from trisect.engine.boards import Boards, CellRows
 from trisect.engine.packed import PackedActivations
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step, Unit
@@ -70,7 +70,7 @@ class Cell:
     """
 
     stage: Stage
-    piece: Piece
+    piece: CellRows
     chunk: int
     steps: range
     block: int

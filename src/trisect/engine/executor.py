@@ -69,7 +69,7 @@ class Executor:
         return loss
 
     def do(self, action: Action) -> None:
-        """Do one action."""
+        """Do one action: run a cell, move what an exchange moves, or let the optimiser step."""
         verb = action.verb
         if verb is Verb.FORWARD or verb is Verb.AGAIN:
             self._forward(action)

@@ -51,9 +51,9 @@ class MessageGradients:
         # A row's gradient is read from the rows that read it, those of other parts included, where the matrix is
         # symmetric: then what the halo's rows of a buffer hold are the gradients that these rows were given.
         self.pulls = collects and symmetric and halo
-        self._part_graphs: Sequence[PartGraph] = ()
+        self._graphs: Sequence[PartGraph] = ()
         self._rows = 0
-        self._whole = True
+        self._at_once = True
         self._collectors: dict[tuple[int, int], Collector] = {}
         self._slabs: dict[int, Tensor] = {}
         # the chunk at work, the columns whose chunks are still to come, and what its pieces add to
@@ -62,18 +62,16 @@ class MessageGradients:
         self._wanted: dict[int, tuple[Tensor | None, Adjacency]] = {}
         self._turned_rows: dict[int, Adjacency] = {}
 
-    def begin(self, part_graphs: Sequence[PartGraph], *, whole: bool) -> None:
+    def begin(self, graphs: Sequence[PartGraph], *, at_once: bool) -> None:
         """Begin a block over all rows at once, or chunk by chunk (then of one step)."""
         self.end()
-        self._part_graphs, self._whole, self._chunk = part_graphs, whole, None
-        self._rows = part_graphs[0].rows if part_graphs else 0
-        if not whole:
-            self._waiting = torch.ones(
-                part_graphs[0].adjacency.columns, dtype=torch.bool, device=part_graphs[0].adjacency.device
-            )
+        self._graphs, self._at_once, self._chunk = graphs, at_once, None
+        self._rows = graphs[0].rows if graphs else 0
+        if not at_once:
+            self._waiting = torch.ones(graphs[0].adjacency.columns, dtype=torch.bool, device=graphs[0].adjacency.device)
 
     def end(self) -> None:
-        """Let go of everything."""
+        """Let go of all gradients: the block is done."""
         self._collectors.clear()
         self._slabs.clear()
         self._wanted.clear()
@@ -83,11 +81,11 @@ class MessageGradients:
         """Give the collector of a layer's rows at a step of the block."""
         collector = self._collectors.get((slot, step))
         if collector is None:
-            adjacency, width = self._part_graphs[step].adjacency, self._widths[slot]
-            pulled = self.pulls or (self.collects and not self._whole and adjacency.columns == adjacency.rows)
-            memory = None if self._whole else partial(self._history.memory_for_gradients, slot)
+            adjacency, width = self._graphs[step].adjacency, self._widths[slot]
+            pulled = self.pulls or (self.collects and not self._at_once and adjacency.columns == adjacency.rows)
+            memory = None if self._at_once else partial(self._history.memory_for_gradients, slot)
             if pulled:
-                if len(self._part_graphs) > 1:
+                if len(self._graphs) > 1:
                     memory = partial(self._part_of_slab, slot, step)
                 collector = Pulled(adjacency, width, self._dtype, partial(self._turned, step), memory)
             else:
@@ -95,7 +93,7 @@ class MessageGradients:
                     (adjacency.columns, width),
                     self._dtype,
                     adjacency.device,
-                    self._awaited if not self._whole else None,
+                    self._awaited if not self._at_once else None,
                     memory,
                 )
             self._collectors[slot, step] = collector
@@ -103,13 +101,13 @@ class MessageGradients:
 
     def slab(self, slot: int) -> Tensor:
         """Give the gradients that own rows of all steps were given, and room for those of the halo behind them."""
-        if len(self._part_graphs) == 1:
+        if len(self._graphs) == 1:
             return self.of(slot, 0).rows()
         slab = self._slabs.get(slot)
         if slab is None:
-            halo = sum(part_graph.adjacency.columns - part_graph.rows for part_graph in self._part_graphs)
-            shape = (len(self._part_graphs) * self._rows + halo, self._widths[slot])
-            slab = self._slabs[slot] = empty(shape, self._dtype, self._part_graphs[0].adjacency.device)
+            halo = sum(graph.adjacency.columns - graph.rows for graph in self._graphs)
+            shape = (len(self._graphs) * self._rows + halo, self._widths[slot])
+            slab = self._slabs[slot] = empty(shape, self._dtype, self._graphs[0].adjacency.device)
         return slab
 
     def _part_of_slab(self, slot: int, step: int) -> Tensor:
@@ -118,9 +116,9 @@ class MessageGradients:
 
     def forget(self, slot: int) -> None:
         """Let go of a layer's gradients, where the pass is whole."""
-        if self._whole:
+        if self._at_once:
             self._slabs.pop(slot, None)
-            for step in range(len(self._part_graphs)):
+            for step in range(len(self._graphs)):
                 self._collectors.pop((slot, step), None)
 
     def turn_to(self, chunk: int) -> None:
@@ -128,7 +126,7 @@ class MessageGradients:
         whose gradients nobody wants.
         """
         done, self._chunk = self._chunk, chunk
-        if done == chunk or self._whole:
+        if done == chunk or self._at_once:
             return
         self._wanted.clear()
         self._turned_rows.clear()
@@ -175,7 +173,7 @@ class MessageGradients:
         chunks that read them as history and give none.
         """
         collector = self._collectors.get((slot, 0))
-        if self._whole or self._scale == 1.0 or collector is None or collector.blank or isinstance(collector, Pulled):
+        if self._at_once or self._scale == 1.0 or collector is None or collector.blank or isinstance(collector, Pulled):
             return
         total = collector.rows()
         for columns in self._columns_of(chunk):
@@ -187,28 +185,28 @@ class MessageGradients:
         if not isinstance(collector, Pulled):
             total = collector.rows()[rows]
             return total if out is None else out.copy_(total)
-        if self._whole or self._chunk is None:
+        if self._at_once or self._chunk is None:
             return collector.of_rows(rows, out=out)
         return collector.of_rows(rows, self._scale, self._columns_of(self._chunk))
 
     def _columns_of(self, chunk: int) -> list[slice]:
         """Of a chunk, give the own rows and those of each owner in the halo."""
-        part_graph = self._part_graphs[0]
-        if self._whole:
-            return [slice(0, part_graph.adjacency.columns)]
-        halo = [(self._rows + low, self._rows + high) for low, high in (owner[chunk] for owner in part_graph.receive)]
-        return [part_graph.rows_of(chunk), *(slice(low, high) for low, high in halo if high > low)]
+        graph = self._graphs[0]
+        if self._at_once:
+            return [slice(0, graph.adjacency.columns)]
+        halo = [(self._rows + low, self._rows + high) for low, high in (owner[chunk] for owner in graph.receive)]
+        return [graph.rows_of(chunk), *(slice(low, high) for low, high in halo if high > low)]
 
     def _turned(self, step: int, rows: slice) -> Adjacency:
         """Give what reads some own rows, without entries of chunks that backward has not come to."""
-        turned = self._turned_rows.get(rows.start) if not self._whole else None
+        turned = self._turned_rows.get(rows.start) if not self._at_once else None
         if turned is None:
             # the rows of a symmetric matrix are its own columns
-            adjacency = self._part_graphs[step].adjacency
+            adjacency = self._graphs[step].adjacency
             matrix = adjacency if self.pulls else adjacency.transpose()
             all_rows = (rows.start, rows.stop) == (0, self._rows)
             turned = matrix if all_rows and self.pulls else matrix.rows_between(rows.start, rows.stop)
-            if not self._whole and self._chunk is not None:
+            if not self._at_once and self._chunk is not None:
                 done = ~self._waiting
                 for columns in self._columns_of(self._chunk):
                     done[columns] = True

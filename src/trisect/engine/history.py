@@ -20,7 +20,7 @@ from trisect.ops.memory import empty
 
 
 class HistoryRows:
-    """The tensors of one stage.
+    """The rows of one stage that chunks read: those of the epoch, and those of an earlier one.
 
     Args:
         widths: of each slot's message.
@@ -85,16 +85,16 @@ class HistoryRows:
 
     def rows(self, slot: int) -> Tensor:
         """What readers of a slot see, [columns, width]."""
-        found = self._now[slot]
-        if found is None:
-            found = self._now[slot] = self._empty(slot)
+        rows = self._now[slot]
+        if rows is None:
+            rows = self._now[slot] = self._empty(slot)
             self._storages = None
             if self._passing:
                 for done in range(slot - 1):
                     self._now[done] = None
             else:
-                found.zero_()
-        return found
+                rows.zero_()
+        return rows
 
     def end(self) -> None:
         """The pass is over, backward included: all but history is free for whatever comes before the next one."""
@@ -110,11 +110,11 @@ class HistoryRows:
 
     def write(self, slot: int, low: int, high: int, rows: Tensor) -> None:
         """Fresh rows take the place of history."""
-        place = self.rows(slot)[low:high]
+        seen = self.rows(slot)[low:high]
         other = self._other[slot]
         if self._blend > 0.0 and other is not None:
-            torch.lerp(place, rows, 1.0 - self._blend, out=other[low:high])
-        place.copy_(rows)
+            torch.lerp(seen, rows, 1.0 - self._blend, out=other[low:high])
+        seen.copy_(rows)
 
     def turn(self) -> None:
         """All chunks have gone forward: from here on nothing is read, and history is complete."""
@@ -128,12 +128,12 @@ class HistoryRows:
 
     def memory_for_gradients(self, slot: int) -> Tensor:
         """Memory for gradients of a slot's rows, once all chunks have gone forward, [columns, width]."""
-        found = self._other[slot]
-        if found is not None and found.untyped_storage().data_ptr() in self._held:
+        memory = self._other[slot]
+        if memory is not None and memory.untyped_storage().data_ptr() in self._held:
             return self._empty(slot)
-        if found is None:
-            found = self._other[slot] = self._empty(slot)
-        return found
+        if memory is None:
+            memory = self._other[slot] = self._empty(slot)
+        return memory
 
     def hold(self, tensor: Tensor) -> bool:
         """Whether a tensor is part of what readers see; then backward finds it as it is."""
@@ -150,7 +150,7 @@ class HistoryRows:
         return {f"history.{slot}": rows for slot, rows in enumerate(self._history) if rows is not None}
 
     def restore(self, named: Mapping[str, Tensor]) -> None:
-        """Put back what `history` gave."""
+        """Put back what `history` gave, as a resumed run does."""
         for name, rows in named.items():
             slot = int(name.partition(".")[2])
             wanted = (self._columns, self._widths[slot]) if slot < len(self._widths) else None

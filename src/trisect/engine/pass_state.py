@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from trisect.engine.boards import Piece
+from trisect.engine.boards import CellRows
 from trisect.engine.cell import Cell
 from trisect.engine.values import Value
 from trisect.exchanges.facts import Facts
@@ -108,8 +108,8 @@ class PassState:
         self.turn += 1
         rank.transport.flush(self.turn - 3)
         if rank.boards is not None and block.steps:
-            part_graphs = [rank.shard.part_graph(step) for step in block.steps]
-            rank.boards.begin(part_graphs, block.steps, whole=not self.chunked)
+            graphs = [rank.shard.part_graph(step) for step in block.steps]
+            rank.boards.begin(graphs, block.steps, at_once=not self.chunked)
         for temporal in self.temporal.values():
             temporal.current = None
         return block
@@ -127,11 +127,11 @@ class PassState:
                 temporal.current = cells[0]
         return cells
 
-    def _cell(self, block: Block, piece: Piece, number: int) -> Cell:
-        noise, rows = self.noise, piece.rows
+    def _cell(self, block: Block, cell_rows: CellRows, number: int) -> Cell:
+        noise, rows = self.noise, cell_rows.rows
         if noise is not None and rows.stop - rows.start < self.rank.shard.rows:
             noise = noise.rows(rows.start, rows.stop)
-        return Cell(self._stage, piece, number, block.steps, block.number, noise, self.evaluates)
+        return Cell(self._stage, cell_rows, number, block.steps, block.number, noise, self.evaluates)
 
     def _give_inputs(self, cells: list[Cell], block: Block, chunk: int) -> None:
         """Give cells what the stage begins with: the data's features, or what the stage before sent."""

@@ -41,7 +41,7 @@ class RankPort:
 
     @property
     def boards(self) -> Boards:
-        """The boards of the stage."""
+        """The boards of the stage; an error where no rows are read across cells."""
         return require(self._state.rank.boards, "the board of messages")
 
     def steps_of(self, action: Action) -> range:

@@ -5,8 +5,8 @@ are then read through the transposed adjacency: each row of the chunk is written
 chunks would go over most of the memory again for every chunk. Chunks that read it as history are not done yet; entries
 of the matrix that belong to them are left out, on average half of all.
 
-Between ways it is the same: where the matrix is symmetric, the rows of other parts that read a part's own are its halo.
-Their gradients come into the halo's places as the rows themselves did, and nothing is added up on arrival.
+Between parts it is the same. With a symmetric matrix, the vertices that read our rows are exactly our halo, so their
+gradients arrive where the halo's rows did, and nothing is added up on arrival.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Pulled(Collector):
         memory: gives [columns, features], where gradients are kept.
 
     Attributes:
-        beyond: [halo, features], where the halo's gradients are read, if not in their own place.
+        halo: [halo, features], where the halo's gradients are read, if not in their own place.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Pulled(Collector):
         self._given: set[int] = set()
         self._own: dict[int, Tensor] = {}
         self._rest: Tensor | None = None
-        self.beyond: Tensor | None = None
+        self.halo: Tensor | None = None
 
     def reset(self) -> None:
-        """Nothing is given."""
+        """Forget all that was given."""
         super().reset()
         self._given.clear()
         self._own.clear()
-        self._rest = self.beyond = None
+        self._rest = self.halo = None
 
     def rows(self) -> Tensor:
         """What was given, by the row that it came from, [columns, features]."""
@@ -81,17 +81,17 @@ class Pulled(Collector):
         if column_scale is not None:
             raise RuntimeError("the gradient of scaled columns cannot be kept by rows")
         first = block.self_start
-        place = self._storage()[first : first + block.rows]
+        target = self._storage()[first : first + block.rows]
         if row_scale is not None:
             gradient = gradient * row_scale[:, None]
         if first in self._given:
-            place.add_(gradient, alpha=alpha)
-        elif gradient.data_ptr() == place.data_ptr():
-            _ = place if alpha == 1.0 else place.mul_(alpha)
+            target.add_(gradient, alpha=alpha)
+        elif gradient.data_ptr() == target.data_ptr():
+            _ = target if alpha == 1.0 else target.mul_(alpha)
         elif alpha == 1.0:
-            place.copy_(gradient)
+            target.copy_(gradient)
         else:
-            torch.mul(gradient, alpha, out=place)
+            torch.mul(gradient, alpha, out=target)
         self._given.add(first)
 
     def close(self, rows: slice) -> None:
@@ -109,36 +109,40 @@ class Pulled(Collector):
 
     def of_rows(self, rows: slice, scale: float = 1.0, own: Sequence[slice] = (), out: Tensor | None = None) -> Tensor:
         """Give the gradient of some own rows, [rows, features]; what was given by others than the columns `own`, those
-        of the rows' chunk, is multiplied by `scale`. It is written to `out` where that is given.
+        of the rows' chunk, is multiplied by `scale`. It is written to `out` where that is not None.
         """
-        given, beyond = readable(self._storage(), self._own_rows, self.beyond)
+        gradients, halo = readable(self._storage(), self._own_rows, self.halo)
         turned = self._turned(rows)
-        result = empty((rows.stop - rows.start, given.shape[1]), given.dtype, given.device) if out is None else out
+        result = (
+            empty((rows.stop - rows.start, gradients.shape[1]), gradients.dtype, gradients.device)
+            if out is None
+            else out
+        )
         add = self._own.pop(rows.start, None)
-        aggregate_into(result, given, turned, alpha=scale, add=add, last_rows=beyond)
+        aggregate_into(result, gradients, turned, alpha=scale, add=add, last_rows=halo)
         for columns in own if scale != 1.0 else ():
             near = turned.columns_between(columns.start, columns.stop)
-            aggregate_into(result, given[columns], near, alpha=1.0 - scale, add=result)
+            aggregate_into(result, gradients[columns], near, alpha=1.0 - scale, add=result)
         if self._rest is not None:
             result += self._rest[rows]
         return result
 
 
-def readable(rows: Tensor, own: int, beyond: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def readable(rows: Tensor, own: int, halo: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Give own rows, and those that stand behind them elsewhere, in the form that kernels read.
 
     Args:
-        rows: its first `own` rows count; behind them the storage goes on for at least as many rows as `beyond` has.
-        beyond: [last columns, features]; None: they stand behind the own rows.
+        rows: its first `own` rows count; behind them the storage goes on for at least as many rows as `halo` has.
+        halo: [last columns, features]; None: they stand behind the own rows.
 
     Returns: [columns, features], and where its last rows are read instead, or None.
     """
-    if beyond is None:
+    if halo is None:
         return rows, None
-    if beyond.shape[0] == 0:
+    if halo.shape[0] == 0:
         return rows[:own], None
-    columns = same_rows(rows, 0, own + beyond.shape[0])
-    return (columns, beyond) if reads_last_rows(columns, beyond) else (torch.cat([rows[:own], beyond]), None)
+    columns = same_rows(rows, 0, own + halo.shape[0])
+    return (columns, halo) if reads_last_rows(columns, halo) else (torch.cat([rows[:own], halo]), None)
 
 
 def entries_in(block: Adjacency, columns: Tensor) -> Adjacency:

@@ -149,7 +149,7 @@ class RankEngine:
         chunked: bool = False,
         keep: float | None = None,
     ) -> Executor:
-        """Begin a pass.
+        """Begin a pass; the rank does its actions through what this gives.
 
         Args:
             facts: of the pass, where they differ from those of training.

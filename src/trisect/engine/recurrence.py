@@ -37,7 +37,7 @@ class Packing:
     def unpack(self, matrix: Tensor, rows: int) -> State:
         """Give the state of `rows` vertices."""
         if self._facts.state == "vertex":
-            return tuple(piece.contiguous() for piece in torch.split(matrix, list(self._facts.state_widths), 1))
+            return tuple(tensor.contiguous() for tensor in torch.split(matrix, list(self._facts.state_widths), 1))
         if self._facts.state == "weight":
             return (matrix,)
         return (matrix.view(self._facts.state_frames, rows, self._facts.state_widths[0]),)
@@ -52,7 +52,7 @@ class _Open:
     after: State
     frames: list[Tensor]
     out: Tensor | None = None
-    places: OutputBuffers | None = None
+    buffers: OutputBuffers | None = None
 
 
 class Recurrence:
@@ -80,7 +80,7 @@ class Recurrence:
         self._open: dict[int, _Open] = {}
 
     def clear(self, *, keeps: bool) -> None:
-        """Forget everything: a pass begins."""
+        """Forget all states, since another pass begins or one has ended."""
         for kept in (self.before, self.after, self.wanted, self._initial, self._open):
             kept.clear()
         self.keeps = keeps
@@ -171,13 +171,13 @@ class Recurrence:
         leaves = self.enter(block, chunk, rows)
         grad = torch.is_grad_enabled()
         inputs = [frame.detach() for frame in frames]
-        written, places = None, None if out is None else OutputBuffers(out)
-        if places is not None and isinstance(self.layer, SpatialTemporal):
-            written = self.layer.temporal.forward_into(places, inputs, tuple(leaves))
+        written, buffers = None, None if out is None else OutputBuffers(out)
+        if buffers is not None and isinstance(self.layer, SpatialTemporal):
+            written = self.layer.temporal.forward_into(buffers, inputs, tuple(leaves))
         if written is not None:
             result, after = written
         else:
-            places = None
+            buffers = None
             for frame, need in zip(inputs, needed, strict=True):
                 frame.requires_grad_(grad and need)
             result, after = self.layer.recur(inputs, tuple(leaves), first_step)
@@ -186,7 +186,7 @@ class Recurrence:
         self.leave(chunk, after)
         if grad:
             opened = self._open[chunk]
-            opened.frames, opened.out, opened.places = inputs, result, places
+            opened.frames, opened.out, opened.buffers = inputs, result, buffers
         return result.detach() if out is None else out
 
     def backward(
@@ -198,8 +198,8 @@ class Recurrence:
             into: where they are to be, where the output was written to `out`; None for a frame without gradient.
         """
         opened = self._open[chunk]
-        if opened.places is not None and into is not None:
-            opened.places.gradients = into
+        if opened.buffers is not None and into is not None:
+            opened.buffers.gradients = into
         roots = self.roots(chunk)
         if d_out is not None and opened.out is not None and opened.out.requires_grad:
             roots.insert(0, (opened.out, d_out))
@@ -208,7 +208,7 @@ class Recurrence:
         self.finish(block, chunk)
         if into is None:
             return [leaf.grad for leaf in opened.frames]
-        if opened.places is None or not roots:
+        if opened.buffers is None or not roots:
             for target, leaf in zip(into, opened.frames, strict=True):
                 if target is not None:
                     target.zero_() if leaf.grad is None else target.copy_(leaf.grad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trisect.engine.boards import Boards, Piece
+from trisect.engine.boards import Boards, CellRows
 from trisect.graph.adjacency import Adjacency
 from trisect.partition.halo import PartGraph
 from trisect.partition.reach import reach_of
@@ -22,9 +22,9 @@ class RowCutter:
 
     def __init__(self, shard: Shard, boards: Boards | None, *, timeline: bool) -> None:
         self._shard, self._boards, self._timeline = shard, boards, timeline
-        self._kept: dict[object, Piece] = {}
+        self._kept: dict[object, CellRows] = {}
 
-    def cut(self, steps: range, chunk: int | None, *, in_sides: bool) -> list[tuple[int, Piece]]:
+    def cut(self, steps: range, chunk: int | None, *, in_sides: bool) -> list[tuple[int, CellRows]]:
         """Give the rows of each cell, with the number under which its states are kept.
 
         Args:
@@ -33,8 +33,8 @@ class RowCutter:
         """
         rows, boards = slice(0, self._shard.rows), self._boards
         if boards is None or not steps:
-            return [(0, Piece(rows, self._shard.snapshots(steps) if steps else [], [None] * len(steps)))]
-        first = boards.part_graphs[0]
+            return [(0, CellRows(rows, self._shard.snapshots(steps) if steps else [], [None] * len(steps)))]
+        first = boards.graphs[0]
         rows = first.rows_of(chunk)
         split = rows.stop
         if in_sides and boards.gradients.collects:
@@ -44,21 +44,21 @@ class RowCutter:
         sides = ((rows.start, split), (split, rows.stop))
         return [(side, self._between(boards, low, high)) for side, (low, high) in enumerate(sides) if high > low]
 
-    def _between(self, boards: Boards, low: int, high: int) -> Piece:
+    def _between(self, boards: Boards, low: int, high: int) -> CellRows:
         kept = None if self._timeline else self._kept.get((low, high))
         if kept is None:
-            blocks = [_block(part_graph, low, high, boards) for part_graph in boards.part_graphs]
-            kept = Piece(slice(low, high), [matrix for matrix, _ in blocks], [reads for _, reads in blocks])
+            blocks = [_block(graph, low, high, boards) for graph in boards.graphs]
+            kept = CellRows(slice(low, high), [matrix for matrix, _ in blocks], [reads for _, reads in blocks])
             if not self._timeline:
                 self._kept[low, high] = kept
         return kept
 
 
-def _block(part_graph: PartGraph, low: int, high: int, boards: Boards) -> tuple[Adjacency, Tensor | None]:
+def _block(graph: PartGraph, low: int, high: int, boards: Boards) -> tuple[Adjacency, Tensor | None]:
     """Give the adjacency of some own rows, and the columns of the part that it reads; None: all of them."""
-    if (low, high) == (0, part_graph.rows):
-        return part_graph.adjacency, None
+    if (low, high) == (0, graph.rows):
+        return graph.adjacency, None
     if boards.gradients.collects:
-        return part_graph.adjacency.rows_between(low, high), None
-    reach = reach_of(part_graph.adjacency, low, high)
+        return graph.adjacency.rows_between(low, high), None
+    reach = reach_of(graph.adjacency, low, high)
     return reach.adjacency, torch.cat([torch.arange(low, high, device=reach.others.device), reach.others])

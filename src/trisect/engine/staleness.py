@@ -12,21 +12,21 @@ from trisect.partition.halo import PartGraph
 SAMPLE = 256
 
 
-def historical_reads(part_graph: PartGraph, order: Sequence[int]) -> tuple[int, int]:
+def historical_reads(graph: PartGraph, order: Sequence[int]) -> tuple[int, int]:
     """Of the part's edges, how many read a row of a chunk that comes later in the order, and how many there are."""
-    row, column = part_graph.adjacency.coordinates()
-    chunks = len(part_graph.chunk_rows) - 1
+    row, column = graph.adjacency.coordinates()
+    chunks = len(graph.chunk_rows) - 1
     if len(order) != chunks:
         return 0, row.numel()
-    place = torch.empty(chunks, dtype=torch.int64)
-    place[list(order)] = torch.arange(chunks)
-    owner = torch.empty(part_graph.adjacency.columns, dtype=torch.int64)
+    turn_of = torch.empty(chunks, dtype=torch.int64)
+    turn_of[list(order)] = torch.arange(chunks)
+    owner = torch.empty(graph.adjacency.columns, dtype=torch.int64)
     for chunk in range(chunks):
-        owner[part_graph.chunk_rows[chunk] : part_graph.chunk_rows[chunk + 1]] = chunk
-        for bounds in part_graph.receive:
+        owner[graph.chunk_rows[chunk] : graph.chunk_rows[chunk + 1]] = chunk
+        for bounds in graph.receive:
             low, high = bounds[chunk]
-            owner[part_graph.rows + low : part_graph.rows + high] = chunk
-    when = place[owner]
+            owner[graph.rows + low : graph.rows + high] = chunk
+    when = turn_of[owner]
     return int((when[column] > when[row]).sum()), row.numel()
 
 

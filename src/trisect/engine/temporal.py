@@ -39,7 +39,7 @@ class TemporalHalf:
         self._d_beside: Tensor | None = None
 
     def clear(self, facts: Facts) -> None:
-        """Forget everything: a pass begins."""
+        """Forget all states, since another pass begins or one has ended."""
         self.facts, self.chunks = facts, facts.chunks_of(self.step.layer)
         self._received.clear()
         self._past.clear()

@@ -37,7 +37,7 @@ class Reading:
     _summed: bool = False
 
     def add(self, gradient: Tensor | None) -> None:
-        """Add what another reader gives."""
+        """Add the gradient that another reader gives."""
         if gradient is None:
             return
         if self.gradient is None:

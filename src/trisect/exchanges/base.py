@@ -13,7 +13,7 @@ from trisect.exchanges.facts import Across, Along, Facts, LayerFacts
 from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
-from trisect.schedule.action import Action, Pass, Verb, declare
+from trisect.schedule.action import Action, Letter, Pass, Verb, declare
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ class Exchange(ABC, Generic[T]):
         name, letter: in words, and in the text of an action; without a letter where no action names it.
         axis: the mesh axis that it goes along.
         paired: whether it is between two ranks; otherwise all ranks along the axis take part.
+        hands_on: whether it carries the state that a half makes; otherwise what the half reads.
         across, along: the choice in `LayerFacts` that it stands for, where it is one.
         moves: what it brings to the segment behind it: the message or the candidates that halves made, the rows, the
             outputs; or rows of the board, which stay where they are.
@@ -40,6 +41,7 @@ class Exchange(ABC, Generic[T]):
     axis: ClassVar[str]
     letter: ClassVar[str] = ""
     paired: ClassVar[bool] = False
+    hands_on: ClassVar[bool] = False
     across: ClassVar[Across] = "none"
     along: ClassVar[Along] = "none"
     moves: ClassVar[Literal["board", "message", "candidates", "rows", "output"]] = "rows"
@@ -48,7 +50,7 @@ class Exchange(ABC, Generic[T]):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.letter:
-            declare(cls.letter, cls.name, cls.axis, paired=cls.paired)
+            declare(cls.letter, Letter(cls.name, cls.axis, cls.paired, cls.hands_on))
 
     # Where it stands
 

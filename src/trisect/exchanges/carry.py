@@ -20,6 +20,7 @@ class Carry(Exchange[Incoming]):
     axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "c"
     paired: ClassVar[bool] = True
+    hands_on: ClassVar[bool] = True
     along: ClassVar[Along] = "carry"
 
     def before_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
@@ -49,7 +50,7 @@ class Carry(Exchange[Incoming]):
         return {"carry": total}
 
     def expect(self, action: Action, port: Port) -> Incoming:
-        """Make room for a state."""
+        """Make room for the state, or the gradient, of a chunk."""
         layer = port.facts.layer_of(action.half)
         rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         count, width = port.facts.layers[layer].state_shape(rows.stop - rows.start)

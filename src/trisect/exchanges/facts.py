@@ -150,7 +150,7 @@ class Facts:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """How many blocks the steps are cut into."""
         return len(self.runs)
 
     @property
@@ -160,7 +160,7 @@ class Facts:
 
     @property
     def vertices(self) -> int:
-        """How many vertices there are."""
+        """How many vertices all parts have together."""
         return sum(self.rows)
 
     def stage_halves(self, stage: int) -> range:

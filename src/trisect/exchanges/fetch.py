@@ -26,7 +26,7 @@ class Fetch(Exchange["tuple[Swap, Tensor, _Lists]"]):
     moves = "output"
 
     def stands_before(self, facts: Facts, half: int) -> bool:
-        """It comes before the loss."""
+        """It comes before the half that hands outputs to the loss."""
         return facts.halves[half].kind is HalfKind.OUTPUT and facts.fetches and facts.parts > 1
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
@@ -66,9 +66,9 @@ class Fetch(Exchange["tuple[Swap, Tensor, _Lists]"]):
                     total.index_add_(0, positions, gradient)
             port.deliver(action, [total])
             return
-        pieces = [torch.split(rows, [counts[k] for counts in lists.counts]) for k, rows in enumerate(received)]
+        tensors = [torch.split(rows, [counts[k] for counts in lists.counts]) for k, rows in enumerate(received)]
         frames = kept.view(len(lists.counts), lists.own, -1)
-        steps = [torch.cat([frames[t], *(part[t] for part in pieces)]) for t in range(len(lists.counts))]
+        steps = [torch.cat([frames[t], *(part[t] for part in tensors)]) for t in range(len(lists.counts))]
         port.note_fetched(action, [step.shape[0] for step in steps])
         port.deliver(action, [torch.cat(steps)])
 

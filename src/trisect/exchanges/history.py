@@ -55,7 +55,7 @@ class History(Exchange[None]):
         return self.fits(facts) and self.refusal(facts.layers[layer]) is None
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
-        """No byte leaves a rank."""
+        """No byte leaves a rank, since each keeps its own rows."""
         return {}
 
     def begin(self, port: Port) -> None:

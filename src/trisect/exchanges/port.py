@@ -139,7 +139,7 @@ class Port(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """The facts of the pass."""
+        """What all ranks know of the pass."""
 
     @property
     def mesh(self) -> Mesh:
@@ -151,11 +151,11 @@ class Port(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of rows."""
+        """The type of the numbers in rows."""
 
     @property
     def device(self) -> torch.device:
-        """Where rows live."""
+        """The device that rows live on."""
 
     @property
     def rare(self) -> bool:
@@ -171,7 +171,7 @@ class Port(Protocol):
 
     @property
     def parameters(self) -> Sequence[Parameter]:
-        """What the rank trains."""
+        """The parameters that the rank trains."""
 
     @property
     def history(self) -> EarlierRows | None:

@@ -23,7 +23,7 @@ class RankBlock:
 
     @property
     def stage(self) -> int:
-        """The stage of the rank."""
+        """The stage that the rank belongs to."""
         return self.rank // self.facts.parts % self.facts.layout.layer
 
     @property

@@ -65,17 +65,17 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         own, width = facts.rows[part], bounds[part + 1] - bounds[part]
         if _to_columns(facts, action.half, action.back):
             message = _or_zeros(message, steps * own, bounds[-1], port)
-            pieces = [message[:, low:high].contiguous() for low, high in pairwise(bounds)]
+            tensors = [message[:, low:high].contiguous() for low, high in pairwise(bounds)]
             shapes = [Shape(steps * rows, width, port.dtype) for rows in facts.rows]
         else:
             frames = _or_zeros(message, steps * facts.vertices, width, port).view(steps, facts.vertices, width)
-            pieces = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(starts)]
+            tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(starts)]
             shapes = [Shape(steps * own, high - low, port.dtype) for low, high in pairwise(bounds)]
         # a share without columns has nothing to send
-        outgoing = [piece[:0] if k == part or not piece.shape[1] else piece for k, piece in enumerate(pieces)]
+        outgoing = [tensor[:0] if k == part or not tensor.shape[1] else tensor for k, tensor in enumerate(tensors)]
         expected = [Shape(0, s.width, s.dtype) if k == part or not s.width else s for k, s in enumerate(shapes)]
         swap = port.transport.begin_swap(outgoing, expected, "redistribute", port.key(action))
-        return swap, pieces[part]
+        return swap, tensors[part]
 
     def wait(self, action: Action, port: Port, posted: tuple[Swap, Tensor]) -> None:
         """Hand the columns of all rows, or the rows with all columns, on."""
@@ -85,20 +85,20 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         received[part] = kept
         if _to_columns(facts, action.half, action.back):
             frames = [
-                piece.reshape(steps, rows, kept.shape[1]) for piece, rows in zip(received, facts.rows, strict=True)
+                tensor.reshape(steps, rows, kept.shape[1]) for tensor, rows in zip(received, facts.rows, strict=True)
             ]
-            whole = torch.cat(frames, 1).flatten(0, 1)
+            joined = torch.cat(frames, 1).flatten(0, 1)
         else:
-            whole = torch.cat(
+            joined = torch.cat(
                 [
-                    piece.reshape(steps * facts.rows[part], -1)
-                    if piece.numel()
-                    else piece.new_empty(steps * facts.rows[part], 0)
-                    for piece in received
+                    tensor.reshape(steps * facts.rows[part], -1)
+                    if tensor.numel()
+                    else tensor.new_empty(steps * facts.rows[part], 0)
+                    for tensor in received
                 ],
                 1,
             )
-        port.deliver(action, [whole])
+        port.deliver(action, [joined])
 
 
 def crossing_bytes(facts: Facts, layer: int, to_columns: bool) -> int:

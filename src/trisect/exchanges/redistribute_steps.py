@@ -44,7 +44,7 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:
-        """A weight has no rows."""
+        """A weight has no rows that could be dealt out."""
         return "its state is a weight matrix, which has no vertices to deal out" if layer.state == "weight" else None
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
@@ -70,11 +70,11 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
         count = (
             len(runs[run]) * rows if by_rows else len(facts.steps(action.block or 0)) * (bounds[run + 1] - bounds[run])
         )
-        pieces = [
+        tensors = [
             torch.zeros(count, width, dtype=port.dtype, device=port.device) if tensor is None else tensor
             for tensor, width in zip(crossed, _widths(facts, action.half, back=action.back), strict=False)
         ]
-        message = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        message = tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
         swap = _by_rows if by_rows else _by_steps
         return swap(message, runs, rows, port, action)
 
@@ -107,10 +107,10 @@ def _width(facts: Facts, half: int, *, back: bool) -> int:
     return sum(_widths(facts, half, back=back))
 
 
-def _split(facts: Facts, action: Action, whole: Tensor) -> list[Tensor]:
+def _split(facts: Facts, action: Action, joined: Tensor) -> list[Tensor]:
     widths = _widths(facts, action.half, back=action.back)
-    flat = whole.flatten(0, 1)
-    return [flat] if len(widths) == 1 else [piece.contiguous() for piece in torch.split(flat, widths, 1)]
+    flat = joined.flatten(0, 1)
+    return [flat] if len(widths) == 1 else [tensor.contiguous() for tensor in torch.split(flat, widths, 1)]
 
 
 def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Port, action: Action) -> Callable[[], Tensor]:
@@ -118,16 +118,16 @@ def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Port, acti
     run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
     bounds = equal_shares(rows, len(runs))
     frames = message.view(len(runs[run]), rows, width)
-    pieces = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(bounds)]
-    share = bounds[run + 1] - bounds[run]
-    whole = message.new_empty(runs[-1].stop - first, share, width)
-    places = [whole[own.start - first : own.stop - first].view(len(own) * share, width) for own in runs]
-    swap = port.transport.begin_swap(pieces, places, "redistribute", port.key(action), axis="time")
-    places[run].copy_(pieces[run])
+    tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(bounds)]
+    own_rows = bounds[run + 1] - bounds[run]
+    joined = message.new_empty(runs[-1].stop - first, own_rows, width)
+    targets = [joined[own.start - first : own.stop - first].view(len(own) * own_rows, width) for own in runs]
+    swap = port.transport.begin_swap(tensors, targets, "redistribute", port.key(action), axis="time")
+    targets[run].copy_(tensors[run])
 
     def wait() -> Tensor:
         swap.wait()
-        return whole
+        return joined
 
     return wait
 
@@ -138,14 +138,14 @@ def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Port, act
     bounds = equal_shares(rows, len(runs))
     sizes = [high - low for low, high in pairwise(bounds)]
     frames = message.view(runs[-1].stop - first, sizes[run], width)
-    pieces = [frames[own.start - first : own.stop - first].flatten(0, 1) for own in runs]
+    tensors = [frames[own.start - first : own.stop - first].flatten(0, 1) for own in runs]
     steps = len(runs[run])
     shapes = [Shape(0 if k == run else steps * size, width, message.dtype) for k, size in enumerate(sizes)]
-    swap = port.transport.begin_swap(pieces, shapes, "redistribute", port.key(action), axis="time")
+    swap = port.transport.begin_swap(tensors, shapes, "redistribute", port.key(action), axis="time")
 
     def wait() -> Tensor:
         received = list(swap.wait())
-        received[run] = pieces[run]
-        return torch.cat([piece.reshape(steps, size, width) for piece, size in zip(received, sizes, strict=True)], 1)
+        received[run] = tensors[run]
+        return torch.cat([tensor.reshape(steps, size, width) for tensor, size in zip(received, sizes, strict=True)], 1)
 
     return wait

@@ -50,14 +50,14 @@ class Summary(Exchange[tuple[Swap, Tensor]]):
         if action.back:
             if rows is None:
                 rows = torch.zeros(steps * sum(counts), width, dtype=port.dtype, device=port.device)
-            pieces = [piece.flatten(0, 1) for piece in torch.split(rows.view(steps, sum(counts), width), counts, 1)]
+            tensors = [tensor.flatten(0, 1) for tensor in torch.split(rows.view(steps, sum(counts), width), counts, 1)]
             shapes = [Shape(0 if k == part else steps * counts[part], width, port.dtype) for k in range(facts.parts)]
         else:
-            pieces = [made(rows, action)] * facts.parts
+            tensors = [made(rows, action)] * facts.parts
             shapes = [Shape(0 if k == part else steps * count, width, port.dtype) for k, count in enumerate(counts)]
-        outgoing = [piece[:0] if k == part else piece for k, piece in enumerate(pieces)]
+        outgoing = [tensor[:0] if k == part else tensor for k, tensor in enumerate(tensors)]
         swap = port.transport.begin_swap(outgoing, shapes, "summary", 0, wire="float32")
-        return swap, pieces[part]
+        return swap, tensors[part]
 
     def wait(self, action: Action, port: Port, posted: tuple[Swap, Tensor]) -> None:
         """Hand all candidates on in the order of parts, so that all parts break ties alike; or add up gradients."""
@@ -65,10 +65,10 @@ class Summary(Exchange[tuple[Swap, Tensor]]):
         received = list(swap.wait())
         received[port.mesh.part_index] = own
         if action.back:
-            port.deliver(action, [torch.stack([piece.reshape(own.shape) for piece in received]).sum(0)])
+            port.deliver(action, [torch.stack([tensor.reshape(own.shape) for tensor in received]).sum(0)])
             return
         steps, width = len(port.steps_of(action)), own.shape[1]
-        port.deliver(action, [torch.cat([piece.reshape(steps, -1, width) for piece in received], 1).flatten(0, 1)])
+        port.deliver(action, [torch.cat([tensor.reshape(steps, -1, width) for tensor in received], 1).flatten(0, 1)])
 
 
 def _candidates(facts: Facts, layer: int) -> list[int]:

@@ -63,7 +63,7 @@ class Window(Exchange[Incoming]):
         return {"halo": total}
 
     def expect(self, action: Action, port: Port) -> Incoming:
-        """Make room for frames."""
+        """Make room for the frames, or their gradients, of one run."""
         layer = port.facts.layers[port.facts.layer_of(action.half)]
         rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.part_index]
         return port.transport.receive(rows, layer.state_widths[0], port.dtype, action.other, port.tag(action))

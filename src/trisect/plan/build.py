@@ -58,7 +58,7 @@ def expect_early(actions: Iterator[Action]) -> list[Action]:
 
 
 class _Rank:
-    """The actions of one rank."""
+    """Writes down the actions of one rank in one pass."""
 
     def __init__(self, facts: Facts, rank: int, pass_: Pass) -> None:
         self.facts, self.rank, self.pass_ = facts, rank, pass_

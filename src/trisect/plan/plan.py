@@ -195,7 +195,7 @@ def forward_only(facts: Facts, runs: Runs | None = None) -> Facts:
     )
 
 
-def whole(facts: Facts) -> Facts:
+def without_chunks(facts: Facts) -> Facts:
     """The same for an exact epoch: all chunks at once."""
     return replace(facts, layout=replace(facts.layout, chunks=1))
 

@@ -50,22 +50,24 @@ class Letter:
     Attributes:
         axis: the mesh axis that it goes along.
         paired: whether it is between two ranks; otherwise all ranks along the axis take part.
+        hands_on: whether it carries the state that a half makes; otherwise what the half reads.
     """
 
     name: str
     axis: str
-    paired: bool
+    paired: bool = False
+    hands_on: bool = False
 
 
 # The classes of `trisect.exchanges` declare themselves here as they are defined.
 EXCHANGES: dict[str, Letter] = {}
 
 
-def declare(letter: str, name: str, axis: str, *, paired: bool) -> None:
+def declare(letter: str, meaning: Letter) -> None:
     """Let a letter stand for an exchange in the text of actions."""
-    if EXCHANGES.get(letter, Letter(name, axis, paired)) != Letter(name, axis, paired):
-        raise RuntimeError(f"internal error: {letter!r} stands for a {EXCHANGES[letter].name} and for a {name}")
-    EXCHANGES[letter] = Letter(name, axis, paired)
+    if EXCHANGES.setdefault(letter, meaning) != meaning:
+        other = EXCHANGES[letter].name
+        raise RuntimeError(f"internal error: {letter!r} stands for a {other} and for a {meaning.name}")
 
 
 _TEXT = re.compile(
@@ -77,7 +79,7 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Action:
-    """One action of one rank.
+    """One thing that one rank does, as a value.
 
     Its text is stage, letter, chunk, and what else it needs: `2F0` (stage 2, forward, chunk 0, all halves of the
     stage), `0F0.4-6b` (halves 4 to 6 of the boundary rows), `0PhF0.5` (halo rows before half 5 leave), `0WhF0.5` (those

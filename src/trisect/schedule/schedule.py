@@ -30,7 +30,7 @@ class Schedule:
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """How many ranks the schedule is for."""
         return len(self.ranks)
 
     def group(self, rank: int, action: Action) -> tuple[int, ...]:

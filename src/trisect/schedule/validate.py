@@ -1,4 +1,4 @@
-"""Is a schedule sound? Each message has its reader, in order; nobody waits forever; backward follows forward."""
+"""Is a schedule sound? Each message has its reader, in order; nobody waits forever; what is read was made before."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 
 from trisect.errors import LayoutError
 from trisect.schedule.action import Action, Verb
+from trisect.schedule.flow import first_flaw
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.simulate import StuckError, simulate
 
@@ -20,6 +21,24 @@ def validate(schedule: Schedule) -> None:
     except StuckError as stuck:
         raise LayoutError(f"{stuck}\n{_marked(schedule, stuck.positions)}") from None
     _check_all_received(schedule)
+    _check_flow(schedule)
+
+
+def _check_flow(schedule: Schedule) -> None:
+    """Each action of each rank finds what it reads."""
+    starts: dict[int, int] = {}
+    for action in (action for actions in schedule.ranks for action in actions):
+        if action.exchange is None and action.first is not None:
+            starts[action.stage] = min(action.first, starts.get(action.stage, action.first))
+    for rank, actions in enumerate(schedule.ranks):
+        stage = rank // schedule.layout.vertex % schedule.layout.layer
+        flaw = first_flaw(actions, starts.get(stage, 0), idles=schedule.layout.time > 1)
+        if flaw is not None:
+            position, wrong = flaw
+            positions = [position if r == rank else -1 for r in range(schedule.world)]
+            raise LayoutError(
+                f"internal error: rank {rank}: {wrong}; the schedule is wrong\n{_marked(schedule, positions)}"
+            )
 
 
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:

@@ -30,7 +30,7 @@ from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
 from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import forward_only, hidden, runs_until, whole
+from trisect.plan.plan import forward_only, hidden, runs_until, without_chunks
 from trisect.schedule.action import Action, Pass
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
@@ -136,7 +136,7 @@ class Program:
             if history.refreshes(epoch):
                 self._refresh()
             order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
-        self._epoch_facts = facts = facts if order is not None or facts.timeline else whole(facts)
+        self._epoch_facts = facts = facts if order is not None or facts.timeline else without_chunks(facts)
         actions = self._schedule(facts, Pass.TRAIN).ranks[self.mesh.rank]
         self._actions = actions if order is None else in_order(actions, order)
         keep: float | None = None

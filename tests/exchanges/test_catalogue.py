@@ -1,0 +1,50 @@
+"""The catalogue has every exchange once, and a port shows no more of a rank than exchanges use."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import trisect.exchanges
+from trisect.exchanges.base import Exchange
+from trisect.exchanges.catalogue import CATALOGUE, LETTERS
+from trisect.exchanges.port import Port
+from trisect.layout import AXES
+from trisect.schedule.action import EXCHANGES
+
+FOLDER = Path(trisect.exchanges.__file__).parent
+
+
+def test_every_class_is_in_the_catalogue_once() -> None:
+    for module in pkgutil.iter_modules([str(FOLDER)]):
+        importlib.import_module(f"trisect.exchanges.{module.name}")
+    classes = {cls for cls in Exchange.__subclasses__() if cls.__module__.startswith("trisect.exchanges.")}
+    assert {type(exchange) for exchange in CATALOGUE} == classes
+    assert len(CATALOGUE) == len(classes)
+    # one class a file
+    assert len({cls.__module__ for cls in classes}) == len(classes)
+
+
+def test_letters_and_choices_are_unambiguous() -> None:
+    letters = [exchange.letter for exchange in CATALOGUE if exchange.letter]
+    assert sorted(letters) == sorted(set(letters)) == sorted(LETTERS)
+    for chosen in ("across", "along"):
+        names = [getattr(exchange, chosen) for exchange in CATALOGUE if getattr(exchange, chosen) != "none"]
+        assert len(names) == len(set(names))
+    for letter, exchange in LETTERS.items():
+        assert (exchange.name, exchange.axis, exchange.paired) == (
+            EXCHANGES[letter].name,
+            EXCHANGES[letter].axis,
+            EXCHANGES[letter].paired,
+        )
+        assert exchange.axis in AXES
+
+
+def test_a_port_has_exactly_what_exchanges_use() -> None:
+    used = set()
+    for path in FOLDER.glob("*.py"):
+        used |= set(re.findall(r"\bport\.(\w+)", path.read_text()))
+    shown = {name for name in (*Port.__annotations__, *vars(Port)) if not name.startswith("_")}
+    assert used == shown
