@@ -6,6 +6,7 @@ would choose, are handed to the writer of shards in place of the partitioner's.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -159,6 +160,14 @@ class RankOfCase:
             scale = wanted[name].abs().max().clamp_min(1e-12)
             worst = max(worst, float((gradient - wanted[name]).abs().max() / scale))
         return worst
+
+    def rounding(self, wanted: dict[str, Tensor]) -> float:
+        """Give how far all gradients of this rank together are from those of one process, relative to their size."""
+        own = dict(self.setup.modules.named_parameters())
+        errors = [parameter.grad - wanted[name] for name, parameter in own.items() if parameter.grad is not None]
+        return math.sqrt(sum(float(e.square().sum()) for e in errors)) / math.sqrt(
+            sum(float(wanted[name].square().sum()) for name in own)
+        )
 
     def own_parameters(self) -> list[str]:
         """Give the names of the parameters that this rank holds."""

@@ -229,6 +229,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "across": [layer.across for layer in facts.layers],
         "again": sum(action.verb is Verb.AGAIN for action in actions),
         "gradient": rank.worst(wanted),
+        "rounding": rank.rounding(wanted),
         "compared": rank.own_parameters(),
         "parameters": sorted(wanted),
         "loss": relative(total, loss),

@@ -325,8 +325,11 @@ class PassState:
         """The sides of a chunk that have rows, boundary first, each with the number that its states are kept under."""
         shard = self.rank.shard
         if self.boards is None:
-            blocks = shard.snapshots(block.steps)
-            yield 0, Piece(slice(0, shard.rows), blocks, [None] * len(block.steps))
+            blocks, own = shard.snapshots(block.steps), slice(0, shard.rows)
+            if not self.whole and not self.facts.timeline:
+                own = slice(*self.facts.chunk_rows[self.mesh.part_index][chunk : chunk + 2])
+                blocks = [matrix.rows_between(own.start, own.stop) for matrix in blocks]
+            yield 0, Piece(own, blocks, [None] * len(block.steps))
             return
         shares = self.boards.shares
         share = shares[0] if shares else None
@@ -588,7 +591,7 @@ class PassState:
                 if rows is None:
                     rows = torch.zeros(steps * cell.count, width, dtype=self.dtype, device=self.device)
                 pieces.append(rows)
-                if not action.back:
+                if not action.back and ref not in self._units.kept:
                     value.rows = None
             tensors.append(_joined(pieces, steps))
         if action.back:
