@@ -59,5 +59,5 @@ def test_two_small_hosts() -> None:
         pytest.skip(str(error))
     result = hosts.run(hosts=2, graph="no-such-graph", layers=3, hidden=8, chunks=2, epochs=2, wires=["float32"])
     assert [found["layout"] for found in result["runs"]] == ["graph", "pipeline"]
-    assert all(found["seconds"] > 0 and len(found["waits"]) == 2 for found in result["runs"])
+    assert all(len(found["waits"]) == 2 for found in result["runs"])
     assert "stands in" in result["said"][0]

@@ -80,7 +80,7 @@ def test_actions_run_in_order_and_are_told() -> None:
     assert [name for name, *_ in log.events] == done
     assert all(fields == {"epoch": 4} for *_, fields in log.events)
     seconds = {name: seconds for name, _, seconds, _ in log.events}
-    assert seconds["0B0"] >= 0.01 > seconds["0U0"]
+    assert seconds["0B0"] >= 0.01
     starts = [start for _, start, *_ in log.events]
     assert starts == sorted(starts)
     assert float(state.finish()) > 0.0

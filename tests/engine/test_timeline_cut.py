@@ -1,4 +1,8 @@
-"""Timelines cut by time, blocks, vertex and layer: every gradient against one process, in real worlds of ranks."""
+"""Timelines cut by time, blocks, vertex and layer: every gradient against one process, in real worlds of ranks.
+
+A case goes the way of a run: job and shards on disk, each rank set up from them (`tests/ranks/run_cases.py`). METIS
+cuts the vertices of some cases; in the others they go to the parts in turn, which no partitioner would choose.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +152,7 @@ CASES: dict[str, tuple[int, list[Case]]] = {
         2,
         [
             *every_model({"vertex": 2}, evaluate=True),
-            *every_model({"vertex": 2, "blocks": 3}),
+            *every_model({"vertex": 2, "blocks": 3}, cut="metis"),
             *every_model({"vertex": 2, "blocks": 2}, aggregated=True)[:4],
             *every_model({"vertex": 2, "blocks": 2}, fixed=True),
             *(case({"vertex": 2, "blocks": 2}, model, options, pairs=True) for model, options, _ in MODELS[:3]),
@@ -163,12 +167,12 @@ CASES: dict[str, tuple[int, list[Case]]] = {
     "vertex time": (
         4,
         [
-            *every_model({"time": 2, "vertex": 2, "blocks": 2}, evaluate=True),
+            *every_model({"time": 2, "vertex": 2, "blocks": 2}, evaluate=True, cut="metis"),
             *every_model({"time": 2, "vertex": 2}, pairs=True, uneven=True)[:3],
         ],
     ),
     "layer time": (4, every_model({"time": 2, "layer": 2, "blocks": 3}, evaluate=True)),
-    "layer vertex": (4, every_model({"layer": 2, "vertex": 2, "blocks": 2}, evaluate=True)),
+    "layer vertex": (4, every_model({"layer": 2, "vertex": 2, "blocks": 2}, evaluate=True, cut="metis")),
     # ranks that are late at random
     "delayed": (
         4,
@@ -292,8 +296,13 @@ def test_equal_to_one_process(name: str, found: Callable[[str], Found]) -> None:
         assert worst(results, "gradient") < 1e-10, given
         assert worst(results, "loss") < 1e-12, given
         assert results[0]["bytes"] == results[0]["formula"], given
+        compared = {parameter for result in results for parameter in result["compared"]}
+        assert sorted(compared) == results[0]["parameters"], given
+        if "runs" in given:
+            assert results[0]["runs"] == given["runs"]
         if given.get("evaluate"):
             assert worst(results, "outputs") < 1e-12, given
+            assert worst(results, "hidden") < 1e-12, given
 
 
 @pytest.mark.parametrize("name", ["time 2", "time 3", "time 4"])

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def run_ranks(
-    world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 240
+    world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 600
 ) -> list[list[dict[str, Any]]]:
     """What each rank found for each case: results[case][rank]."""
     command, meeting = _prepared(cases, folder)
@@ -37,7 +37,7 @@ def run_ranks(
 
 
 def run_forks(
-    world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 240
+    world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 600
 ) -> list[list[dict[str, Any]]]:
     """As `run_ranks`, with ranks that are forks of one process, so that torch is loaded once for all of them."""
     command, environment = _prepared(cases, folder)

@@ -1,44 +1,36 @@
-"""Cases for graphs cut by vertex and layer; each compares this rank with one process."""
+"""Cases for graphs cut by vertex and layer; each compares a rank, set up as a worker is, with one process."""
 
 from __future__ import annotations
 
-import copy
-import random
-import time
-from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
+from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, write_run
 from torch import Tensor, nn
+from trisect.train.models import AnyModel, NamedModel
 
-from trisect.comm.ledger import Ledger
-from trisect.comm.mesh import connect
-from trisect.comm.rows import Rows
-from trisect.comm.transport import Transport
-from trisect.engine.rank import RankEngine
-from trisect.exchanges.catalogue import volume
-from trisect.exchanges.history import HistoryUse
 from trisect.graph.adjacency import Adjacency
-from trisect.layout import Layout
-from trisect.nn import FromPyG, build
+from trisect.graph.graph import Graph
+from trisect.nn import FromPyG
 from trisect.nn.base import Context, Model
 from trisect.noise import Noise
 from trisect.ops.message import Message
-from trisect.partition import cut_graph, part_graph_of
+from trisect.partition import cut_graph
 from trisect.partition.partition import Partition
-from trisect.plan import segments
-from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import make_facts, without_chunks
-from trisect.schedule.action import Action, Verb
-from trisect.schedule.validate import validate
-from trisect.shards.graph_shard import GraphShard
+from trisect.plan.build import schedule_of
+from trisect.schedule.action import Verb
+from trisect.tasks import make_task
+from trisect.train.job import SHARDS
+from trisect.train.loop import NoRecorder, Trainer
 
 FEATURES, CLASSES = 5, 3
-_CUTS: dict[tuple[str, int, int], Partition] = {}
 
 
-def graph_of(name: str, n: int = 41) -> Tensor:
-    """A dense matrix; row i reads column j."""
+def pattern_of(name: str, n: int = 41) -> Tensor:
+    """Give a dense pattern without loops; row i reads column j."""
     generator = torch.Generator().manual_seed(3)
     dense = torch.zeros(n, n, dtype=torch.float64)
     if name in ("community", "mutual"):
@@ -58,9 +50,7 @@ def graph_of(name: str, n: int = 41) -> Tensor:
             dense[low:high, low:high] = (torch.rand(size, size, generator=generator) < 0.2).double()
     elif name == "isolated":
         dense[: n // 2, : n // 2] = (torch.rand(n // 2, n // 2, generator=generator) < 0.2).double()
-    dense.fill_diagonal_(1)
-    degree = dense.sum(1)
-    return dense / (degree[:, None] * degree[None, :]).sqrt()
+    return dense.fill_diagonal_(0)
 
 
 def sparse(dense: Tensor) -> Adjacency:
@@ -70,42 +60,80 @@ def sparse(dense: Tensor) -> Adjacency:
     return Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
 
 
-def model_of(case: dict[str, Any]) -> Model:
-    """The case's model in float64, its start drawn by seed."""
-    if case["model"] == "pyg":
-        from torch_geometric.nn import GATConv, SAGEConv
+def dense_of(matrix: Adjacency) -> Tensor:
+    """Give a matrix with all its zeros."""
+    dense = torch.zeros(matrix.rows, matrix.columns, dtype=torch.float64)
+    row, column = matrix.coordinates()
+    dense[row.long(), column.long()] = 1.0 if matrix.values is None else matrix.values.double()
+    return dense
 
-        convolutions = [
-            FromPyG(SAGEConv(FEATURES, 6), "relu", 0.3),
-            FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
-            FromPyG(SAGEConv(6, 6), "relu"),
-            FromPyG(SAGEConv(6, CLASSES)),
-        ]
-        model: Model = Model(convolutions, normalisation="none", self_loops=True).double()
-    else:
-        built = build(case["model"], FEATURES, CLASSES, **case.get("options", {})).double()
-        assert isinstance(built, Model)
-        model = built
+
+@cache
+def data_of(name: str) -> Graph:
+    """Give a graph with features, classes and a training mask."""
+    dense = pattern_of(name)
+    n = dense.shape[0]
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(n, FEATURES, generator=generator)
+    y = torch.randint(CLASSES, (n,), generator=generator)
+    train = torch.rand(n, generator=generator) < 0.5
+    target, source = torch.nonzero(dense, as_tuple=True)
+    splits = {"train": train, "val": ~train, "test": ~train}
+    return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits)
+
+
+@cache
+def metis_of(name: str, parts: int, chunks: int) -> Partition:
+    """Cut a graph once for all cases of a world."""
+    return cut_graph(data_of(name).adjacency, parts, chunks)
+
+
+def partition_of(case: Case) -> Partition:
+    """METIS, or by hand: `components` (parts that do not read each other), `uneven` (a part of two vertices)."""
+    layout, name = layout_of(case), case.get("graph", "community")
+    how = case.get("cut", "metis")
+    if how == "metis":
+        return metis_of(name, layout.vertex, layout.chunks)
+    vertex = torch.arange(data_of(name).vertices)
+    part = (vertex >= len(vertex) // 3).long() if how == "components" else (vertex >= len(vertex) - 2).long()
+    return Partition.from_assignment(part * layout.chunks + vertex % layout.chunks, layout.vertex, layout.chunks)
+
+
+def recipe_of(case: Case) -> Recipe:
+    """Give what the case trains; `untrained`: the first part has no vertex to train on."""
+    data, partition = data_of(case.get("graph", "community")), partition_of(case)
+    if case.get("untrained"):
+        train = data.splits["train"].clone()
+        train[partition.order[slice(*partition.part(0))]] = False
+        data = Graph(data.adjacency, data.x, data.y, {**data.splits, "train": train})
+    return Recipe(data, model_of(case), make_task("node-classification"), partition)
+
+
+def model_of(case: Case) -> NamedModel | AnyModel:
+    """Give the case's model by name, or convolutions of PyG as a caller hands them over."""
+    if case["model"] != "pyg":
+        return NamedModel(case["model"], case.get("options", {}), 11)
+    from torch_geometric.nn import GATConv, SAGEConv
+
+    convolutions = [
+        FromPyG(SAGEConv(FEATURES, 6), "relu", 0.3),
+        FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
+        FromPyG(SAGEConv(6, 6), "relu"),
+        FromPyG(SAGEConv(6, CLASSES)),
+    ]
+    model = Model(convolutions, normalisation="none", self_loops=True)
     model.reset_parameters(11)
     return model
 
 
-def partition_of(case: dict[str, Any], matrix: Adjacency, layout: Layout) -> Partition:
-    """METIS, or by hand: `components` (parts that do not read each other), `uneven` (a part of two vertices)."""
-    count, chunks = matrix.rows, layout.chunks
-    how = case.get("cut", "metis")
-    if how == "metis":
-        place = (case.get("graph", "community"), layout.vertex, chunks)
-        if place not in _CUTS:
-            _CUTS[place] = cut_graph(matrix, layout.vertex, chunks)
-        return _CUTS[place]
-    vertex = torch.arange(count)
-    part = (vertex >= count // 3).long() if how == "components" else (vertex < count - 2).long().neg() + 1
-    return Partition.from_assignment(part * chunks + vertex % chunks, layout.vertex, chunks)
+def prepare(case: Case, folder: Path) -> None:
+    """Do the launcher's part of a case."""
+    write_run(case, recipe_of(case), folder)
+    if case.get("break") == "halo":  # every part sends its first row instead of those that others read
+        import numpy as np
 
-
-def stage_bounds(layers: int, stages: int) -> list[int]:
-    return [layers * s // stages for s in range(stages + 1)]
+        for path in (folder / SHARDS).glob("part-*/send.npy"):
+            np.save(path, np.zeros_like(np.load(path)))
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -138,7 +166,7 @@ def simulate_stale(
     current = x
     for number, layer in enumerate(layers):
         at = noise.at(layer=number)
-        if not layer.spatial:
+        if not layer.spatial or (number == 0 and layer.preaggregates):  # whose sum over neighbours is made once
             current = layer(current, sparse(dense), Context(at, shared))
         else:
             message = layer.prepare(current, Context(at, shared))
@@ -166,244 +194,115 @@ def simulate_stale(
     return current, fresh_next
 
 
-class Setting:
-    """A graph, a model and this rank's share of both."""
+class RankOfGraph(RankOfCase):
+    """A rank of a graph; one process reads the whole matrix."""
 
-    def __init__(self, case: dict[str, Any]) -> None:
-        self.layout = Layout(**{"spatial": "halo", **case["layout"]})
-        self.mesh = connect(self.layout, torch.device("cpu"), 60)
-        self.dense = graph_of(case.get("graph", "community"))
-        n = self.dense.shape[0]
-        generator = torch.Generator().manual_seed(5)
-        self.x = torch.randn(n, FEATURES, generator=generator, dtype=torch.float64)
-        self.y = torch.randint(CLASSES, (n,), generator=generator)
-        self.train = torch.rand(n, generator=generator) < 0.5
-        self.model = model_of(case)
-        self.layers: list[Any] = list(self.model.layers)
-        self.bounds = stage_bounds(len(self.layers), self.layout.layer)
-        self.partition = partition_of(case, sparse(self.dense), self.layout)
-        order = self.partition.order
-        self.ordered = sparse(self.dense[order][:, order])
-        self.part_graph = part_graph_of(self.ordered, self.partition, self.mesh.part_index)
-        self.own = order[slice(*self.partition.part(self.mesh.part_index))]
-        if case.get("untrained"):
-            self.train[order[slice(*self.partition.part(0))]] = False
-        self.delays, self.aggregated = random.Random(self.mesh.rank), bool(case.get("aggregated"))
-        segments.OVERLAP_ROWS = 1 if case.get("overlap", True) else 1 << 30
-        self.delayed = case.get("delayed", False)
-        self.ledger = Ledger()
-        self.exchange = Transport(self.mesh, self.ledger, self.layout.wire)
+    def __init__(self, case: Case, folder: Path) -> None:
+        super().__init__(case, recipe_of(case), folder)
+        data, model = self.recipe.data, self.model
+        assert isinstance(data, Graph)
+        self.graph = data
+        self.matrix = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=self.features.dtype)
 
-    def loss(self, output: Tensor, vertices: Tensor) -> Tensor:
-        chosen = self.train[vertices]
-        picked = nn.functional.cross_entropy(output[chosen], self.y[vertices][chosen], reduction="sum")
-        return picked / self.train.sum()
-
-    def rank(
-        self, scale: float = 1.0, apart: bool = False, dtype: torch.dtype = torch.float64, *, stale: bool = True
-    ) -> RankEngine:
-        stale = stale and self.layout.chunks > 1
-        starts = [self.partition.part(p)[0] for p in range(self.layout.vertex)]
-        part_graphs = [part_graph_of(self.ordered, self.partition, p) for p in range(self.layout.vertex)]
-        self.facts = make_facts(
-            self.layers,
-            None,
-            self.layout,
-            bounds=self.bounds,
-            rows=[part_graph.rows for part_graph in part_graphs],
-            chunk_rows=[part_graph.chunk_rows for part_graph in part_graphs],
-            remote=[sum(part_graph.halo.numel() for part_graph in part_graphs)],
-            aggregated=self.aggregated,
-            symmetric=self.part_graph.symmetric,
-            stale=stale,
-            dtype=dtype,
-        )
-        shard = GraphShard(
-            self.part_graph,
-            lambda: self.x[self.own],
-            self.own,
-            self.partition.order[self.part_graph.halo],
-            whole=lambda: self.ordered,
-        )
-        if self.aggregated and self.mesh.stage_index == 0:
-            columns = torch.cat(
-                [
-                    torch.arange(starts[self.mesh.part_index], starts[self.mesh.part_index] + self.part_graph.rows),
-                    self.part_graph.halo,
-                ]
-            )
-            shard.keep_aggregated(lambda x: self.x[self.partition.order][columns])
-        stage = self.mesh.stage_index
-        layers = {k: self.layers[k] for k in range(self.bounds[stage], self.bounds[stage + 1])}
-        return RankEngine(
-            self.facts,
-            self.exchange,
-            shard,
-            layers,
-            lambda output, rows, first: self.loss(output[0], self.own[rows]),
-            history=HistoryUse(scale, apart) if stale else None,
-        )
-
-    def epoch(self, rank: RankEngine, noise: Noise | None, order: list[int] | None, keep: float | None = 0.0) -> Tensor:
-        """One epoch; without an order exact. Gradients are in the model's parameters. Gives the loss of all ranks."""
-        facts = without_chunks(self.facts) if order is None else self.facts
-        schedule = schedule_of(facts)
-        validate(schedule)
-        actions = schedule.ranks[self.mesh.rank]
-        if order is not None:
-            actions = tuple(in_order(actions, order))
-        stale = self.facts.stale
-        state = rank.begin(noise, facts=facts, chunked=order is not None, keep=keep if stale else None)
-        if self.delayed:
-            do = state.do
-
-            def late(action: Action) -> None:
-                time.sleep(self.delays.random() * 0.004)
-                do(action)
-
-            state.do = late  # type: ignore[method-assign]
-        state.run(actions)
-        return self.exchange.sum_everywhere(state.finish())
-
-    def formula(self) -> dict[str, int]:
-        """Bytes of an exact epoch."""
-        total = dict.fromkeys(("vertex", "layer", "time", "weights"), 0)
-        for (axis, _), size in volume(without_chunks(self.facts), schedule_of(without_chunks(self.facts))).items():
-            total[axis] += size
-        return total
-
-    def worst(self, wanted: dict[str, Tensor]) -> float:
-        """The largest relative error of a gradient of this rank's layers."""
-        first, last = self.bounds[self.mesh.stage_index], self.bounds[self.mesh.stage_index + 1]
-        worst = 0.0
-        for name, p in self.model.named_parameters():
-            if first <= int(name.split(".")[1]) < last:
-                grad = torch.zeros_like(p) if p.grad is None else p.grad
-                scale = wanted[name].abs().max().clamp_min(1e-12)
-                worst = max(worst, float((grad - wanted[name]).abs().max() / scale))
-        return worst
+    def loss(self, output: Tensor) -> Tensor:
+        """Give the mean cross entropy of the training vertices."""
+        train, y = self.graph.splits["train"], self.graph.y
+        assert y is not None
+        return nn.functional.cross_entropy(output[train], y[train])
 
 
-def taken_gradients(model: nn.Module) -> dict[str, Tensor]:
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    return found
+def relative(value: float, wanted: Tensor) -> float:
+    """Give the relative difference of two losses."""
+    return abs(value - float(wanted.detach())) / abs(float(wanted.detach()))
 
 
-def spoil_swaps(transport: Transport) -> None:
-    """Make all that crosses between parts a little too large."""
-    begin = transport.begin_swap
-
-    def wrong(outgoing: Sequence[Any], *arguments: Any, **named: Any) -> Any:
-        spoilt = [(rows.gathered() if isinstance(rows, Rows) else rows) * 1.01 for rows in outgoing]
-        return begin(spoilt, *arguments, **named)
-
-    transport.begin_swap = wrong  # type: ignore[method-assign]
-
-
-def gradients(case: dict[str, Any]) -> dict[str, Any]:
-    """Every parameter's gradient and the loss, this rank against one process."""
-    setting = Setting(case)
-    noise = Noise(seed=9, epoch=2)
-    out = setting.model(setting.x, sparse(setting.dense), noise)
-    loss = setting.loss(out, torch.arange(len(out)))
-    loss.backward()
-    wanted = taken_gradients(setting.model)
-    if case.get("break") == "halo":
-        setting.part_graph.send[(setting.mesh.part_index + 1) % setting.layout.vertex][0][:] = 0
-    rank = setting.rank()
-    if case.get("break") == "swap":
-        spoil_swaps(setting.exchange)
-    total = setting.epoch(rank, noise, None)
-    actions = schedule_of(without_chunks(setting.facts)).ranks[setting.mesh.rank]
-    return {
-        "across": [layer.across for layer in setting.facts.layers],
+def gradients(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare every parameter's gradient, the loss and the exact outputs of this rank with one process."""
+    rank = RankOfGraph(case, folder)
+    loss = rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))
+    wanted = rank.taken_gradients(loss)
+    with broken(case.get("break")):
+        total = rank.epoch()
+    facts = rank.program.facts
+    actions = schedule_of(facts).ranks[rank.program.mesh.rank]
+    result = {
+        "across": [layer.across for layer in facts.layers],
         "again": sum(action.verb is Verb.AGAIN for action in actions),
-        "gradient": setting.worst(wanted),
-        "loss": abs(float(total) - float(loss.detach())) / abs(float(loss.detach())),
-        "bytes": setting.ledger.by_axis(),
-        "formula": setting.formula(),
-        "boundary": setting.part_graph.interior()[0],
-        "halo": setting.part_graph.halo.numel(),
+        "gradient": rank.worst(wanted),
+        "rounding": rank.rounding(wanted),
+        "compared": rank.own_parameters(),
+        "parameters": sorted(wanted),
+        "loss": relative(total, loss),
+        "bytes": rank.sent(),
+        "formula": rank.formula(),
+        "halo": sum(facts.remote),
     }
+    if not case.get("break") and facts.layout.wire == "float32":
+        with torch.no_grad():
+            outputs = rank.model(rank.features, rank.matrix)[None]
+        result["outputs"] = rank.evaluated(range(1), outputs, hidden=False)
+        result["hidden"] = rank.evaluated(range(1), None, hidden=True)
+    return result
 
 
-def losses(case: dict[str, Any]) -> dict[str, Any]:
-    """Twenty epochs in float32 with Adam: the largest relative difference of a loss to one process."""
-    setting = Setting(case)
-    alone = copy.deepcopy(setting.model).float()
-    setting.model.float()
-    setting.x, setting.dense = setting.x.float(), setting.dense.float()
-    order = setting.partition.order
-    setting.part_graph = part_graph_of(
-        sparse(setting.dense[order][:, order]), setting.partition, setting.mesh.part_index
-    )
-    matrix = sparse(setting.dense)
-    rank = setting.rank(dtype=torch.float32)
-    own = rank.parameters
-    steps = [torch.optim.Adam(alone.parameters(), 0.01), torch.optim.Adam(own, 0.01)]
+def losses(case: Case, folder: Path) -> dict[str, Any]:
+    """Train twenty epochs in float32 with Adam; give the largest relative difference of a loss to one process."""
+    rank = RankOfGraph(case, folder)
+    result = Trainer(rank.setup, rank.job.options, NoRecorder()).run()
+    optimiser = torch.optim.Adam(rank.model.parameters(), options_of(case).lr)
     worst = 0.0
-    for epoch in range(20):
-        noise = Noise(seed=case.get("seed", 9), epoch=epoch)
-        loss = setting.loss(alone(setting.x, matrix, Noise(seed=9, epoch=epoch)), torch.arange(len(setting.x)))
-        loss.backward()
-        total = setting.epoch(rank, noise, None)
-        for step in steps:
-            step.step()
-            step.zero_grad()
-        worst = max(worst, abs(float(total) - float(loss.detach())) / float(loss.detach()))
-    return {"loss": worst}
+    for epoch, found in enumerate(result.loss, 1):
+        optimiser.zero_grad()
+        loss = rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, epoch)))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        worst = max(worst, relative(found, loss))
+    return {"loss": worst, "epochs": len(result.loss)}
 
 
-def stale(case: dict[str, Any]) -> dict[str, Any]:
-    """Four epochs of the pipeline over chunks against the literal simulation of its definition."""
-    setting = Setting(case)
-    scale, period, blend = case.get("scale", 1.0), case.get("period", 1), case.get("blend", 0.0)
-    parts = [
-        torch.cat(
-            [setting.partition.order[slice(*setting.partition.chunk(p, c))] for p in range(setting.layout.vertex)]
-        )
-        for c in range(setting.layout.chunks)
-    ]
-    rank = setting.rank(scale, apart=period > 1 or blend > 0.0)
+def stale(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare four epochs of the pipeline over chunks with the literal simulation of its definition."""
+    rank = RankOfGraph(case, folder)
+    recipe, layout, order = rank.job.layout.recipe, rank.job.layout, rank.cut.order
+    assert recipe is not None
+    starts = rank.cut.starts
+    rows = [order[a:b] for a, b in pairwise(starts)]
+    chunks = [torch.cat(rows[chunk :: layout.chunks]) for chunk in range(layout.chunks)]
+    everyone = [torch.arange(rank.graph.vertices)]
+    layers: list[Any] = list(rank.model.layers)
+    dense = dense_of(rank.matrix)
     history: dict[int, Tensor] = {}
-    worst, worst_loss = 0.0, 0.0
-    for epoch in range(4):
-        noise = Noise(seed=9, epoch=epoch)
-        order = None
-        if epoch > 0:
-            generator = torch.Generator().manual_seed(epoch)
-            order = torch.randperm(setting.layout.chunks, generator=generator).tolist()
-        everyone = [torch.arange(len(setting.x))]
+    worst, worst_loss, stale_epochs = 0.0, 0.0, 0
+    for epoch in range(1, 5):
+        exact = recipe.is_exact(epoch)
+        sequence = [0] if exact else recipe.order(layout.chunks, SEED, epoch)
+        if case.get("break") == "order":
+            sequence = sequence[::-1]
         empty = {
-            k: torch.zeros(len(setting.x), layer.message_channels, dtype=torch.float64)
-            for k, layer in enumerate(setting.layers)
+            k: torch.zeros(len(dense), layer.message_channels, dtype=torch.float64)
+            for k, layer in enumerate(layers)
             if layer.spatial
         }
         out, fresh = simulate_stale(
-            setting.layers,
-            setting.dense,
-            setting.x,
-            everyone if order is None else parts,
-            [0] if order is None else order,
-            empty if order is None else history,
-            noise,
-            scale,
+            layers,
+            dense,
+            rank.features,
+            everyone if exact else chunks,
+            sequence,
+            empty if exact else history,
+            Noise(SEED, epoch),
+            recipe.scale,
         )
-        keep = None
-        if epoch % period == 0:
-            keep = 0.0 if order is None else blend
+        if recipe.keeps(epoch):
+            keep = 0.0 if exact else recipe.blend
             history = {k: fresh[k] if keep == 0.0 else torch.lerp(history[k], fresh[k], 1 - keep) for k in fresh}
-        loss = setting.loss(out, torch.arange(len(out)))
-        loss.backward()
-        wanted = taken_gradients(setting.model)
-        if case.get("break") == "order" and order is not None:
-            order = order[::-1]
-        total = setting.epoch(rank, noise, order, keep)
-        worst = max(worst, setting.worst(wanted))
-        worst_loss = max(worst_loss, abs(float(total) - float(loss.detach())) / abs(float(loss.detach())))
-        setting.model.zero_grad()
+        loss = rank.loss(out)
+        wanted = rank.taken_gradients(loss)
+        worst_loss = max(worst_loss, relative(rank.epoch(epoch), loss))
+        worst = max(worst, rank.worst(wanted))
+        stale_epochs += not exact
         with torch.no_grad():
-            for name, parameter in setting.model.named_parameters():
-                parameter -= 0.1 * wanted[name]
-    return {"gradient": worst, "loss": worst_loss, "bytes": setting.ledger.by_axis()}
+            for modules in (rank.modules, rank.setup.modules):
+                for name, parameter in modules.named_parameters():
+                    parameter -= 0.1 * wanted[name]
+    return {"gradient": worst, "loss": worst_loss, "stale epochs": stale_epochs}

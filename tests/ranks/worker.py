@@ -1,7 +1,8 @@
 """One rank of a distributed test: `python worker.py CASES.json RESULTS_DIR` under RANK, WORLD_SIZE, MASTER_ADDR/PORT.
 
 Runs every case of the list in one world, and writes for each what this rank found. With a third argument, the size of
-the world, all its ranks, as forks of this process: torch is then loaded once.
+the world, all its ranks, as forks of this process: torch is then loaded once. This process is then their launcher: it
+calls a module's `prepare` for each case, which writes the job and the shards that the ranks read.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ torch.set_num_threads(1)
 def main() -> None:
     cases = json.loads(Path(sys.argv[1]).read_text())
     results = []
-    for case in cases:
+    for number, case in enumerate(cases):
         module = importlib.import_module(case.get("module", "static_cases"))
         # messages of tests are small; all of them are to go the way of large ones
         mailbox.SMALLEST = case.get("smallest", 1)
-        results.append(getattr(module, case["run"])(case))
+        print(case, flush=True)  # to the log of the rank, which is shown where it fails
+        run = getattr(module, case["run"])
+        results.append(run(case, case_folder(number)) if hasattr(module, "prepare") else run(case))
     rank = os.environ["RANK"]
     Path(sys.argv[2], f"rank-{rank}.json").write_text(json.dumps(results))
     import torch.distributed as dist
@@ -39,10 +42,17 @@ def main() -> None:
         dist.destroy_process_group()
 
 
+def case_folder(number: int) -> Path:
+    """Give where the launcher puts the job and the shards of a case."""
+    return Path(sys.argv[2], f"case-{number}")
+
+
 def fork(world: int) -> int:
     """Start a fork for each rank; one that fails ends the others. What a rank prints goes to rank-R.log."""
-    for case in json.loads(Path(sys.argv[1]).read_text()):
-        importlib.import_module(case.get("module", "static_cases"))
+    for number, case in enumerate(json.loads(Path(sys.argv[1]).read_text())):
+        module = importlib.import_module(case.get("module", "static_cases"))
+        if hasattr(module, "prepare"):
+            module.prepare(case, case_folder(number))
     ranks = {}
     for rank in range(world):
         child = os.fork()

@@ -141,7 +141,7 @@ class RankPort:
                 if rows is None:
                     rows = torch.zeros(steps * cell.count, width, dtype=self.dtype, device=self.device)
                 parts.append(rows)
-                if not action.back:
+                if not action.back and ref not in state.units.kept:
                     value.rows = None
             tensors.append(_joined(parts, steps))
         if action.back:

@@ -33,7 +33,11 @@ class RowCutter:
         """
         rows, boards = slice(0, self._shard.rows), self._boards
         if boards is None or not steps:
-            return [(0, CellRows(rows, self._shard.snapshots(steps) if steps else [], [None] * len(steps)))]
+            blocks = self._shard.snapshots(steps) if steps else []
+            if chunk is not None and not self._timeline:
+                rows = self._shard.part_graph(0).rows_of(chunk)
+                blocks = [matrix.rows_between(rows.start, rows.stop) for matrix in blocks]
+            return [(0, CellRows(rows, blocks, [None] * len(steps)))]
         first = boards.graphs[0]
         rows = first.rows_of(chunk)
         split = rows.stop

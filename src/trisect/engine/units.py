@@ -79,6 +79,7 @@ class StageUnits:
         crossed: by half, the values that an exchange before it moves.
         enters, leaves: the values that come from the stage before and go to the one after: rows, then shared inputs.
         apart: the steps of temporal halves that are done apart, by half.
+        kept: the values that a group of units reads which is computed again in backward.
     """
 
     units: list[Unit]
@@ -87,6 +88,7 @@ class StageUnits:
     leaves: tuple[Ref, ...]
     apart: dict[int, Step]
     segments: tuple[Segment, ...] = field(default=())
+    kept: frozenset[Ref] = frozenset()
 
     def truncated(self, first: int, last: int) -> list[Unit]:
         """Give the units of some consecutive halves; of one that goes on behind them, its steps up to the last."""
@@ -119,8 +121,8 @@ def units_of(facts: Facts, stage: int, boards: Sequence[int]) -> StageUnits:
     leaving = () if last_stage else facts.shared_across(facts.bounds[stage + 1])
     enters = (("x", -1), *((name, -1) for name in names))
     leaves = () if last_stage else (scan.x, *(scan.shared[name] for name in leaving))
-    units = _with_values(scan.groups, scan.crossed, leaves, scan.apart, segments)
-    return StageUnits(units, scan.crossed, enters, leaves, scan.apart, segments)
+    units, kept = _with_values(scan.groups, scan.crossed, leaves, scan.apart, segments)
+    return StageUnits(units, scan.crossed, enters, leaves, scan.apart, segments, frozenset(kept))
 
 
 class _Scan:
@@ -289,8 +291,11 @@ def _with_values(
     leaves: Sequence[Ref],
     apart: dict[int, Step],
     segments: Sequence[Segment],
-) -> list[Unit]:
-    """Say of each unit what it reads of others, what others read of it, and what it is the last to read."""
+) -> tuple[list[Unit], set[Ref]]:
+    """Say of each unit what it reads of others, what others read of it, and what it is the last to read.
+
+    Give beside the units the values that are kept for those that are computed again.
+    """
     made = [{step.out for step in group} for group in groups]
     read = [{ref for step in group for ref in _read_by(step)} for group in groups]
     by_others = {ref for c in crossed.values() for ref in c.sources} | set(leaves)
@@ -313,7 +318,7 @@ def _with_values(
                 _last_reads(group),
             )
         )
-    return units
+    return units, kept
 
 
 def _last_reads(steps: Sequence[Step]) -> tuple[frozenset[Ref], ...]:

@@ -1,0 +1,253 @@
+"""A case of a cut goes the way of a run: the launcher writes a job and shards, each rank reads them and sets itself up.
+
+The launcher's part (`write_run`) is done once for a world, before its ranks start. Hand-made cuts, which no partitioner
+would choose, are handed to the writer of shards in place of the partitioner's.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from trisect.train.models import AnyModel, NamedModel, whole_model
+
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh, connect
+from trisect.comm.rows import Rows
+from trisect.comm.transport import Transport
+from trisect.config import TrainOptions
+from trisect.exchanges.catalogue import volume
+from trisect.graph.graph import Graph
+from trisect.graph.timeline import Timeline
+from trisect.layout import Layout
+from trisect.partition.partition import Partition
+from trisect.plan import segments
+from trisect.plan.build import schedule_of
+from trisect.tasks import BoundTask, Place, Task
+from trisect.train import assemble, ranks
+from trisect.train.job import SHARDS, Job
+from trisect.train.program import Program
+from trisect.train.setup import Setup
+from trisect.train.worker import read_cut
+
+SEED, EPOCH = 9, 2
+HANDED = "handed"
+Case = dict[str, Any]
+Runs = tuple[tuple[range, ...], ...]
+_MESHES: dict[tuple[int, int, int], Mesh] = {}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a case trains: the data, the model and the task; `partition` and `runs` where the case cuts by hand."""
+
+    data: Graph | Timeline
+    model: NamedModel | AnyModel
+    task: Task
+    partition: Partition | None = None
+    runs: Runs | None = None
+
+
+def layout_of(case: Case) -> Layout:
+    """Give the case's layout, whose rows cross as a halo unless it says otherwise."""
+    return Layout(**{"spatial": "halo", **case["layout"]})
+
+
+def options_of(case: Case) -> TrainOptions:
+    """Give the options of a case: float64 unless it says otherwise."""
+    return TrainOptions(
+        seed=case.get("seed", SEED), precision=case.get("precision", "float64"), epochs=20, eval_every=20
+    )
+
+
+def write_run(case: Case, recipe: Recipe, folder: Path) -> None:
+    """Do what a launcher does: write the job, and cut the data into the shards of all ranks."""
+    job = Job("fit", recipe.model, recipe.task, options_of(case), layout_of(case))
+    shards = folder / SHARDS
+    shards.mkdir(parents=True)
+    (folder / HANDED).write_bytes(job.write(folder))
+    # the first aggregation of a timeline is kept where memory allows it
+    free = 1 << 40 if case.get("aggregated") else 0
+    with _cut_by_hand(recipe), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ranks.cut_data(recipe.data, job.model, job.task, job.layout, job.options, shards, free=free)
+
+
+@contextmanager
+def _cut_by_hand(recipe: Recipe) -> Iterator[None]:
+    with ExitStack() as stack:
+        if recipe.partition is not None:
+            files = sys.modules[ranks.Cut.__module__]  # which writes the shards of a graph
+            stack.enter_context(patch.object(files, "cut_graph", lambda *values, **named: recipe.partition))
+            stack.enter_context(patch.object(assemble, "cut_timeline", lambda *values, **named: recipe.partition))
+        if recipe.runs is not None:
+            stack.enter_context(patch.object(assemble, "deal", lambda *values: recipe.runs))
+        yield
+
+
+def mesh_of(layout: Layout) -> Mesh:
+    """Give this rank's mesh; groups are made once for all cases of a world."""
+    key = (layout.time, layout.layer, layout.vertex)
+    if key not in _MESHES:
+        _MESHES[key] = connect(layout, torch.device("cpu"), 60)
+    return replace(_MESHES[key], layout=layout)
+
+
+class RankOfCase:
+    """One rank of a case, set up from the job and its shard as a worker is, and one process to compare it with.
+
+    Attributes:
+        modules: `model` and, where the task trains something, `decoder` of one process; the same names as the rank's.
+    """
+
+    def __init__(self, case: Case, recipe: Recipe, folder: Path) -> None:
+        self.case, self.recipe = case, recipe
+        segments.OVERLAP_ROWS = 1 if case.get("overlap", isinstance(recipe.data, Graph)) else 1 << 30
+        with (folder / HANDED).open("rb") as stream:
+            self.job = job = Job.read(folder, stream)
+        self.cut = read_cut(folder / SHARDS)
+        mesh = mesh_of(job.layout)
+        self.setup: Setup = ranks.rank_setup(self.cut, job.model, job.task, mesh, job.options, job.layout.world)
+        self.program: Program = self.setup.program
+        self.gather = Transport(mesh, Ledger()).gather
+        self.bound: BoundTask = job.task.bind(recipe.data, Place(job.options.seed))
+        features = recipe.data.features()
+        self.features = features.to(job.options.dtype)
+        self.model: Any = whole_model(recipe.model, features.shape[-1], self.bound.channels)
+        self.decoder = assemble.make_decoder(self.bound, self.model, job.options)
+        self.modules = nn.ModuleDict({"model": self.model})
+        if self.decoder is not None:
+            self.modules["decoder"] = self.decoder
+        self.modules.to(job.options.dtype)
+
+    def epoch(self, number: int = EPOCH) -> float:
+        """Run one epoch of the program; the gradients are in the rank's modules. Give the loss of all ranks."""
+        losses: list[float] = []
+        self.setup.modules.zero_grad()
+        self.program.ledger.clear()
+        self.program.begin(number)
+        observer = _Late(self.program.mesh.rank) if self.case.get("delayed") else None
+        self.program.run(lambda: losses.append(self.program.total_loss()), observer)
+        return losses[0]
+
+    def taken_gradients(self, loss: Tensor) -> dict[str, Tensor]:
+        """Give every gradient of one process by name."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        wanted = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+            for name, p in self.modules.named_parameters()
+        }
+        self.modules.zero_grad()
+        return wanted
+
+    def worst(self, wanted: dict[str, Tensor]) -> float:
+        """Give the largest relative error of a gradient of this rank's modules."""
+        worst, own = 0.0, dict(self.setup.modules.named_parameters())
+        assert own.keys() <= wanted.keys()
+        for name, parameter in own.items():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            scale = wanted[name].abs().max().clamp_min(1e-12)
+            worst = max(worst, float((gradient - wanted[name]).abs().max() / scale))
+        return worst
+
+    def rounding(self, wanted: dict[str, Tensor]) -> float:
+        """Give how far all gradients of this rank together are from those of one process, relative to their size."""
+        own = dict(self.setup.modules.named_parameters())
+        errors = [parameter.grad - wanted[name] for name, parameter in own.items() if parameter.grad is not None]
+        return math.sqrt(sum(float(e.square().sum()) for e in errors)) / math.sqrt(
+            sum(float(wanted[name].square().sum()) for name in own)
+        )
+
+    def own_parameters(self) -> list[str]:
+        """Give the names of the parameters that this rank holds."""
+        return [name for name, _ in self.setup.modules.named_parameters()]
+
+    def sent(self) -> dict[str, int]:
+        """Give the bytes that all ranks sent in the last epoch, by axis and kind."""
+        total: dict[str, int] = {}
+        entries = [(f"{entry.axis}/{entry.kind}", entry.bytes) for entry in self.program.ledger.entries()]
+        for key, size in (entry for one_rank in self.gather(entries) for entry in one_rank if entry[1]):
+            total[key] = total.get(key, 0) + size
+        return dict(sorted(total.items()))
+
+    def formula(self) -> dict[str, int]:
+        """Give the bytes of an exact epoch by formula; their sum is what the program says of itself."""
+        facts, fetched = self.program.facts, []
+        if facts.fetches:
+            divided = self.setup.task.divide(self.cut.starts, 0)
+            steps = range(facts.runs[-1][-1].stop)
+            fetched = [sum(r.numel() for r in divided.wanted(s, self.program.noise) or ()) for s in steps]
+        moved = volume(facts, schedule_of(facts), fetched)
+        assert sum(moved.values()) == self.program.formula_bytes
+        return {"/".join(key): size for key, size in sorted(moved.items()) if size}
+
+    def evaluated(self, steps: range, wanted: Tensor | None, *, hidden: bool) -> float:
+        """Give the largest error of exact outputs of the own rows against `wanted` [steps, vertices, channels].
+
+        Without `wanted` they are compared with the outputs of a program of one process.
+        """
+        if wanted is None:
+            recipe, job = self.recipe, self.job
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                alone = Setup.of(self.model, recipe.data, job.task, job.options)
+            pieces = [frames for _, frames in alone.program.outputs(steps, hidden=hidden)]
+            wanted = alone.to_user_order(torch.cat(pieces), 1)
+        vertices = self.program.shard.vertices
+        own = torch.arange(wanted.shape[1]) if vertices is None else vertices
+        worst, seen = 0.0, torch.zeros(steps.stop, dtype=torch.int64)
+        for first, frames in self.program.outputs(steps, hidden=hidden):
+            reference = wanted[first : first + len(frames), own]
+            assert frames.shape == reference.shape
+            if frames.numel():
+                worst = max(worst, float((frames - reference).abs().max()))
+            seen[first : first + len(frames)] += 1
+        everywhere = torch.stack(self.gather(seen)).sum(0)
+        complete = bool((everywhere == self.program.facts.parts).all())
+        return worst if complete else float("inf")
+
+
+class _Late:
+    """An observer that makes its rank late at random."""
+
+    def __init__(self, rank: int) -> None:
+        self._delays = random.Random(rank)
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        time.sleep(self._delays.random() * 0.002)
+
+
+@contextmanager
+def broken(which: str | None) -> Iterator[None]:
+    """Make what one exchange sends a little too large, so that the comparison must fail."""
+    begin_swap, send = Transport.begin_swap, Transport.send
+
+    def spoilt(rows: Any) -> Tensor:
+        return (rows.gathered() if isinstance(rows, Rows) else rows) * 1.01
+
+    def wrong_swap(self: Transport, outgoing: Sequence[Any], *values: Any, **named: Any) -> Any:
+        return begin_swap(self, [spoilt(rows) for rows in outgoing], *values, **named)
+
+    def wrong_send(self: Transport, x: Any, *values: Any, **named: Any) -> Any:
+        return send(self, spoilt(x) if which == "send" or which in values else x, *values, **named)
+
+    changes: dict[str, tuple[str, Callable[..., Any]]] = {
+        "swap": ("begin_swap", wrong_swap),
+        "send": ("send", wrong_send),
+        "carry": ("send", wrong_send),
+    }
+    with ExitStack() as stack:
+        if which in changes:
+            stack.enter_context(patch.object(Transport, *changes[which]))
+        yield
