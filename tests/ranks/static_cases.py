@@ -15,6 +15,7 @@ from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
+from trisect.engine.packed import PackedActivations
 from trisect.engine.rank import HistoryUse, RankEngine
 from trisect.exchanges.catalogue import volume
 from trisect.graph.adjacency import Adjacency
@@ -222,7 +223,7 @@ class Setting:
             lambda: self.x[self.own],
             self.own,
             self.partition.order[self.part_graph.halo],
-            whole=lambda: self.ordered,
+            all_rows=lambda: self.ordered,
         )
         if self.aggregated and self.mesh.stage_index == 0:
             columns = torch.cat(
@@ -300,6 +301,18 @@ def spoil_swaps(transport: Transport) -> None:
     transport.begin_swap = wrong  # type: ignore[method-assign]
 
 
+def spoil_packed(packed: PackedActivations | None) -> None:
+    """Let activations come back wrong."""
+    assert packed is not None
+    unpack = packed._unpack
+
+    def wrong(saved: Any) -> Tensor:
+        x = unpack(saved)
+        return x if isinstance(saved, Tensor) else x * 1.01
+
+    packed._unpack = wrong  # type: ignore[method-assign]
+
+
 def gradients(case: dict[str, Any]) -> dict[str, Any]:
     """Every parameter's gradient and the loss, this rank against one process."""
     setting = Setting(case)
@@ -313,7 +326,10 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
     rank = setting.rank()
     if case.get("break") == "swap":
         spoil_swaps(setting.exchange)
+    if case.get("break") == "pack":
+        spoil_packed(rank.stage.packed)
     total = setting.epoch(rank, noise, None)
+    packed = rank.stage.packed
     actions = schedule_of(whole(setting.facts)).ranks[setting.mesh.rank]
     return {
         "across": [layer.across for layer in setting.facts.layers],
@@ -322,6 +338,7 @@ def gradients(case: dict[str, Any]) -> dict[str, Any]:
         "loss": abs(float(total) - float(loss.detach())) / abs(float(loss.detach())),
         "bytes": setting.ledger.by_axis(),
         "formula": setting.formula(),
+        "packed": None if packed is None else [packed.full_bytes, packed.held_bytes],
         "boundary": setting.part_graph.interior()[0],
         "halo": setting.part_graph.halo.numel(),
     }

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import torch
+from static_cases import spoil_packed
 from torch import Tensor, nn
 
 from trisect.comm.ledger import Ledger
@@ -167,7 +168,7 @@ class DenseShard(Shard):
         rows = torch.nonzero(torch.as_tensor(outer))
         return (int(rows[-1]) + 1 if rows.numel() else 0,)
 
-    def whole(self, steps: range) -> Sequence[Adjacency]:
+    def all_rows(self, steps: range) -> Sequence[Adjacency]:
         order = torch.cat([self.owned(w) for w in range(self.ways)])
         return [sparse(self.dense[step][order][:, order]) for step in steps]
 
@@ -378,6 +379,8 @@ def _break(setting: Setting, rank: RankEngine) -> None:
             return begin([spoilt(rows) for rows in outgoing], *arguments, **named)
 
         setting.exchange.begin_swap = wrong  # type: ignore[method-assign]
+    elif which == "pack":
+        spoil_packed(rank.stage.packed)
     elif which == "send":
         send = setting.exchange.send
 
@@ -407,6 +410,8 @@ def timeline(case: dict[str, Any]) -> dict[str, Any]:
     result["along"] = [layer.along for layer in setting.facts.layers]
     result["across"] = [layer.across for layer in setting.facts.layers]
     result["interior"] = setting.part.rows - setting.part.interior()[0]
+    packed = rank.stage.packed
+    result["packed"] = None if packed is None else [packed.full_bytes, packed.held_bytes]
     result["sides"] = sum(action.side is not None for action in schedule_of(setting.facts).ranks[setting.mesh.rank])
     sent, formula = setting.sent(), setting.formula()
     result["bytes"] = {"/".join(key): size for key, size in sorted(sent.items())}
