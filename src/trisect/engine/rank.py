@@ -102,7 +102,7 @@ class RankEngine:
             for number, layer in layers.items()
             if isinstance(layer, DynamicLayer)
         }
-        packs = self._stale
+        packs = self._stale if facts.layout.pack == "auto" else facts.layout.pack
         packed = PackedActivations(self.boards.history if self.boards is not None else None) if packs else None
         self.stage = Stage(
             facts,

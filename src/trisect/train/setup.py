@@ -134,7 +134,7 @@ def _settle_blocks(
     layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions, data: Graph | Timeline
 ) -> Layout:
     """The layout of this one process, with as many blocks as it or the free memory asks for."""
-    alone = Layout(blocks=layout.blocks, recompute=layout.recompute)
+    alone = Layout(blocks=layout.blocks, recompute=layout.recompute, pack=layout.pack)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
     require_fit(alone, model, vertices=data.vertices, training=training)
     if not isinstance(data, Timeline) or training is None:
