@@ -47,12 +47,12 @@ def test_gradients_are_those_of_one_process(tmp_path: Any, ranks: ModuleType) ->
     wrong.append(of_graph(*STATIC_MODELS[0], {"vertex": 2}, **{"break": "pack"}))
     results = ranks.run_forks(2, [*cases, *wrong], tmp_path)
     for case, result in zip(cases, results[: len(cases)], strict=True):
-        assert max(found["gradient"] for found in result) < 1e-10, case
-        assert max(found["loss"] for found in result) < 1e-12, case
-        full, held = (sum(found["packed"][which] for found in result) for which in (0, 1))
+        assert max(outcome["gradient"] for outcome in result) < 1e-10, case
+        assert max(outcome["loss"] for outcome in result) < 1e-12, case
+        full, held = (sum(outcome["packed"][which] for outcome in result) for which in (0, 1))
         assert held < full, case
     for case, result in zip(wrong, results[len(cases) :], strict=True):
-        assert max(found["gradient"] for found in result) > 1e-5, case
+        assert max(outcome["gradient"] for outcome in result) > 1e-5, case
 
 
 # packed rows lie in buffers of 16 MiB, the last of which may be nearly empty
