@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from trisect.train.models import AnyModel, NamedModel, whole_model
 
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh, connect
@@ -31,10 +30,12 @@ from trisect.exchanges.catalogue import volume
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
 from trisect.layout import Layout
+from trisect.nn.source import AnyModel, NamedModel, full_model
+from trisect.ops.packing import Packed
 from trisect.partition.partition import Partition
 from trisect.plan import segments
 from trisect.plan.build import schedule_of
-from trisect.tasks import BoundTask, Place, Task
+from trisect.tasks import BoundTask, Task, TaskContext
 from trisect.train import assemble, ranks
 from trisect.train.job import SHARDS, Job
 from trisect.train.program import Program
@@ -121,10 +122,10 @@ class RankOfCase:
         self.setup: Setup = ranks.rank_setup(self.cut, job.model, job.task, mesh, job.options, job.layout.world)
         self.program: Program = self.setup.program
         self.gather = Transport(mesh, Ledger()).gather
-        self.bound: BoundTask = job.task.bind(recipe.data, Place(job.options.seed))
+        self.bound: BoundTask = job.task.bind(recipe.data, TaskContext(job.options.seed))
         features = recipe.data.features()
         self.features = features.to(job.options.dtype)
-        self.model: Any = whole_model(recipe.model, features.shape[-1], self.bound.channels)
+        self.model: Any = full_model(recipe.model, features.shape[-1], self.bound.channels)
         self.decoder = assemble.make_decoder(self.bound, self.model, job.options)
         self.modules = nn.ModuleDict({"model": self.model})
         if self.decoder is not None:
@@ -168,6 +169,11 @@ class RankOfCase:
         return math.sqrt(sum(float(e.square().sum()) for e in errors)) / math.sqrt(
             sum(float(wanted[name].square().sum()) for name in own)
         )
+
+    def packed(self) -> list[int] | None:
+        """Give the bytes of activations in full, and as they were held, where they are packed."""
+        packed = self.program._engine.stage.packed
+        return None if packed is None else [packed.full_bytes, packed.held_bytes]
 
     def own_parameters(self) -> list[str]:
         """Give the names of the parameters that this rank holds."""
@@ -230,7 +236,7 @@ class _Late:
 
 @contextmanager
 def broken(which: str | None) -> Iterator[None]:
-    """Make what one exchange sends a little too large, so that the comparison must fail."""
+    """Make what one exchange sends, or what was packed, a little too large, so that the comparison must fail."""
     begin_swap, send = Transport.begin_swap, Transport.send
 
     def spoilt(rows: Any) -> Tensor:
@@ -242,12 +248,14 @@ def broken(which: str | None) -> Iterator[None]:
     def wrong_send(self: Transport, x: Any, *values: Any, **named: Any) -> Any:
         return send(self, spoilt(x) if which == "send" or which in values else x, *values, **named)
 
-    changes: dict[str, tuple[str, Callable[..., Any]]] = {
-        "swap": ("begin_swap", wrong_swap),
-        "send": ("send", wrong_send),
-        "carry": ("send", wrong_send),
+    unpack = Packed.unpack
+    changes: dict[str, tuple[type, str, Callable[..., Any]]] = {
+        "swap": (Transport, "begin_swap", wrong_swap),
+        "send": (Transport, "send", wrong_send),
+        "carry": (Transport, "send", wrong_send),
+        "pack": (Packed, "unpack", lambda packed: unpack(packed) * 1.01),
     }
     with ExitStack() as stack:
         if which in changes:
-            stack.enter_context(patch.object(Transport, *changes[which]))
+            stack.enter_context(patch.object(*changes[which]))
         yield

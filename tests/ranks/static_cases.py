@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, write_run
 from torch import Tensor, nn
-from trisect.train.models import AnyModel, NamedModel
 
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.nn import FromPyG
 from trisect.nn.base import Context, Model
+from trisect.nn.source import AnyModel, NamedModel
 from trisect.noise import Noise
 from trisect.ops.message import Message
 from trisect.partition import cut_graph
@@ -236,6 +236,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "bytes": rank.sent(),
         "formula": rank.formula(),
         "halo": sum(facts.remote),
+        "packed": rank.packed(),
     }
     if not case.get("break") and facts.layout.wire == "float32":
         with torch.no_grad():

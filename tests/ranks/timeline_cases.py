@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
 from torch import Tensor, nn
-from trisect.train.models import NamedModel
 
 from trisect.graph.timeline import Timeline
 from trisect.nn.dynamic import DynamicModel
+from trisect.nn.source import NamedModel
 from trisect.noise import Noise
 from trisect.partition.cut import boundary_of
 from trisect.partition.partition import Partition
@@ -200,6 +200,7 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
     result["interior"] = rank.program.shard.rows - rank.program.shard.interior()[0] if halo else 0
     result["sides"] = sum(action.side is not None for action in schedule_of(facts).ranks[mesh.rank])
     result["bytes"], result["formula"] = rank.sent(), rank.formula()
+    result["packed"] = rank.packed()
     if case.get("evaluate"):
         every = range(rank.timeline.steps)
         with torch.no_grad():

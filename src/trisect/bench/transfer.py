@@ -4,22 +4,36 @@
 and row pointers, float32 values), `difference` the indices that change and all values, `matrices` the difference of
 counts in int32, and `compact` what Trisect sends: the raw events that enter the window. Edges are counted without
 self-loops, which no encoding needs to send.
+
+With `parts`, also the CPU time to build the blocks of vertex parts, step by step, and then their transposes in
+backward's order: anew from all events of the window, and from the block before (`shards.part_blocks`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
+from trisect.comm.ledger import Ledger
 from trisect.data.load import load
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import Normalisation
 from trisect.graph.difference import Encoding, apply, difference, entering, full_bytes
 from trisect.graph.timeline import Timeline
+from trisect.partition.partition import Partition
+from trisect.shards.part_blocks import PartBlocks
 from trisect.shards.stream import SnapshotStream
+from trisect.shards.timeline_files import read_timeline_cut, read_timeline_part
+from trisect.shards.timeline_part import TimelinePart
+from trisect.shards.timeline_writer import write_timeline_shards
 
 TIMELINES: dict[str, dict[str, Any]] = {
     "bitcoin-otc": {"name": "bitcoin-otc"},
@@ -27,7 +41,9 @@ TIMELINES: dict[str, dict[str, Any]] = {
     "mathoverflow": {"name": "mathoverflow"},
     "cit-hepph": {"name": "cit-hepph"},
     "laundering": {"generate": "laundering", "vertices": 100_000, "steps": 60},
+    "uniform": {"generate": "uniform", "vertices": 100_000, "degree": 1.0, "steps": 24},
 }
+ENCODED = ("full", "difference", "matrices", "compact")
 KINDS = ("full", "csr", "difference", "matrices", "compact")
 
 
@@ -35,12 +51,24 @@ def run(
     timelines: Sequence[str] = tuple(TIMELINES),
     lives: Sequence[int] = (1, 5, 10, 20),
     data_dir: str | None = None,
+    parts: int = 0,
+    vertices: int | None = None,
+    encodings: bool = True,
 ) -> dict[str, Any]:
-    """Bytes of one pass over each timeline at each edge-life; seconds are means over its steps."""
-    result: dict[str, Any] = {"timelines": {}, "skipped": {}}
+    """Bytes of one pass over each timeline at each edge-life; seconds are means over its steps.
+
+    Args:
+        parts: also measure the blocks of that many parts of the vertices; 0: not.
+        vertices: of generated timelines.
+        encodings: False leaves out the encodings, where only the blocks of parts are asked for.
+    """
+    result: dict[str, Any] = {"timelines": {}, "blocks": {}, "skipped": {}}
     for name in timelines:
+        source = TIMELINES[name]
+        if vertices is not None and "generate" in source:
+            source = {**source, "vertices": vertices}
         try:
-            record = load(TIMELINES[name], data_dir=None if data_dir is None else Path(data_dir))
+            record = load(source, data_dir=None if data_dir is None else Path(data_dir))
         except DataError as error:
             result["skipped"][name] = str(error)
             continue
@@ -48,14 +76,17 @@ def run(
             raise DataError(f"{name} is one graph; bench transfer measures timelines.")
         for life in lives:
             timeline = Timeline.from_record(record, smoothing={"kind": "edge-life", "length": life})
-            result["timelines"][f"{name}, edge-life {life}"] = measure(timeline)
+            if encodings:
+                result["timelines"][f"{name}, edge-life {life}"] = measure(timeline)
+            if parts:
+                result["blocks"][f"{name}, edge-life {life}"] = measure_blocks(timeline, parts)
     return result
 
 
 def measure(timeline: Timeline) -> dict[str, Any]:
     """Bytes of each encoding, ratios to `full` and to `csr`, and milliseconds a step to encode and to rebuild."""
     sizes: dict[str, int] = dict.fromkeys(KINDS, 0)
-    encoded: dict[str, float] = dict.fromkeys(("full", "difference", "matrices", "compact"), 0.0)
+    encoded: dict[str, float] = dict.fromkeys(ENCODED, 0.0)
     rebuilt = dict(encoded)
     host = timeline.snapshots("symmetric")
     before: dict[str, Adjacency | None] = dict.fromkeys(encoded)
@@ -90,6 +121,86 @@ def measure(timeline: Timeline) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _Symmetric:
+    normalisation: Normalisation = "symmetric"
+    self_loops: bool = True
+
+
+def measure_blocks(timeline: Timeline, parts: int, rounds: int = 2) -> dict[str, Any]:
+    """CPU milliseconds a step and part to build blocks, and blocks with transposes; the least of some rounds.
+
+    Parts are equal intervals of the vertices. What is built in both ways must be equal to the bit.
+    """
+    form = _Symmetric()
+    blocks: dict[str, float] = dict.fromkeys(("anew", "sliding"), 0.0)
+    turned, sent, full = dict(blocks), 0, 0
+    with TemporaryDirectory(prefix="trisect-bench-") as folder:
+        partition = Partition.equal(timeline.vertices, parts)
+        runs = ((range(timeline.steps),),)
+        write_timeline_shards(timeline, partition, runs, form, Path(folder), aggregated=False)
+        cut = read_timeline_cut(Path(folder))
+        for index in range(parts):
+            ledger = Ledger()
+            part = read_timeline_part(cut, index, form, torch.float32, 0, ledger)
+            if not isinstance(part, TimelinePart) or not isinstance(part.blocks.source, PartBlocks):
+                raise DataError(f"parts is {parts}; bench transfer builds the blocks of at least 2 parts.")
+            source = part.blocks.source
+            for step in range(timeline.steps):  # the halo's lists are made once a run
+                source.events.halo_columns(step)
+            best = {way: (float("inf"), float("inf")) for way in blocks}
+            for _ in range(rounds):
+                made = {
+                    "anew": _passes(source.assemble, timeline.steps),
+                    "sliding": _passes(_brought(source), timeline.steps),
+                }
+                for way, (_, *seconds) in made.items():
+                    best[way] = tuple(map(min, best[way], seconds))  # type: ignore[assignment]
+                if not all(map(_equal, made["anew"][0], made["sliding"][0])):
+                    raise DataError("A block that slides differs from the one built anew.")
+            for way in blocks:
+                blocks[way] += best[way][0]
+                turned[way] += sum(best[way])
+            for step in range(timeline.steps):
+                part.blocks.at(step)
+            sent, full = sent + ledger.sent_bytes, full + ledger.full_bytes
+    count = parts * timeline.steps
+    return {
+        "parts": parts,
+        "vertices": timeline.vertices,
+        "steps": timeline.steps,
+        "edges": full // 20,
+        "sent_bytes": sent,
+        "full_bytes": full,
+        "block_ms": {way: 1e3 * seconds / count for way, seconds in blocks.items()},
+        "block_and_transpose_ms": {way: 1e3 * seconds / count for way, seconds in turned.items()},
+        "speedup": {
+            "blocks": blocks["anew"] / blocks["sliding"],
+            "with_transposes": turned["anew"] / turned["sliding"],
+        },
+    }
+
+
+def _brought(source: PartBlocks) -> Callable[[int], Adjacency]:
+    return lambda step: source.bring(step).matrix
+
+
+def _equal(one: Adjacency, other: Adjacency) -> bool:
+    if one.values is None or other.values is None:
+        return one.values is other.values and torch.equal(one.indices, other.indices)
+    return torch.equal(one.indices, other.indices) and torch.equal(one.values, other.values)
+
+
+def _passes(make: Callable[[int], Adjacency], steps: int) -> tuple[list[Adjacency], float, float]:
+    """The matrices of all steps; CPU seconds to make them, and their transposes from the last to the first."""
+    begin = time.process_time()
+    matrices = [make(step) for step in range(steps)]
+    middle = time.process_time()
+    for matrix in reversed(matrices):
+        matrix.transpose()
+    return matrices, middle - begin, time.process_time() - middle
+
+
 def _round_trip(old: Adjacency | None, new: Adjacency, encoding: Encoding) -> tuple[int, tuple[float, float]]:
     begin = time.perf_counter()
     message = difference(old, new, encoding)
@@ -104,6 +215,22 @@ def _csr_bytes(matrix: Adjacency) -> int:
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures as a table."""
+    if result["timelines"]:
+        _show_encodings(result)
+    if result["blocks"]:
+        print("CPU ms a step and part to build blocks: anew, sliding (times less); with transposes")
+    for name, found in result["blocks"].items():
+        block, both, gain = found["block_ms"], found["block_and_transpose_ms"], found["speedup"]
+        print(
+            f"{name:<28} {found['vertices']} vertices, {found['parts']} parts:"
+            f" {block['anew']:8.2f} {block['sliding']:8.2f} ({gain['blocks']:.1f}x);"
+            f" {both['anew']:8.2f} {both['sliding']:8.2f} ({gain['with_transposes']:.1f}x)"
+        )
+    for name, reason in result["skipped"].items():
+        print(f"{name}: left out. {reason}")
+
+
+def _show_encodings(result: dict[str, Any]) -> None:
     print("MB sent for one pass; how many times less than full (and than csr); ms a step to encode + to rebuild")
     heads = ("full", 9), ("csr", 9), ("difference", 18), ("compact", 24), ("difference", 15), ("compact", 14)
     print(f"{'timeline':<28} " + " ".join(f"{head:>{width}}" for head, width in heads))
@@ -117,5 +244,3 @@ def show(result: dict[str, Any]) -> None:
             f" {size['compact']:8.2f} {ratio['compact']:6.1f}x ({plain['compact']:4.1f}x)"
             f" {times['difference']:>15} {times['compact']:>14}"
         )
-    for name, reason in result["skipped"].items():
-        print(f"{name}: left out. {reason}")

@@ -261,7 +261,7 @@ class Cell:
     def _aggregate(self, step: Step, local: Mapping[Ref, Tensor]) -> Tensor:
         """The sums of all rows over their neighbours, of a share of the columns: [steps · all rows, columns]."""
         frames = local[require(step.message, "a message")].view(len(self.steps), self.stage.facts.vertices, -1)
-        matrices = self.stage.shard.whole(self.steps)
+        matrices = self.stage.shard.all_rows(self.steps)
         if len(self.steps) == 1:
             return ops.aggregate(frames.flatten(0, 1), matrices[0])
         return ops.aggregate_steps(frames, matrices).flatten(0, 1)

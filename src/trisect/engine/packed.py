@@ -1,8 +1,9 @@
-"""What autograd saves for backward while a chunk goes forward: without zeros where there are many."""
+"""What autograd saves for backward while a cell goes forward: without zeros where there are many."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,60 +14,85 @@ from trisect.ops.packing import Packed, Slabs, pack
 SMALLEST = 1 << 18  # bytes of a tensor; packing a smaller one takes longer than computing it
 
 
+@dataclass(frozen=True, eq=False)
+class _Saved:
+    """A packed activation, and the shape in which autograd wants it back."""
+
+    packed: Packed
+    shape: torch.Size
+
+
 class PackedActivations:
-    """Hooks of autograd for the tensors that a stage saves.
+    """Hooks of autograd for the tensors that a stage saves: [rows, width], [steps · rows, width], [steps, rows, width].
 
     A layer's output is saved twice, as its own mask and as the input of the next layer. It is packed once, and unpacked
     once: of each the last is remembered.
+
+    Args:
+        smallest: tensors of fewer bytes are saved as they are.
+
+    Attributes:
+        full_bytes, held_bytes: of all activations so far, with their zeros and as they were held.
     """
 
-    def __init__(self, history: HistoryRows | None) -> None:
-        self._history = history
+    def __init__(self, history: HistoryRows | None, *, smallest: int = 0) -> None:
+        self._history, self._smallest = history, smallest
         self._slabs = Slabs()
         self._rows = 0
-        self._packed: tuple[Tensor, int, Packed | None] | None = None
+        self._latest: tuple[Tensor, int, Packed | None] | None = None
         self._unpacked: tuple[Packed, Tensor] | None = None
+        self.full_bytes = self.held_bytes = 0
 
     def hooks(self, rows: int) -> AbstractContextManager[object]:
-        """For the time of a forward of that many rows; what has another number of them is no activation."""
+        """Pack during a forward of that many rows; what has not a multiple of them is no activation."""
         self._rows = rows
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def forget(self) -> None:
         """Hold on to nothing that autograd does not hold."""
-        self._packed = self._unpacked = None
+        self._latest = self._unpacked = None
 
     def drop(self) -> None:
-        """All that was saved is used up."""
+        """Let go of all memory, since all that was saved is used up."""
         self.forget()
         self._slabs.drop()
 
-    def _pack(self, x: Tensor) -> Tensor | Packed:
-        if x.dim() != 2 or x.shape[0] != self._rows or not x.is_floating_point():
+    def _pack(self, x: Tensor) -> Tensor | _Saved:
+        if not self._is_activation(x):
             return x
-        if x.numel() * x.element_size() < SMALLEST:
-            if self._history is not None:
-                self._history.hold(x)
+        if x.nbytes < self._smallest:
+            self._hold(x)
             return x
-        last = self._packed
+        latest = self._latest
         # the tensor is held, so that the same address is the same tensor
-        if last is not None and _same(last[0], x) and last[1] == x._version:
-            packed = last[2]
+        if latest is not None and _same(latest[0], x) and latest[1] == x._version:
+            packed = latest[2]
         else:
-            packed = pack(x, self._slabs)
-            self._packed = (x, x._version, packed)
+            packed = pack(x.detach().flatten(0, -2) if x.dim() > 2 else x, self._slabs)
+            self._latest = (x, x._version, packed)
+            self.full_bytes += x.nbytes
+            self.held_bytes += x.nbytes if packed is None else packed.nbytes
         if packed is None:
-            if self._history is not None:
-                self._history.hold(x)
+            self._hold(x)
             return x
-        return packed
+        return _Saved(packed, x.shape)
 
-    def _unpack(self, saved: Tensor | Packed) -> Tensor:
+    def _hold(self, x: Tensor) -> None:
+        """Let history know of rows of its own that autograd has saved as they are."""
+        if self._history is not None and x.dim() == 2 and x.shape[0] == self._rows:
+            self._history.hold(x)
+
+    def _is_activation(self, x: Tensor) -> bool:
+        if not x.is_floating_point() or x.dim() not in (2, 3) or self._rows == 0 or x.numel() == 0:
+            return False
+        return x.shape[-2] % self._rows == 0 and (x.dim() == 2 or x.is_contiguous())
+
+    def _unpack(self, saved: Tensor | _Saved) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
-        if self._unpacked is None or self._unpacked[0] is not saved:
-            self._unpacked = (saved, saved.unpack())
-        return self._unpacked[1]
+        if self._unpacked is None or self._unpacked[0] is not saved.packed:
+            self._unpacked = (saved.packed, saved.packed.unpack())
+        return self._unpacked[1].view(saved.shape)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -13,7 +13,7 @@ from trisect.engine.cell import Loss, Stage
 from trisect.engine.executor import Executor
 from trisect.engine.gradients import MessageGradients
 from trisect.engine.history import HistoryRows
-from trisect.engine.packed import PackedActivations
+from trisect.engine.packed import SMALLEST, PackedActivations
 from trisect.engine.pass_state import PassState
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.rows import RowCutter
@@ -78,8 +78,11 @@ class RankEngine:
             for number, layer in layers.items()
             if isinstance(layer, DynamicLayer)
         }
-        rows = None if self.boards is None else self.boards.history
-        packed = PackedActivations(rows) if History.fits(facts) else None
+        pack = facts.layout.pack
+        packed = None
+        if pack is True or (pack == "auto" and History.fits(facts)):
+            rows = None if self.boards is None else self.boards.history
+            packed = PackedActivations(rows, smallest=SMALLEST if pack == "auto" else 0)
         self.stage = Stage(
             facts,
             layers,

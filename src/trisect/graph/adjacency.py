@@ -9,61 +9,13 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from trisect.errors import DataError
 from trisect.graph import csr
-
-
-@dataclass(frozen=True, eq=False)
-class _Origin:
-    """The matrix that a block is a view of, and which of its rows or columns."""
-
-    axis: Literal["rows", "columns"]
-    whole: Adjacency
-    start: int
-    stop: int
-
-
-@dataclass(eq=False)
-class _Derived:
-    """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
-
-    Attributes:
-        origin: where the matrix is a view of another.
-        transpose: the transposed matrix.
-        original: the matrix that has this one as its transpose. The reference is weak, since a cycle would keep large
-            arrays until the garbage collector's next full pass.
-        make_transpose: a shorter way to the transpose than sorting; dropped when it was used, since it holds arrays.
-        entries: how many entries there are.
-        edge_index: int64 [2, entries].
-        read: the columns that have entries (None: all), and their rows of the transpose.
-        positions: the positions of a transpose as int64.
-        values, inverse_counts, csr: by type.
-    """
-
-    origin: _Origin | None = None
-    transpose: Adjacency | None = None
-    original: weakref.ref[Adjacency] | None = None
-    make_transpose: Callable[[], Adjacency] | None = None
-    entries: int | None = None
-    edge_index: Tensor | None = None
-    read: tuple[Tensor | None, Adjacency] | None = None
-    positions: Tensor | None = None
-    values: dict[torch.dtype, Tensor] = field(default_factory=dict)
-    inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
-    csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
-
-    def arrays(self) -> list[Tensor]:
-        """List the tensors that are kept, those of the transpose excepted."""
-        arrays = [array for array in (self.edge_index, self.positions) if array is not None]
-        arrays += [*self.values.values(), *self.inverse_counts.values()]
-        for matrix in self.csr.values():
-            arrays += [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
-        return arrays
+from trisect.graph.derived import Derived, Origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +45,7 @@ class Adjacency:
     self_start: int = 0
     positions: Tensor | None = None
     # not among the arguments, so that `replace` begins with nothing derived
-    _derived: _Derived = field(default_factory=_Derived, init=False, repr=False)
+    _derived: Derived = field(default_factory=Derived, init=False, repr=False)
 
     @classmethod
     def from_csr(
@@ -105,7 +57,7 @@ class Adjacency:
 
     @property
     def rows(self) -> int:
-        """Count the rows."""
+        """Give the number of rows."""
         return self.starts.numel()
 
     @property
@@ -155,7 +107,7 @@ class Adjacency:
             ends=self.ends[start:stop],
             self_start=self.self_start + start,
         )
-        block._derived.origin = _Origin("rows", self, start, stop)
+        block._derived.origin = Origin("rows", self, start, stop)
         return block
 
     def columns_between(self, start: int, stop: int) -> Adjacency:
@@ -169,7 +121,7 @@ class Adjacency:
             column_base=self.column_base + start,
             self_start=self.self_start - start,
         )
-        block._derived.origin = _Origin("columns", self, start, stop)
+        block._derived.origin = Origin("columns", self, start, stop)
         return block
 
     def transpose(self, *, positions: bool = False) -> Adjacency:
@@ -184,8 +136,8 @@ class Adjacency:
             return transpose
         origin = derived.origin
         if origin is not None:
-            whole = origin.whole.transpose(positions=positions)
-            between = whole.columns_between if origin.axis == "rows" else whole.rows_between
+            turned = origin.matrix.transpose(positions=positions)
+            between = turned.columns_between if origin.axis == "rows" else turned.rows_between
             result = between(origin.start, origin.stop)
         elif derived.make_transpose is not None and not positions:
             result = derived.make_transpose()
@@ -275,7 +227,7 @@ class Adjacency:
             return values
         home = self
         while home._derived.origin is not None:
-            home = home._derived.origin.whole
+            home = home._derived.origin.matrix
         kept = home._derived.values
         if dtype not in kept:
             kept[dtype] = values.to(dtype).contiguous()

@@ -73,7 +73,7 @@ def check_index(name: str, array: Tensor, bound: int) -> None:
 
 
 def check_finite(name: str, array: Tensor) -> None:
-    """Refuse NaN and infinity."""
+    """Refuse an array that holds NaN or infinity."""
     finite = torch.isfinite(array)
     if bool(finite.all()):
         return

@@ -42,7 +42,7 @@ class Message:
     self_start: int
     weighted: bool
     dtype: torch.dtype
-    whole: bool
+    complete: bool
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -96,7 +96,7 @@ def apply(message: Message, old: Adjacency | None = None) -> Adjacency:
     """The matrix that a message stands for, given the one that it was made against."""
     tensors = message.tensors
     columns = message.shape[1]
-    if message.whole:
+    if message.complete:
         row, column = tensors["index"] if "index" in tensors else (tensors["row"], tensors["column"])
         keys = row.long() * columns + column.long()
         if message.encoding != "compact":
@@ -176,8 +176,8 @@ def _patched(message: Message, values: Tensor) -> Tensor:
     return values
 
 
-def _message(encoding: Encoding, new: Adjacency, whole: bool, **tensors: Tensor) -> Message:
-    return Message(encoding, new.shape, new.self_start, new.values is not None, new.dtype, whole, tensors)
+def _message(encoding: Encoding, new: Adjacency, complete: bool, **tensors: Tensor) -> Message:
+    return Message(encoding, new.shape, new.self_start, new.values is not None, new.dtype, complete, tensors)
 
 
 def _values(matrix: Adjacency) -> Tensor:

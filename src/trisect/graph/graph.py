@@ -24,7 +24,7 @@ from trisect.graph.edge_features import Merge, edge_feature_array, merge_paralle
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """One graph.
+    """One graph with its features, labels and splits.
 
     Attributes:
         adjacency: the raw matrix [vertices, vertices], not normalised.
@@ -157,7 +157,7 @@ class Graph:
 
     @property
     def vertices(self) -> int:
-        """Count the vertices."""
+        """Give the number of vertices."""
         return self.adjacency.rows
 
     @property

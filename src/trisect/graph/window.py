@@ -31,7 +31,7 @@ _SCALE = Kernel("trisect_window_scale", POINTER, INT64, INT, POINTER, INT)
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How counts become values.
+    """A form says how counts become values.
 
     Attributes:
         normalisation, dtype: as in `Timeline.snapshot`.
@@ -97,8 +97,8 @@ class Window:
     def fills(self, events: RawEvents) -> bool:
         """Whether `fill` can be used; it needs the kernels, and loops in all rows or none."""
         first, last = self.self_start, self.self_start + self.rows
-        whole = not self.self_loops or (first >= 0 and last <= self.columns)
-        return self.native and events.bring is None and whole
+        loops_fit = not self.self_loops or (first >= 0 and last <= self.columns)
+        return self.native and events.bring is None and loops_fit
 
     def fill(self, events: RawEvents, steps: range) -> None:
         """The events of consecutive steps instead of all that was: one sort, where sliding them in would take many."""

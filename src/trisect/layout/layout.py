@@ -28,6 +28,12 @@ def _blocks(value: Any) -> Any:
     raise ValueError(f"is {value!r}, but must be a whole number of at least 1, or auto")
 
 
+def _pack(value: Any) -> Any:
+    if value == "auto" or isinstance(value, bool):
+        return value
+    raise ValueError(f"is {value!r}, but must be true, false or auto")
+
+
 @section("layout", LayoutError)
 @dataclass(frozen=True, config=CLOSED)
 class Layout:
@@ -45,6 +51,7 @@ class Layout:
         temporal: how state crosses ranks along time.
         spatial: how rows cross parts: a halo, or redistributed by feature columns.
         recompute: cells are computed again in backward, so that their activations need not be kept.
+        pack: activations wait for backward without their zeros; `auto`: where chunks read history.
         history: what a chunk reads of chunks that are not done yet, or `exact`: chunks read no history.
         wire: how numbers are written when they cross ranks.
         transport: what carries rows between ranks of one host: `auto`, shared memory where that is possible, or
@@ -61,6 +68,7 @@ class Layout:
     temporal: Temporal = "auto"
     spatial: Spatial = "auto"
     recompute: Flag = False
+    pack: Annotated[bool | Auto, BeforeValidator(_pack)] = "auto"
     history: Annotated[History | Exact, HistoryField] = History()
     wire: Wire = "float32"
     transport: TransportKind = "auto"

@@ -54,10 +54,13 @@ def _pieces(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor
         if count < 2:
             continue
         own = induced(adjacency, members)
-        piece = metis.cut(own, count, seed)
+        chunk_of_member = metis.cut(own, count, seed)
         row, column = own.coordinates()
-        if row.numel() and float((piece[row] == piece[column]).double().mean()) * count >= _WORTH_IT:
-            chunk[members] = piece
+        if (
+            row.numel()
+            and float((chunk_of_member[row] == chunk_of_member[column]).double().mean()) * count >= _WORTH_IT
+        ):
+            chunk[members] = chunk_of_member
     return chunk if bool(chunk.any()) else None
 
 

@@ -14,7 +14,7 @@ from trisect.graph.adjacency import Adjacency
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Where every vertex lives.
+    """A partition says in which part and chunk every vertex lives.
 
     Attributes:
         order: int64 [vertices]; order[position] is the vertex (in the numbering of the graph that was cut).
@@ -69,7 +69,7 @@ class Partition:
 
     @property
     def vertices(self) -> int:
-        """Count the vertices."""
+        """Give the number of vertices."""
         return self.order.numel()
 
     def part(self, part: int) -> tuple[int, int]:

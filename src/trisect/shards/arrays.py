@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def save_array(path: Path, tensor: Tensor) -> None:
-    """Write a .npy file."""
+    """Write a tensor to a .npy file."""
     np.save(path, tensor.contiguous().cpu().numpy(), allow_pickle=False)
 
 

@@ -106,7 +106,7 @@ class Mover:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def __call__(self, array: Tensor) -> Tensor:
-        """Copy an array."""
+        """Give a copy of an array on the device."""
         if self._side is None or array.device.type != "cpu":
             return array.to(self._device)
         with torch.cuda.stream(self._side):

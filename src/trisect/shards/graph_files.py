@@ -59,7 +59,7 @@ class Cut:
 
     @property
     def vertices(self) -> int:
-        """How many there are."""
+        """Give the number of vertices."""
         return self.order.numel()
 
     def labels(self) -> Graph:
@@ -71,8 +71,8 @@ class Cut:
     @property
     def chunk_rows(self) -> list[list[int]]:
         """Of each part, where its chunks begin and the last ends, counted from its first row."""
-        pieces = [self.starts[part * self.chunks : (part + 1) * self.chunks + 1] for part in range(self.parts)]
-        return [[start - starts[0] for start in starts] for starts in pieces]
+        bounds = [self.starts[part * self.chunks : (part + 1) * self.chunks + 1] for part in range(self.parts)]
+        return [[start - starts[0] for start in starts] for starts in bounds]
 
     def rows(self, part: int) -> slice:
         """The positions of a part."""
@@ -147,7 +147,7 @@ def write_graph_shards(
 
 
 def read_cut(folder: Path) -> Cut | TimelineCut:
-    """What all ranks know."""
+    """Read what all ranks know of cut data."""
     if is_timeline_cut(folder):
         return read_timeline_cut(folder)
     meta = json.loads((folder / _META).read_text())
@@ -203,8 +203,8 @@ def read_part_graph(cut: Cut, part: int) -> PartGraph:
     matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
     receive = arrays["receive"].reshape(cut.parts, cut.chunks, 2).tolist()
     counts = arrays["send_counts"].tolist()
-    pieces = list(torch.split(arrays["send"], counts))
-    send = tuple(tuple(pieces[q * cut.chunks : (q + 1) * cut.chunks]) for q in range(cut.parts))
+    lists = torch.split(arrays["send"], counts)
+    send = tuple(tuple(lists[q * cut.chunks : (q + 1) * cut.chunks]) for q in range(cut.parts))
     first = cut.rows(part).start
     bounds = cut.starts[part * cut.chunks : (part + 1) * cut.chunks + 1]
     return PartGraph(
@@ -222,9 +222,9 @@ def _write_part_graph(part_graph: PartGraph, folder: Path) -> None:
     _write_matrix(part_graph.adjacency, folder)
     save_array(folder / "halo.npy", part_graph.halo)
     save_array(folder / "receive.npy", torch.tensor(part_graph.receive, dtype=torch.int64))
-    pieces = [rows for chunks in part_graph.send for rows in chunks]
-    save_array(folder / "send.npy", torch.cat(pieces))
-    save_array(folder / "send_counts.npy", torch.tensor([piece.numel() for piece in pieces]))
+    lists = [rows for chunks in part_graph.send for rows in chunks]
+    save_array(folder / "send.npy", torch.cat(lists))
+    save_array(folder / "send_counts.npy", torch.tensor([rows.numel() for rows in lists]))
 
 
 def _write_matrix(matrix: Adjacency, folder: Path) -> None:
@@ -235,10 +235,10 @@ def _write_matrix(matrix: Adjacency, folder: Path) -> None:
 
 
 def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
-    found = {}
+    figures = {}
     for name, count, per in (("parts", partition.parts, partition.chunks), ("chunks", len(partition.starts) - 1, 1)):
         if count > 1:
             sizes = torch.tensor(partition.starts).diff().reshape(-1, per).sum(1)
             assignment = torch.repeat_interleave(torch.arange(count), sizes)
-            found[name] = asdict(quality(adjacency, assignment, count))
-    return found
+            figures[name] = asdict(quality(adjacency, assignment, count))
+    return figures

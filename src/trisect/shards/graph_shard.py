@@ -21,7 +21,7 @@ class GraphShard(Shard):
         features: gives x of the own rows [rows, features]; called when they are first needed, and again after
             `aggregate` has read them, so that rows that lie in a file and are not read again take no memory.
         vertices: the user's ids of the own rows; `halo_vertices` of the halo rows.
-        whole: gives the matrix of all rows, where rows are redistributed by columns.
+        all_rows: gives the matrix of all rows, where rows are redistributed by columns.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class GraphShard(Shard):
         features: Callable[[], Tensor],
         vertices: Tensor | None,
         halo_vertices: Tensor | None = None,
-        whole: Callable[[], Adjacency] | None = None,
+        all_rows: Callable[[], Adjacency] | None = None,
     ) -> None:
         self.rows, self.vertices = part_graph.rows, vertices
-        self._part_graph, self._read, self._whole = part_graph, features, whole
+        self._part_graph, self._read, self._all_rows = part_graph, features, all_rows
         self._ids = None
         if vertices is not None and halo_vertices is not None:
             self._ids = torch.cat([vertices, halo_vertices])
@@ -49,7 +49,7 @@ class GraphShard(Shard):
         return self._x[None]
 
     def snapshots(self, steps: range) -> Sequence[Adjacency]:
-        """Give the part's block."""
+        """Give the part's block, that of the one step."""
         return [self._part_graph.adjacency]
 
     def part_graph(self, step: int) -> PartGraph:
@@ -58,7 +58,7 @@ class GraphShard(Shard):
 
     def with_part_graph(self, part_graph: PartGraph) -> GraphShard:
         """The same part with its chunks cut otherwise."""
-        other = GraphShard(part_graph, self._read, self.vertices, None, self._whole)
+        other = GraphShard(part_graph, self._read, self.vertices, None, self._all_rows)
         other._ids, other._x, other._aggregated = self._ids, self._x, self._aggregated
         return other
 
@@ -72,12 +72,12 @@ class GraphShard(Shard):
         """Give the user's ids of own and halo rows."""
         return self._ids
 
-    def whole(self, steps: range) -> Sequence[Adjacency]:
+    def all_rows(self, steps: range) -> Sequence[Adjacency]:
         """Give the matrix of all rows, read once: its transpose is kept with it."""
-        if self._whole is None:
-            return super().whole(steps)
+        if self._all_rows is None:
+            return super().all_rows(steps)
         if self._matrix is None:
-            self._matrix = self._whole()
+            self._matrix = self._all_rows()
         return [self._matrix]
 
     def aggregated(self, steps: range) -> Tensor | None:

@@ -44,7 +44,7 @@ class PartEvents:
 
     @property
     def rows(self) -> int:
-        """Count the part's vertices."""
+        """Give the number of the part's vertices."""
         return self.starts[self.part_index + 1] - self.starts[self.part_index]
 
     @property

@@ -52,6 +52,8 @@ class Shard(ABC):
         """Give the user's ids of the columns of a step's block; None where only those of the own rows are known."""
         return None
 
-    def whole(self, steps: range) -> Sequence[Adjacency]:
+    def all_rows(self, steps: range) -> Sequence[Adjacency]:
         """Give the matrices of all rows, where rows are redistributed by columns."""
-        raise RuntimeError("internal error: the shard has no whole matrices, but rows are redistributed by columns")
+        raise RuntimeError(
+            "internal error: the shard has no matrices of all rows, but rows are redistributed by columns"
+        )

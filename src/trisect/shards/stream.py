@@ -160,7 +160,7 @@ class _Encoded(_TimelineSource):
     _latest: tuple[int, Adjacency, Adjacency] | None = None
 
     def bring(self, step: int) -> Brought:
-        """Send the step's matrix."""
+        """Send the step's matrix, or how it differs from the one before."""
         matrix = self._matrix(self.timeline, step)
         before = self._latest if self._latest is not None and self._latest[0] == step - 1 else None
         message = difference(None if before is None else before[1], matrix, self.encoding)

@@ -67,10 +67,10 @@ class TimelineCut:
     def quality(self) -> dict[str, Any]:
         """Of runs and parts, as the summary shows it."""
         sizes = torch.tensor(self.starts).diff()
-        found: dict[str, Any] = {"runs": [[[run.start, run.stop] for run in block] for block in self.runs]}
+        figures: dict[str, Any] = {"runs": [[[run.start, run.stop] for run in block] for block in self.runs]}
         if sizes.numel() > 1:
-            found["parts"] = {"rows": sizes.tolist(), "halo_rows": int(self.halo.sum())}
-        return found
+            figures["parts"] = {"rows": sizes.tolist(), "halo_rows": int(self.halo.sum())}
+        return figures
 
 
 def is_timeline_cut(folder: Path) -> bool:
@@ -79,7 +79,7 @@ def is_timeline_cut(folder: Path) -> bool:
 
 
 def read_timeline_cut(folder: Path) -> TimelineCut:
-    """What all ranks know."""
+    """Read what all ranks know of a cut timeline."""
     meta = json.loads((folder / META).read_text())
     arrays = {name: _mapped(folder / f"{name}.npy") for name in ARRAYS}
     src, dst = arrays.pop("src"), arrays.pop("dst")

@@ -97,20 +97,20 @@ def _write_events(timeline: Timeline, partition: Partition, owner: Tensor, folde
         weight = None if weight is None else weight[order]
     holder, reader = owner[source.long()], owner[target.long()]
     for part in range(partition.parts):
-        place, first = folder / f"part-{part}", partition.part(part)[0]
+        part_folder, first = folder / f"part-{part}", partition.part(part)[0]
         mine = torch.nonzero(reader == part)[:, 0]
-        save_array(place / "src.npy", _columns(source[mine], *partition.part(part)))
-        save_array(place / "dst.npy", target[mine] - first)
+        save_array(part_folder / "src.npy", _columns(source[mine], *partition.part(part)))
+        save_array(part_folder / "dst.npy", target[mine] - first)
         if weight is not None:
-            save_array(place / "weight.npy", weight[mine])
-        save_array(place / "offsets.npy", _offsets(step[mine], every))
+            save_array(part_folder / "weight.npy", weight[mine])
+        save_array(part_folder / "offsets.npy", _offsets(step[mine], every))
         read = torch.nonzero((holder == part) & (reader != part))[:, 0]
         # each row once a step and reader, however many events read it
         codes = torch.unique((step[read] * partition.parts + reader[read]) * timeline.vertices + source[read].long())
         which = codes // timeline.vertices
-        save_array(place / "read-row.npy", (codes % timeline.vertices - first).to(torch.int32))
-        save_array(place / "read-part.npy", (which % partition.parts).to(torch.int16))
-        save_array(place / "read-offsets.npy", _offsets(which // partition.parts, every))
+        save_array(part_folder / "read-row.npy", (codes % timeline.vertices - first).to(torch.int32))
+        save_array(part_folder / "read-part.npy", (which % partition.parts).to(torch.int16))
+        save_array(part_folder / "read-offsets.npy", _offsets(which // partition.parts, every))
 
 
 def _columns(position: Tensor, first: int, last: int) -> Tensor:
@@ -121,9 +121,9 @@ def _columns(position: Tensor, first: int, last: int) -> Tensor:
 
 
 def _offsets(step: Tensor, every: int) -> Tensor:
-    found = torch.zeros(every + 1, dtype=torch.int64)
-    found[1:] = torch.cumsum(torch.bincount(step, minlength=every), 0)
-    return found
+    offsets = torch.zeros(every + 1, dtype=torch.int64)
+    offsets[1:] = torch.cumsum(torch.bincount(step, minlength=every), 0)
+    return offsets
 
 
 def _write_features(timeline: Timeline, partition: Partition, folder: Path) -> None:
@@ -161,10 +161,10 @@ def _write_prepared(
         if sums is not None:
             sums[step] = row_sums(matrix).to(dtype)
         if aggregated:
-            found = aggregate(timeline.features_at(step).to(dtype), prepared)
-            targets = targets or _by_step(folder, "aggregated", timeline.steps, bounds, found.shape[1], dtype)
+            frame = aggregate(timeline.features_at(step).to(dtype), prepared)
+            targets = targets or _by_step(folder, "aggregated", timeline.steps, bounds, frame.shape[1], dtype)
             for target, rows in zip(targets, bounds, strict=True):
-                target[step] = found[rows]
+                target[step] = frame[rows]
 
 
 def _by_step(

@@ -71,12 +71,12 @@ class WholeTimeline(Shard):
         """Give the matrices of whole snapshots; all of them as they are kept, where all are asked for."""
         return self.matrices if len(steps) == len(self.matrices) else Steps(steps, self.matrices.__getitem__)
 
-    def whole(self, steps: range) -> Sequence[Adjacency]:
+    def all_rows(self, steps: range) -> Sequence[Adjacency]:
         """Give the same: rows may be redistributed by columns."""
         return self.snapshots(steps)
 
     def aggregated(self, steps: range) -> Tensor | None:
-        """Made once a run."""
+        """Give Â·x, which is made once a run of steps and kept within the budget."""
         if not self.aggregates:
             return None
         return self.kept.get("aggregated", steps, lambda: self._aggregate(steps))

@@ -116,7 +116,7 @@ def one_process(
 ) -> Program:
     """Make the program of one process: the full model on all of the data, a timeline in the layout's blocks."""
     budget, ledger, dtype = free_bytes(x.device) // 4, Ledger(), x.dtype
-    layout = Layout(blocks=layout.blocks, recompute=layout.recompute)
+    layout = Layout(blocks=layout.blocks, recompute=layout.recompute, pack=layout.pack)
     bounds = (0, len(model.stack))
     make = partial(facts_for, model, task, decoder, layout, bounds, dtype, rows=(data.vertices,))
     shard: Shard

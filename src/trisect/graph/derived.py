@@ -1,0 +1,62 @@
+"""What an `Adjacency` keeps beside its arrays: the matrix that it is a view of, and what has been made of it so far."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from trisect.graph.adjacency import Adjacency
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The matrix that a block is a view of, and which of its rows or columns."""
+
+    axis: Literal["rows", "columns"]
+    matrix: Adjacency
+    start: int
+    stop: int
+
+
+@dataclass(eq=False)
+class Derived:
+    """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
+
+    Attributes:
+        origin: where the matrix is a view of another.
+        transpose: the transposed matrix.
+        original: the matrix that has this one as its transpose. The reference is weak, since a cycle would keep large
+            arrays until the garbage collector's next full pass.
+        make_transpose: a shorter way to the transpose than sorting; dropped when it was used, since it holds arrays.
+        entries: how many entries there are.
+        edge_index: int64 [2, entries].
+        read: the columns that have entries (None: all), and their rows of the transpose.
+        positions: the positions of a transpose as int64.
+        values, inverse_counts, csr: by type.
+    """
+
+    origin: Origin | None = None
+    transpose: Adjacency | None = None
+    original: weakref.ref[Adjacency] | None = None
+    make_transpose: Callable[[], Adjacency] | None = None
+    entries: int | None = None
+    edge_index: Tensor | None = None
+    read: tuple[Tensor | None, Adjacency] | None = None
+    positions: Tensor | None = None
+    values: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    def arrays(self) -> list[Tensor]:
+        """List the tensors that are kept, those of the transpose excepted."""
+        arrays = [array for array in (self.edge_index, self.positions) if array is not None]
+        arrays += [*self.values.values(), *self.inverse_counts.values()]
+        for matrix in self.csr.values():
+            arrays += [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
+        return arrays
