@@ -51,22 +51,6 @@ def test_an_epoch_on_a_timeline_copies_no_rows(name: str, timeline: Timeline, pr
     assert transfers.lists == 0
 
 
-def test_copies_are_counted(pretend: ModuleType) -> None:
-    with pretend.counted() as transfers:
-        x = torch.ones(3, 2).to("sim")
-        x.copy_(torch.zeros(3, 2))
-        torch.empty(3, 2).copy_(x)
-        assert float(x.sum().cpu()) == 0.0
-        assert x.sum().item() == 0.0
-        assert x[torch.tensor([0, 2])].shape == (2, 2)
-    assert transfers.to_device == [(3, 2), (3, 2)]
-    assert transfers.to_host == [(3, 2), ()]
-    assert transfers.reads == 1
-    assert transfers.lists == 1
-    with pytest.raises(RuntimeError, match="of sim and of the CPU"):
-        x + torch.ones(3, 2)
-
-
 @pytest.mark.parametrize("encoding", ["full", "difference", "compact"])
 def test_a_stream_brings_the_same_snapshots(encoding: Any, timeline: Timeline, pretend: ModuleType) -> None:
     ledgers = [Ledger(), Ledger()]
