@@ -38,6 +38,7 @@ class Transfers:
         device_bytes, host_bytes: of the same copies, all together.
         reads: single numbers that Python asked for (`item`, `float(x)`, `if x`), each of which waits for the device.
         lists: of indices that lie on the host and choose rows on the device; CUDA copies them each time.
+        sizes: results whose size follows from the numbers (`nonzero`, `unique`, a mask), which CUDA waits for.
     """
 
     to_device: list[tuple[int, ...]] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Transfers:
     host_bytes: int = 0
     reads: int = 0
     lists: int = 0
+    sizes: int = 0
 
 
 _counting: list[Transfers] = []
@@ -113,6 +115,8 @@ class PretendTensor(Tensor):
 
 # operations that take indices of the CPU beside rows of a device
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+# operations whose result is as large as the numbers say
+_SIZED = ("nonzero", "_unique2", "unique_dim", "unique_consecutive", "masked_select", "bincount")
 
 
 def _do(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -134,10 +138,17 @@ def _do(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     elif strangers:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in strangers)
         raise RuntimeError(f"{func} was given tensors of {NAME} and of the CPU; on the CPU are those of {shapes}")
+    if here and (name in _SIZED or (name in _INDEXING and _masks(args[1]))):
+        for transfers in _counting:
+            transfers.sizes += 1
     result = func(*tree_map(_host_of, args), **tree_map(_host_of, kwargs))
     if not here and not _is_ours(target):
         return result
     return _wrapped(func, args, kwargs, result)
+
+
+def _masks(indices: Any) -> bool:
+    return any(isinstance(index, Tensor) and index.dtype is torch.bool for index in tree_leaves(indices))
 
 
 def _wrapped(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
