@@ -61,7 +61,7 @@ def counted() -> Iterator[Transfers]:
     try:
         yield transfers
     finally:
-        _counting.remove(transfers)
+        _counting[:] = [other for other in _counting if other is not transfers]
 
 
 class _Storage:
@@ -122,6 +122,8 @@ _SIZED = ("nonzero", "_unique2", "unique_dim", "unique_consecutive", "masked_sel
 def _do(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do an operation on the host, and give what comes out as tensors of the device where it belongs there."""
     name, target = func.overloadpacket.__name__, kwargs.get("device")
+    if _is_ours(target) and not _module.installed:
+        raise RuntimeError(f"this process has no device {NAME}; call install")
     if name == "_to_copy" and target is not None:
         return _copied(func, args[0], kwargs)
     if name == "copy_":

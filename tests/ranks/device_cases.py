@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -60,6 +61,7 @@ class Epoch:
     waits: int
     weights: int
     planned: int
+    brought: int = 0
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -89,8 +91,13 @@ def watched(spoil: Callable[[Program], None] | None = None) -> Iterator[list[Epo
                 spoil(program)
             on_step()
 
+        already = program.ledger.sent_bytes
         with pretend.counted() as transfers:
             run(program, stepped, *arguments, **named)
+            coming = getattr(getattr(program.shard, "matrices", None), "_next", None)
+            if coming is not None:
+                coming[1].result()
+        epoch.brought = program.ledger.sent_bytes - already
         moved = volume(program._epoch_facts, program._schedule(program._epoch_facts, Pass.TRAIN))
         epoch.planned = program.formula_bytes - moved.get(("weights", "reduce"), 0)
         epoch.transfers = pretend.Transfers(
@@ -167,6 +174,7 @@ def _measures(run: Run) -> dict[str, Tensor]:
 def fitted(case: dict[str, Any]) -> dict[str, Any]:
     """Three epochs on the pretend device under a layout, against the CPU: in one process, or under the same layout."""
     layout = case["layout"]
+    os.environ["TRISECT_MEMORY"] = case.get("memory", "4GiB")
     here, epochs_here = reference(case, layout if case.get("same") else "")
     with watched(_additional_copy if case.get("copies") else None) as epochs:
         there = trained(case, "sim", layout, **case.get("broken", {}))
@@ -182,6 +190,7 @@ def fitted(case: dict[str, Any]) -> dict[str, Any]:
         "waits": last.waits,
         "weights": last.weights,
         "planned": last.planned,
+        "brought": last.brought,
         **{f"copies_{name}": value for name, value in vars(last.transfers).items()},
     }
 

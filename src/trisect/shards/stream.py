@@ -7,6 +7,7 @@ snapshot read of the timeline.
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -129,7 +130,7 @@ class _Source(ABC):
         self.timeline, self.device, self.encoding = timeline, device, encoding
         self.normalisation: Normalisation = normalisation
         self.self_loops, self.dtype = self_loops, dtype
-        self._sent = 0
+        self._sent, self._counting = 0, threading.Lock()
         self._mover = _Mover(device) if device.type == "cuda" else None
         self._window: SlidingWindow | None = None
         if slides(timeline):
@@ -162,7 +163,15 @@ class _Source(ABC):
 
     def _note(self, step: int) -> None:
         """Count the events of a raw step."""
-        self._sent += int(self.timeline.offsets[step + 1] - self.timeline.offsets[step]) * event_bytes(self.timeline)
+        events = int(self.timeline.offsets[step + 1] - self.timeline.offsets[step])
+        with self._counting:
+            self._sent += events * event_bytes(self.timeline)
+
+    def _take_sent(self) -> int:
+        """Give what was sent since the last call, for snapshots and for transposes that were made later."""
+        with self._counting:
+            sent, self._sent = self._sent, 0
+        return sent
 
 
 class _Compact(_Source):
@@ -175,9 +184,8 @@ class _Compact(_Source):
 
     def bring(self, step: int) -> _Brought:
         """Send the events that are not there yet."""
-        self._sent = 0
         matrix = self._matrix(self.timeline if self._window is not None else self._gathered(step), step)
-        return _Brought(matrix, full_bytes(matrix), self._sent)
+        return _Brought(matrix, full_bytes(matrix), self._take_sent())
 
     def _gathered(self, step: int) -> Timeline:
         """The timeline, as far as the step needs it, on the device."""

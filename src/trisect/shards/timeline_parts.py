@@ -309,5 +309,7 @@ class TimelinePart(Shard):
             sums = torch.cat([mine, self.sums[step].index_select(0, halo)])
         prepared = normalise_block(matrix, self.normalisation, self.self_loops, sums)
         sent = (stop - start) * (8 if edges.weight is None else 12) + (0 if sums is None else sums.nbytes)
-        self.ledger.add_transfer(full_bytes(prepared), sent)
-        return prepared.to(self.device)
+        moved = prepared.to(self.device)
+        # a device gets the block as the host made it
+        self.ledger.add_transfer(full_bytes(prepared), sent if moved is prepared else moved.memory_bytes)
+        return moved

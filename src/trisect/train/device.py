@@ -8,7 +8,7 @@ from trisect.errors import ConfigError
 
 
 def check_device(name: str) -> torch.device:
-    """The device of that name, or a ConfigError where it does not exist."""
+    """Give the device of that name, or raise a ConfigError where it does not exist."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -24,7 +24,7 @@ def check_device(name: str) -> torch.device:
 
 
 def device_of_rank(name: str, local_rank: int) -> torch.device:
-    """The device of one of the ranks of a host: on CUDA each has its own, other devices are shared."""
+    """Give the device of one of the ranks of a host: on CUDA each has its own, other devices are shared."""
     device = check_device(name)
     if device.type != "cuda":
         return device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,9 +66,14 @@ class Setup:
         device = check_device(options.device)
         chosen = make_task(task)
         order = choose_order(data) if options.order == "auto" else None
-        data = (data if order is None else data.reordered(order)).to(device)
-        vertices = data.order
-        bound = chosen.bind(data, Place(options.seed, vertices))
+        data = data if order is None else data.reordered(order)
+        if isinstance(data, Timeline):
+            # snapshots and features are brought to the device as they are read; a task reads no features
+            labels: Graph | Timeline = replace(data, x=None).to(device)
+        else:
+            data = labels = data.to(device)
+        vertices = labels.order
+        bound = chosen.bind(labels, Place(options.seed, vertices))
         bound.warn()
         x = data.features().to(options.dtype)
         made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
@@ -77,8 +82,8 @@ class Setup:
         decoder = make_decoder(bound, made, options)
         modules = nn.ModuleDict({"model": made} if decoder is None else {"model": made, "decoder": decoder})
         modules.to(device=device, dtype=options.dtype)
-        layout = _settle_blocks(layout, made, bound, options, data)
-        program = one_process(made, decoder, bound, options, data, x, layout)
+        layout = _settle_blocks(layout, made, bound, options, data, device)
+        program = one_process(made, decoder, bound, options, data, x, layout, device)
         timeline = isinstance(data, Timeline)
         steps = data.steps if isinstance(data, Timeline) else 1
         return cls(program, bound, modules, vertices, steps, timeline, layout)
@@ -131,7 +136,12 @@ def check_fit(model: AnyModel, data: Graph | Timeline, x: Tensor, task: BoundTas
 
 
 def _settle_blocks(
-    layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions, data: Graph | Timeline
+    layout: Layout,
+    model: AnyModel,
+    task: BoundTask,
+    options: TrainOptions,
+    data: Graph | Timeline,
+    device: torch.device,
 ) -> Layout:
     """The layout of this one process, with as many blocks as it or the free memory asks for."""
     alone = Layout(blocks=layout.blocks, recompute=layout.recompute)
@@ -139,4 +149,4 @@ def _settle_blocks(
     require_fit(alone, model, vertices=data.vertices, training=training)
     if not isinstance(data, Timeline) or training is None:
         return layout
-    return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(data.device))
+    return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(device))
