@@ -225,8 +225,10 @@ def unplanned(case: Case, results: list[Case]) -> list[str]:
         found.append(f"{brought} bytes of snapshots")
     if any(result["copies_lists"] for result in results):
         found.append("lists of rows lie on the host")
-    # a task on pairs and the staleness of history read numbers; masks choose the rows of a chunk or step
-    if case.get("task") is None and "chunks" not in layout and any(result["copies_reads"] for result in results):
+    # a task on pairs, the staleness of history and a snapshot that is built on the device read numbers; masks choose
+    # the rows of a chunk or step
+    reads = case.get("task") is not None or "chunks" in layout or brought > 0
+    if not reads and any(result["copies_reads"] for result in results):
         found.append("the host reads single numbers")
     if case.get("data") is None and "chunks" not in layout and any(result["copies_sizes"] for result in results):
         found.append("sizes follow from numbers on the device")
