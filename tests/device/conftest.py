@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,20 @@ def available() -> None:
     """Skips where torch does not let a backend be written in Python."""
     if not _load().AVAILABLE:
         pytest.skip("this torch has no hook for a backend in Python")
+
+
+@pytest.fixture
+def everywhere(pretend: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The device in every process that is started, too: torch installs backends that packages announce."""
+    folder = tmp_path / "packages"
+    announced = folder / "pretend-1.0.dist-info"
+    announced.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("pretend.py"), folder)
+    (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: pretend\nVersion: 1.0\n")
+    (announced / "entry_points.txt").write_text("[torch.backends]\nsim = pretend:install\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    return pretend
 
 
 @pytest.fixture

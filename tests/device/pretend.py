@@ -3,7 +3,8 @@
 It stands in for a GPU where there is none. As CUDA's, its tensors refuse to be mixed with tensors of the CPU, their
 memory cannot be read by code that is given its address, and all that passes between device and host is a copy, which
 is counted. A process has the device once it has called `install`; `AVAILABLE` says whether torch lets a backend be
-written this way.
+written this way. Torch forgets no backend, so after `uninstall` the device stays registered, and says that there is
+none of it.
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ class Transfers:
 
     Attributes:
         to_device, to_host: of tensors.
+        device_bytes, host_bytes: of the same copies, all together.
         reads: single numbers that Python asked for (`item`, `float(x)`, `if x`), each of which waits for the device.
         lists: of indices that lie on the host and choose rows on the device; CUDA copies them each time.
+        sizes: results whose size follows from the numbers (`nonzero`, `unique`, a mask), which CUDA waits for.
     """
 
     to_device: list[tuple[int, ...]] = field(default_factory=list)
     to_host: list[tuple[int, ...]] = field(default_factory=list)
+    device_bytes: int = 0
+    host_bytes: int = 0
     reads: int = 0
     lists: int = 0
+    sizes: int = 0
 
 
 _counting: list[Transfers] = []
@@ -55,7 +61,7 @@ def counted() -> Iterator[Transfers]:
     try:
         yield transfers
     finally:
-        _counting.remove(transfers)
+        _counting[:] = [other for other in _counting if other is not transfers]
 
 
 class _Storage:
@@ -109,11 +115,15 @@ class PretendTensor(Tensor):
 
 # operations that take indices of the CPU beside rows of a device
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+# operations whose result is as large as the numbers say
+_SIZED = ("nonzero", "_unique2", "unique_dim", "unique_consecutive", "masked_select", "bincount")
 
 
 def _do(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do an operation on the host, and give what comes out as tensors of the device where it belongs there."""
     name, target = func.overloadpacket.__name__, kwargs.get("device")
+    if _is_ours(target) and not _module.installed:
+        raise RuntimeError(f"this process has no device {NAME}; call install")
     if name == "_to_copy" and target is not None:
         return _copied(func, args[0], kwargs)
     if name == "copy_":
@@ -130,10 +140,17 @@ def _do(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     elif strangers:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in strangers)
         raise RuntimeError(f"{func} was given tensors of {NAME} and of the CPU; on the CPU are those of {shapes}")
+    if here and (name in _SIZED or (name in _INDEXING and _masks(args[1]))):
+        for transfers in _counting:
+            transfers.sizes += 1
     result = func(*tree_map(_host_of, args), **tree_map(_host_of, kwargs))
     if not here and not _is_ours(target):
         return result
     return _wrapped(func, args, kwargs, result)
+
+
+def _masks(indices: Any) -> bool:
+    return any(isinstance(index, Tensor) and index.dtype is torch.bool for index in tree_leaves(indices))
 
 
 def _wrapped(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
@@ -187,11 +204,13 @@ def _overwritten(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
 def _note_device(tensor: Tensor) -> None:
     for transfers in _counting:
         transfers.to_device.append(tuple(tensor.shape))
+        transfers.device_bytes += tensor.numel() * tensor.element_size()
 
 
 def _note_host(tensor: Tensor) -> None:
     for transfers in _counting:
         transfers.to_host.append(tuple(tensor.shape))
+        transfers.host_bytes += tensor.numel() * tensor.element_size()
 
 
 def _is_ours(device: Any) -> bool:
@@ -208,11 +227,60 @@ def _on_device(value: Any) -> Any:
     return PretendTensor(value) if isinstance(value, Tensor) and not isinstance(value, PretendTensor) else value
 
 
+class _Module:
+    """What torch asks of `torch.sim`: once it is registered, torch asks it in a process that uses the CPU alone too."""
+
+    installed = False
+
+    def is_initialized(self) -> bool:
+        return self.installed
+
+    def is_available(self) -> bool:
+        return self.installed
+
+    def device_count(self) -> int:
+        return int(self.installed)
+
+    def current_device(self) -> int:
+        return 0
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Do nothing: the device has no generator of its own."""
+
+    def get_rng_state(self, device: Any = 0) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: Any = 0) -> None:
+        """Do nothing, as for a seed."""
+
+
+_module = _Module()
+
+
+def _hook() -> Any:
+    """What torch's C++ code asks of the device."""
+
+    class Hook(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined,misc]
+        def is_available(self) -> bool:
+            return _module.installed
+
+        def has_primary_context(self, device: int) -> bool:
+            return _module.installed
+
+        def is_built(self) -> bool:
+            return True
+
+    return Hook()
+
+
 def register() -> None:
     """Make the device known to torch, for as long as the process lives: torch forgets no backend."""
     if _set_up is None or _registered:
         return
-    _set_up(NAME)
+    _set_up(NAME, _module, _hook())
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: _do(op, args, kwargs), "PrivateUse1")
     _registered.append(library)
@@ -221,6 +289,7 @@ def register() -> None:
 def install() -> None:
     """Let torch's makers of tensors know the device too."""
     register()
+    _module.installed = True
     # torch makes these by resizing an empty tensor, or from parts in C++: neither can be done in Python
     torch.arange = _made_on_the_host(_ARANGE)
     torch.eye = _made_on_the_host(_EYE)
@@ -229,7 +298,8 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give torch its own makers back."""
+    """Give torch its own makers back, and have no device any more."""
+    _module.installed = False
     torch.arange, torch.eye, torch.tensor, torch.sparse_csr_tensor = _ARANGE, _EYE, _TENSOR, _CSR
 
 

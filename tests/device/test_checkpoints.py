@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from trisect.config import TrainOptions
-from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
-from trisect.train.device import check_device
 from trisect.train.fit import fit, model_maker
 from trisect.train.loop import train
 from trisect.train.run.checkpoint import write_shard
@@ -57,17 +55,3 @@ def test_a_run_is_saved_from_the_device(community: Graph, tmp_path: Path, preten
     saved = load_file(tmp_path / "model.safetensors")
     for name, value in run.result.modules.state_dict().items():
         torch.testing.assert_close(saved[name], value.cpu(), rtol=0, atol=0)
-
-
-def test_devices_that_are_not_there_are_refused(pretend: ModuleType) -> None:
-    assert check_device("sim").type == "sim"
-    with pytest.raises(ConfigError, match="cannot make a tensor"):
-        check_device("meta")
-    with pytest.raises(ConfigError, match="is no device"):
-        check_device("gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="this machine has 0 CUDA devices"):
-            check_device("cuda")
-    if torch.version.cuda is None:
-        with pytest.raises(ConfigError, match="torch is built without CUDA"):
-            check_device("cuda:1")

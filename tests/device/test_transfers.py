@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from trisect.comm.ledger import Ledger
 from trisect.config import TrainOptions
+from trisect.data.records import TimelineRecord
 from trisect.graph.graph import Graph
 from trisect.graph.timeline import Timeline
+from trisect.layout import Layout
 from trisect.nn.registry import DYNAMIC, STATIC
 from trisect.shards.stream import SnapshotStream
 from trisect.train.fit import model_maker
@@ -51,32 +55,66 @@ def test_an_epoch_on_a_timeline_copies_no_rows(name: str, timeline: Timeline, pr
     assert transfers.lists == 0
 
 
-def test_copies_are_counted(pretend: ModuleType) -> None:
-    with pretend.counted() as transfers:
-        x = torch.ones(3, 2).to("sim")
-        x.copy_(torch.zeros(3, 2))
-        torch.empty(3, 2).copy_(x)
-        assert float(x.sum().cpu()) == 0.0
-        assert x.sum().item() == 0.0
-        assert x[torch.tensor([0, 2])].shape == (2, 2)
-    assert transfers.to_device == [(3, 2), (3, 2)]
-    assert transfers.to_host == [(3, 2), ()]
-    assert transfers.reads == 1
-    assert transfers.lists == 1
-    with pytest.raises(RuntimeError, match="of sim and of the CPU"):
-        x + torch.ones(3, 2)
+@pytest.fixture(params=["once", "edge-life", "m-transform", "weighted"])
+def events(request: pytest.FixtureRequest, record: TimelineRecord) -> Timeline:
+    """A timeline whose snapshots are single steps, sums over a window of them, or have weights of their own."""
+    if request.param == "once":
+        return Timeline.from_record(record)
+    if request.param == "weighted":
+        weights = np.linspace(0.5, 2, len(record.src)).astype(np.float32)
+        return Timeline.from_record(dataclasses.replace(record, weight=weights))
+    return Timeline.from_record(record, smoothing={"kind": request.param, "length": 3})
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("encoding", ["full", "difference", "compact"])
-def test_a_stream_brings_the_same_snapshots(encoding: Any, timeline: Timeline, pretend: ModuleType) -> None:
+def test_a_stream_brings_the_same_snapshots(
+    encoding: Any, prefetch: bool, events: Timeline, pretend: ModuleType
+) -> None:
+    """And copies the bytes that its ledger says, each way through the steps."""
     ledgers = [Ledger(), Ledger()]
     here, there = (
-        SnapshotStream(timeline, "symmetric", self_loops=True, device=device, encoding=encoding, ledger=ledger)
+        SnapshotStream(
+            events,
+            "symmetric",
+            self_loops=True,
+            device=device,
+            encoding=encoding,
+            ledger=ledger,
+            prefetch=prefetch and device == "sim",
+        )
         for device, ledger in zip(("cpu", "sim"), ledgers, strict=True)
     )
-    for step in range(timeline.steps):
-        with pretend.counted() as transfers:
-            matrix = there.at(step)
+    with pretend.counted() as transfers:
+        matrices = [there.at(step) for _ in range(2) for step in range(events.steps)]
+    assert transfers.to_host == []
+    assert transfers.device_bytes == ledgers[1].sent_bytes
+    for step, matrix in enumerate(matrices):
         assert matrix.device.type == "sim"
-        assert transfers.to_host == []
-        torch.testing.assert_close(matrix.to("cpu").dense(), here.at(step).dense())
+        torch.testing.assert_close(matrix.to("cpu").dense(), here.at(step % events.steps).dense())
+    assert ledgers[1].sent_bytes == ledgers[0].sent_bytes
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(blocks=3), Layout(blocks=3, recompute=True)], ids=str)
+@pytest.mark.parametrize("name", ["cd-gcn", "tm-gcn", "evolvegcn-h", "gcnii"])
+def test_snapshots_that_do_not_fit_are_brought_in_each_epoch(
+    name: str, layout: Layout, record: TimelineRecord, pretend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for the features, and for no snapshot."""
+    monkeypatch.setenv("TRISECT_MEMORY", "8000")
+    timeline = Timeline.from_record(record, smoothing={"kind": "edge-life", "length": 3})
+    options = TrainOptions(device="sim", precision="float64")
+    setup = Setup.of(model_maker(name, {"hidden": 4, "layers": 2}, 0), timeline, "node-classification", options, layout)
+    copied = []
+    for epoch in (1, 2, 3):
+        setup.program.ledger.clear()
+        with pretend.counted() as transfers:
+            setup.program.begin(epoch)
+            setup.program.run(setup.program.total_loss)
+            coming = setup.program.shard.matrices._next  # type: ignore[attr-defined]
+            if coming is not None:
+                coming[1].result()
+        assert transfers.to_host == [()]
+        copied.append((transfers.device_bytes, setup.program.ledger.sent_bytes))
+    assert copied[1][0] == copied[1][1] > 0
+    assert copied[1] == copied[2]

@@ -26,7 +26,7 @@ def check(
     from trisect.config import load_config
     from trisect.ops.memory import free_bytes
     from trisect.train import from_config
-    from trisect.train.device import check_device
+    from trisect.train.device import check_device, device_of_rank
     from trisect.train.estimate import estimate_memory
     from trisect.train.processes.launch import require_room
     from trisect.train.run.run_directory import RunDirectory
@@ -50,7 +50,10 @@ def check(
     sentence(f"layout: {world} rank{'s' if world > 1 else ''}")
     if world_from_environment() is None:
         attempt(lambda: require_room(world))
+    ranks_here = world if world_from_environment() is None else 1
     device = attempt(lambda: check_device(settings.train.device))
+    if device is not None and attempt(lambda: device_of_rank(settings.train.device, ranks_here - 1)) is None:
+        device = None
     if device is not None:
         sentence(f"device: {device}")
     if out is not None:

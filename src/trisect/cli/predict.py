@@ -20,11 +20,12 @@ def predict(
         str | None,
         typer.Option("--layout", help="How to cut the work, as for train (vertex=1: one process); else as trained."),
     ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; else that of the training.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
 ) -> None:
     """Write embeddings and predictions, with the parameters of the best epoch."""
     from trisect.comm.world import world_from_environment
-    from trisect.config import parse_layout
+    from trisect.config import apply_overrides, parse_config, parse_layout
     from trisect.train.from_config import ConfiguredData, resolve
     from trisect.train.job import Job
     from trisect.train.outputs.export import check_target, join, rows_folder, rows_folder_beside
@@ -35,6 +36,9 @@ def predict(
 
     target = run / "predictions.parquet" if out is None else out
     directory = RunDirectory.reopen(run)
+    if device is not None:
+        plain = apply_overrides(directory.config.resolved(), [f"train.device={device}"])
+        directory = RunDirectory.reopen(run, parse_config(plain))
     check_target(target)
     chosen = predicting(directory.config.layout if layout is None else parse_layout(layout))
     config = resolve(directory.config, data_dir)

@@ -26,7 +26,7 @@ def historical_reads(graph: PartGraph, order: Sequence[int]) -> tuple[int, int]:
         for bounds in graph.receive:
             low, high = bounds[chunk]
             owner[graph.rows + low : graph.rows + high] = chunk
-    when = turn_of[owner]
+    when = turn_of[owner].to(row.device)
     return int((when[column] > when[row]).sum()), row.numel()
 
 
@@ -49,7 +49,8 @@ class DriftMeter:
     def before(self, history: Mapping[str, Tensor], rows: int) -> None:
         """Remember what an epoch is going to read: tensors by name.NUMBER."""
         step = max(1, rows // SAMPLE)
-        self._rows = torch.arange(0, rows, step)
+        device = next((tensor.device for tensor in history.values()), None)
+        self._rows = torch.arange(0, rows, step, device=device)
         self._before = {int(name.partition(".")[2]): self._sample(tensor) for name, tensor in history.items()}
 
     def after(self, fresh: Sequence[Tensor | None]) -> None:
@@ -63,4 +64,4 @@ class DriftMeter:
         self._before = {}
 
     def _sample(self, tensor: Tensor) -> Tensor:
-        return tensor.index_select(0, self._rows.to(tensor.device)).float()
+        return tensor.index_select(0, self._rows).float()

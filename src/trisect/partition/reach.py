@@ -30,7 +30,7 @@ def reach_of(adjacency: Adjacency, low: int, high: int) -> Reach:
     """
     block = adjacency.rows_between(low, high)
     row, column = block.coordinates()
-    pointers = torch.zeros(high - low + 1, dtype=torch.int64)
+    pointers = torch.zeros(high - low + 1, dtype=torch.int64, device=adjacency.device)
     pointers[1:] = torch.cumsum(block.ends - block.starts, 0)
     own = (column >= low) & (column < high)
     others = torch.unique(column[~own])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,9 +27,26 @@ class Brought:
 
 
 class Source(ABC):
-    """Makes the matrix of one step after the other on a device; called by one thread at a time."""
+    """Makes the matrix of one step after the other on a device; called by one thread at a time.
+
+    What is brought is counted where it crosses: a transpose may bring events later, from another thread.
+    """
 
     device: torch.device
+
+    def __init__(self) -> None:
+        self._sent, self._counting = 0, threading.Lock()
+
+    def count_sent(self, size: int) -> None:
+        """Count bytes that have gone to the device."""
+        with self._counting:
+            self._sent += size
+
+    def take_sent(self) -> int:
+        """Give what was sent since the last call, for matrices and for transposes that were made later."""
+        with self._counting:
+            sent, self._sent = self._sent, 0
+        return sent
 
     @abstractmethod
     def bring(self, step: int) -> Brought:

@@ -69,9 +69,9 @@ class PartBlocks(Source):
         device: torch.device = _HOST,
         keep_bytes: int = 0,
     ) -> None:
+        super().__init__()
         self.events, self.form, self.sums, self.dtype, self.device = events, form, sums, dtype, device
         self._move = Mover(device)
-        self._sent = 0
         self._window: SlidingWindow | None = None
         if slides(events):
             raw = RawEvents(
@@ -94,16 +94,19 @@ class PartBlocks(Source):
 
     def bring(self, step: int) -> Brought:
         """Send what the block needs and is not there yet, and make it."""
-        self._sent = 0
         if self._window is None:
-            matrix = self.assemble(step).to(self.device)
+            made = self.assemble(step)
+            matrix = made.to(self.device)
+            if matrix is not made:
+                # a device gets the block as the host made it
+                return Brought(matrix, full_bytes(matrix), matrix.memory_bytes)
             stretch = self.events.window(step)
-            self._sent += (stretch.stop - stretch.start) * (8 if self.events.weight is None else 12)
+            self.count_sent((stretch.stop - stretch.start) * (8 if self.events.weight is None else 12))
         else:
             matrix = self._window.at(self.events.first + step)
         if self.sums is not None:
-            self._sent += matrix.columns * self.sums.element_size()
-        return Brought(matrix, full_bytes(matrix), self._sent)
+            self.count_sent(matrix.columns * self.sums.element_size())
+        return Brought(matrix, full_bytes(matrix), self.take_sent())
 
     def assemble(self, step: int) -> Adjacency:
         """Build the block of a step anew, on the host, from all events of its window."""
@@ -152,4 +155,4 @@ class PartBlocks(Source):
     def _note(self, raw_step: int) -> None:
         """Count the bytes of the events of a raw step."""
         offsets = self.events.offsets
-        self._sent += 8 * int(offsets[raw_step + 1] - offsets[raw_step])
+        self.count_sent(8 * int(offsets[raw_step + 1] - offsets[raw_step]))

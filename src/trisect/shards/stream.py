@@ -82,10 +82,10 @@ class _TimelineSource(Source):
         encoding: Encoding,
         keep_bytes: int,
     ) -> None:
+        super().__init__()
         self.timeline, self.device, self.encoding = timeline, device, encoding
         self.normalisation: Normalisation = normalisation
         self.self_loops, self.dtype = self_loops, dtype
-        self._sent = 0
         self._move = Mover(device)
         self._window: SlidingWindow | None = None
         if slides(timeline):
@@ -115,7 +115,8 @@ class _TimelineSource(Source):
 
     def _note(self, step: int) -> None:
         """Count the events of a raw step."""
-        self._sent += int(self.timeline.offsets[step + 1] - self.timeline.offsets[step]) * event_bytes(self.timeline)
+        events = int(self.timeline.offsets[step + 1] - self.timeline.offsets[step])
+        self.count_sent(events * event_bytes(self.timeline))
 
 
 class _Compact(_TimelineSource):
@@ -128,9 +129,8 @@ class _Compact(_TimelineSource):
 
     def bring(self, step: int) -> Brought:
         """Send the events that are not there yet."""
-        self._sent = 0
         matrix = self._matrix(self.timeline if self._window is not None else self._gathered(step), step)
-        return Brought(matrix, full_bytes(matrix), self._sent)
+        return Brought(matrix, full_bytes(matrix), self.take_sent())
 
     def _gathered(self, step: int) -> Timeline:
         """The timeline, as far as the step needs it, on the device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Division:
 
     def owner(self, rows: Tensor) -> Tensor:
         """Give the part that owns each row: int64 [rows]."""
-        return torch.searchsorted(torch.tensor(self.starts[1:], device=rows.device), rows, right=True)
+        return torch.searchsorted(_bounds(self.starts, rows.device), rows, right=True)
 
     def mine(self, src: Tensor) -> Tensor:
         """Tell which of the pairs this part scores: bool [pairs]."""
@@ -50,3 +51,9 @@ class Division:
         first, last = self.starts[self.part_index], self.starts[self.part_index + 1]
         here = (dst >= first) & (dst < last)
         return src - first, torch.where(here, dst - first, last - first + torch.searchsorted(remote, dst))
+
+
+@lru_cache(16)
+def _bounds(starts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Where each part ends, brought to the device once."""
+    return torch.tensor(starts[1:], device=device)

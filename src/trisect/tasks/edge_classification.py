@@ -67,6 +67,7 @@ class BoundEdgeClassification(BoundTask):
 
     def __init__(self, task: EdgeClassification, timeline: Timeline, classes: int) -> None:
         self._division: Division | None = None
+        self._remote: dict[int, list[Tensor]] = {}
         self.task, self.timeline, self.classes = task, timeline, classes
         targets = [int((timeline.event_labels(step) >= 0).sum()) for step in range(task.horizon, timeline.steps)]
         self.runs = split_steps(timeline.steps - task.horizon, task.split, targets)
@@ -105,7 +106,7 @@ class BoundEdgeClassification(BoundTask):
     def divide(self, starts: Sequence[int], part_index: int) -> BoundEdgeClassification:
         """A part scores the events whose source it owns."""
         part = copy(self)
-        part._division = Division(tuple(starts), part_index)
+        part._division, part._remote = Division(tuple(starts), part_index), {}
         return part
 
     def wanted(self, step: int, noise: Noise) -> list[Tensor] | None:
@@ -113,8 +114,10 @@ class BoundEdgeClassification(BoundTask):
         if self._division is None:
             return None
         if step not in self.runs["train"]:
-            return [torch.zeros(0, dtype=torch.int64)] * self._division.parts
-        return self._division.remote(*self._events(step)[:2])
+            return [torch.zeros(0, dtype=torch.int64, device=self.timeline.device)] * self._division.parts
+        if step not in self._remote:
+            self._remote[step] = self._division.remote(*self._events(step)[:2])
+        return self._remote[step]
 
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Weighted cross entropy over the training events, divided by the sum of their weights."""
@@ -125,7 +128,7 @@ class BoundEdgeClassification(BoundTask):
                 src, dst, labels = self._events(first_step + position)
                 if self._division is not None:
                     mine = self._division.mine(src)
-                    remote = self._division.remote(src, dst)[self._division.part_index]
+                    remote = (self.wanted(first_step + position, noise) or [])[self._division.part_index]
                     labels = labels[mine]
                     src, dst = self._division.local(src[mine], dst[mine], remote)
                 total = total + self._loss_sum(score(frame, src, dst), labels)

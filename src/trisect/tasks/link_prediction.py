@@ -158,8 +158,13 @@ class BoundLinkPrediction(BoundTask):
         if self._division is None:
             return None
         if step not in self.runs["train"] or not len(self._pairs[step]):
-            return [torch.zeros(0, dtype=torch.int64)] * self._division.parts
-        return self._division.remote(*self._ends(noise, step))
+            return [torch.zeros(0, dtype=torch.int64, device=self.timeline.device)] * self._division.parts
+        ends = self._ends(noise, step)
+        # asked for before the loss, after it, and by it; how many rows there are is read from the device
+        if ("remote", step) not in self._drawn:
+            self._drawn["remote", step] = self._division.remote(*ends)
+        remote: list[Tensor] = self._drawn["remote", step]
+        return remote
 
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
         """Weighted binary cross entropy, the mean over pairs or over steps."""
@@ -174,7 +179,7 @@ class BoundLinkPrediction(BoundTask):
             more = self._remembered(step)
             if self._division is not None:
                 mine = self._division.mine(src)
-                remote = self._division.remote(src, dst)[self._division.part_index]
+                remote = (self.wanted(step, noise) or [])[self._division.part_index]
                 exists, src, dst = int(mine[:exists].sum()), src[mine], dst[mine]
                 if more:
                     more = {**more, "codes": src * self.timeline.vertices + dst}

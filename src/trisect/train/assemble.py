@@ -113,9 +113,14 @@ def one_process(
     data: Graph | Timeline,
     x: Tensor,
     layout: Layout,
+    device: torch.device,
 ) -> Program:
-    """Make the program of one process: the full model on all of the data, a timeline in the layout's blocks."""
-    budget, ledger, dtype = free_bytes(x.device) // 4, Ledger(), x.dtype
+    """Make the program of one process: the full model on all of the data, a timeline in the layout's blocks.
+
+    Args:
+        data: a graph on the device; a timeline in host memory, or there.
+    """
+    budget, ledger, dtype = free_bytes(device) // 4, Ledger(), x.dtype
     layout = Layout(blocks=layout.blocks, recompute=layout.recompute, pack=layout.pack)
     bounds = (0, len(model.stack))
     make = partial(facts_for, model, task, decoder, layout, bounds, dtype, rows=(data.vertices,))
@@ -132,14 +137,14 @@ def one_process(
         timeline = replace(data, x=x)  # degrees, where there are no features, are made by now
         training = task.steps("train").stop
         aggregated = keeps_aggregation(model.stack, timeline, dtype, budget)
-        shard = whole_timeline(timeline, model, dtype, budget, ledger, aggregated=aggregated)
+        shard = whole_timeline(timeline, model, dtype, budget, ledger, aggregated=aggregated, device=device)
         facts = make(
             runs=deal(step_work(timeline)[:training], layout.block_count, 1),
             timeline=True,
             aggregated=aggregated,
             fixed=x.dim() == 2,
         )
-    mesh = Mesh(layout, 0, x.device)
+    mesh = Mesh(layout, 0, device)
     return Program(
         model,
         decoder,

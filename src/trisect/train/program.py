@@ -80,6 +80,8 @@ class Program:
         self._first_row = starts[mesh.part_index]
         own = (starts[mesh.part_index], starts[mesh.part_index + 1])
         self._starts = tuple(starts)
+        self._bounds = torch.tensor(self._starts, device=mesh.device)
+        self._fetched: tuple[int, dict[int, list[list[Tensor]]]] = (0, {})
         cut = facts.parts > 1
         self._loss_task = task.divide(starts, mesh.part_index) if cut else task
         # outputs of a task on pairs are measured with the rows of all parts
@@ -178,13 +180,19 @@ class Program:
 
     def _readers(self, step: int, noise: Noise | None) -> list[list[Tensor]]:
         """List [reader][owner] → positions among the owner's rows that the reader's loss wants at a step."""
-        wanted = self._loss_task.wanted(step, self.noise if noise is None else noise) or []
-        bounds = torch.tensor(self._starts, device=self.mesh.device)
-        lists = []
-        for rows in wanted:
-            cuts = torch.searchsorted(rows, bounds).tolist()
-            lists.append([rows[a:b] - start for a, b, start in zip(cuts, cuts[1:], self._starts, strict=False)])
-        return lists
+        noise = self.noise if noise is None else noise
+        if self._fetched[0] != noise.epoch:
+            self._fetched = (noise.epoch, {})
+        lists = self._fetched[1]
+        # forward and backward ask for the same; how many rows there are is read from the device once
+        if step not in lists:
+            wanted = self._loss_task.wanted(step, noise) or []
+            cuts = torch.stack([torch.searchsorted(rows, self._bounds) for rows in wanted]).tolist()
+            lists[step] = [
+                [rows[a:b] - start for a, b, start in zip(own, own[1:], self._starts, strict=False)]
+                for rows, own in zip(wanted, cuts, strict=True)
+            ]
+        return lists[step]
 
     @property
     def formula_bytes(self) -> int:

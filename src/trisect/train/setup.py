@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,9 +65,14 @@ class Setup:
         device = check_device(options.device)
         chosen = make_task(task)
         order = choose_order(data) if options.order == "auto" else None
-        data = (data if order is None else data.reordered(order)).to(device)
-        vertices = data.order
-        bound = chosen.bind(data, TaskContext(options.seed, vertices))
+        data = data if order is None else data.reordered(order)
+        if isinstance(data, Timeline):
+            # snapshots and features are brought to the device as they are read; a task reads no features
+            labels: Graph | Timeline = replace(data, x=None).to(device)
+        else:
+            data = labels = data.to(device)
+        vertices = labels.order
+        bound = chosen.bind(labels, TaskContext(options.seed, vertices))
         bound.warn()
         x = data.features().to(options.dtype)
         made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
@@ -76,8 +81,8 @@ class Setup:
         decoder = make_decoder(bound, made, options)
         modules = name_modules(made, decoder)
         modules.to(device=device, dtype=options.dtype)
-        layout = _settle_blocks(layout, made, bound, options, data)
-        program = one_process(made, decoder, bound, options, data, x, layout)
+        layout = _settle_blocks(layout, made, bound, options, data, device)
+        program = one_process(made, decoder, bound, options, data, x, layout, device)
         timeline = isinstance(data, Timeline)
         steps = data.steps if isinstance(data, Timeline) else 1
         return cls(program, bound, modules, vertices, steps, timeline, layout)
@@ -127,11 +132,16 @@ def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | 
 
 
 def _settle_blocks(
-    layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions, data: Graph | Timeline
+    layout: Layout,
+    model: AnyModel,
+    task: BoundTask,
+    options: TrainOptions,
+    data: Graph | Timeline,
+    device: torch.device,
 ) -> Layout:
     """Give the layout of this one process, with as many blocks as it or the free memory asks for."""
     training = task.steps("train").stop if isinstance(data, Timeline) else None
     require_fit(layout, model, vertices=data.vertices, training=training)
     if not isinstance(data, Timeline) or training is None:
         return layout
-    return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(data.device))
+    return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(device))
