@@ -9,10 +9,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from trisect.data.generate import generate
+from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

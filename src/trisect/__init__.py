@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trisect import nn
     from trisect.errors import TrisectError
     from trisect.graph.graph import Graph
-    from trisect.graph.timeline import Timeline
+    from trisect.graph.timeline.timeline import Timeline
     from trisect.layout import Layout
     from trisect.train.fit import Run, fit
 
@@ -21,7 +21,7 @@ _WHERE = {
     "Graph": "trisect.graph.graph",
     "Layout": "trisect.layout",
     "Run": "trisect.train.fit",
-    "Timeline": "trisect.graph.timeline",
+    "Timeline": "trisect.graph.timeline.timeline",
     "TrisectError": "trisect.errors",
     "fit": "trisect.train.fit",
 }

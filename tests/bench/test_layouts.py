@@ -4,7 +4,7 @@ import pytest
 
 from trisect.bench import layouts
 from trisect.bench._runs import finished
-from trisect.nn.registry import build
+from trisect.nn.models.registry import build
 
 
 def test_bytes_by_formula(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

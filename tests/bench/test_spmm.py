@@ -13,7 +13,7 @@ from trisect.bench import spmm
 from trisect.bench._check import require_sums
 from trisect.errors import RunError
 from trisect.native import library
-from trisect.ops._aggregate_torch import sum_torch
+from trisect.ops.spmm._aggregate_torch import sum_torch
 
 
 def test_runs_small_and_prints(capsys: pytest.CaptureFixture[str]) -> None:

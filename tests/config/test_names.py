@@ -7,9 +7,9 @@ import inspect
 import pytest
 
 from trisect.config.names import DYNAMIC_MODELS, MODELS, STATIC_MODELS, TASKS, identifier
-from trisect.nn import dynamic_models, static_models
-from trisect.nn.recipe import DynamicRecipe, Recipe
-from trisect.nn.registry import DYNAMIC, STATIC
+from trisect.nn.models import dynamic_models, static_models
+from trisect.nn.models.recipe import DynamicRecipe, Recipe
+from trisect.nn.models.registry import DYNAMIC, STATIC
 from trisect.tasks import registry
 from trisect.tasks.base import Task
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trisect.data import load, load_named
+from trisect.data.formats.npz import Options, from_arrays
 from trisect.data.named import NAMED
-from trisect.data.npz import Options, from_arrays
 from trisect.data.records import StaticRecord, TimelineRecord
 from trisect.errors import ConfigError, DataError
 

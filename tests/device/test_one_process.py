@@ -12,9 +12,9 @@ from torch import Tensor
 
 from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.registry import DYNAMIC, STATIC
+from trisect.nn.models.registry import DYNAMIC, STATIC
 from trisect.train.fit import fit, model_maker
 from trisect.train.setup import Setup
 

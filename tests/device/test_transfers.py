@@ -14,9 +14,9 @@ from trisect.comm.ledger import Ledger
 from trisect.config import TrainOptions
 from trisect.data.records import TimelineRecord
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.registry import DYNAMIC, STATIC
+from trisect.nn.models.registry import DYNAMIC, STATIC
 from trisect.shards.stream import SnapshotStream
 from trisect.train.fit import model_maker
 from trisect.train.setup import Setup

@@ -10,7 +10,7 @@ import pytest
 import trisect
 from trisect.engine.cell import Cell
 from trisect.engine.units import Unit
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.ops import memory
 
 DROPPED: dict[str, Any] = {"hidden": 4, "dropout": 0.6}

@@ -14,7 +14,7 @@ from trisect.exchanges.history import HistoryUse
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.nn.base import Model
-from trisect.nn.registry import build
+from trisect.nn.models.registry import build
 from trisect.noise import Noise
 from trisect.ops import memory
 from trisect.partition.halo import PartGraph, part_graph_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from trisect.data.ingest import Table, read_table
+from trisect.data.ingest.ingest import Table, read_table
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
 from trisect.graph import Graph, Timeline

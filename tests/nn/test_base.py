@@ -8,7 +8,7 @@ import torch
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer, Temporal
-from trisect.nn.dynamic import DynamicLayer
+from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.ops.message import Message
 
 

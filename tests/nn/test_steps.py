@@ -13,8 +13,8 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn import Evolving, GATLayer, GCN2Layer, GCNLayer, GINLayer, ResGCNLayer, SAGELayer
 from trisect.nn.base import Context, Layer
 from trisect.noise import Noise
-from trisect.ops.collect import Collector
 from trisect.ops.message import Message
+from trisect.ops.spmm.collect import Collector
 
 ROWS, WIDTH = 17, 6
 HALO = (5, 0, 9)  # of each step: the columns differ

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.errors import LayoutError
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.partition import timeline as module
 from trisect.partition.timeline import balanced, cut_timeline, deal, halo_rows, step_work, union_graph
 

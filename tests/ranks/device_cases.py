@@ -22,7 +22,7 @@ from torch import Tensor
 from trisect.data.records import TimelineRecord
 from trisect.exchanges.catalogue import volume
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.schedule.action import Pass, Verb
 from trisect.train.fit import Run, fit
 from trisect.train.program import Program

@@ -28,9 +28,9 @@ from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
 from trisect.exchanges.catalogue import volume
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.source import AnyModel, NamedModel, full_model
+from trisect.nn.models.source import AnyModel, NamedModel, full_model
 from trisect.ops.packing import Packed
 from trisect.partition.partition import Partition
 from trisect.plan import segments

@@ -15,7 +15,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.nn import FromPyG
 from trisect.nn.base import Context, Model
-from trisect.nn.source import AnyModel, NamedModel
+from trisect.nn.models.source import AnyModel, NamedModel
 from trisect.noise import Noise
 from trisect.ops.message import Message
 from trisect.partition import cut_graph

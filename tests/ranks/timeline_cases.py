@@ -12,9 +12,9 @@ import torch
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
 from torch import Tensor, nn
 
-from trisect.graph.timeline import Timeline
-from trisect.nn.dynamic import DynamicModel
-from trisect.nn.source import NamedModel
+from trisect.graph.timeline.timeline import Timeline
+from trisect.nn.models.source import NamedModel
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
 from trisect.partition.cut import boundary_of
 from trisect.partition.partition import Partition

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trisect.comm import staging
 from trisect.comm.ledger import Ledger
-from trisect.comm.mailbox import Mailboxes
+from trisect.comm.local.mailbox import Mailboxes
 from trisect.comm.mesh import connect
 from trisect.comm.transport import Rows, Shape, Transport
 from trisect.layout import Layout

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 
-from trisect.comm import mailbox
+from trisect.comm.local import mailbox
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ import trisect
 from trisect.comm.ledger import Ledger
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import Normalisation, validate
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import deal, step_work
 from trisect.shards.part_blocks import PartBlocks

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from trisect.comm.ledger import Ledger
 from trisect.errors import DataError
 from trisect.graph import Adjacency, Smoothing, Timeline
-from trisect.graph.difference import ENCODINGS, Encoding, difference, entering
-from trisect.graph.snapshots import Steps
+from trisect.graph.timeline.difference import ENCODINGS, Encoding, difference, entering
+from trisect.graph.timeline.snapshots import Steps
 from trisect.shards.stream import SnapshotStream
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from trisect.comm.ledger import Ledger
-from trisect.graph.timeline import Timeline
-from trisect.nn.dynamic import DynamicModel
-from trisect.nn.dynamic_models import Spatial, recurrent
+from trisect.graph.timeline.timeline import Timeline
+from trisect.nn.models.dynamic_models import Spatial, recurrent
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import cut_timeline, deal, step_work
 from trisect.shards.part_blocks import PartBlocks
 from trisect.shards.timeline_files import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import EdgeClassification, LinkPrediction, NodeClassification, Task, TaskContext
 from trisect.tasks.decoders import Decoder

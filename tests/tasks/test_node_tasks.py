@@ -10,7 +10,7 @@ from sklearn import metrics as reference
 from trisect.data.records import StaticRecord, TimelineRecord
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import SPLITS, NodeClassification, NodeRegression, TaskContext
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from trisect.data.records import TimelineRecord
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import EdgeClassification, LinkPrediction, TaskContext
 from trisect.tasks.decoders import PairDecoder, pair_decoder

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import trisect
-from trisect.graph.timeline import Timeline
-from trisect.nn.dynamic import DynamicModel
-from trisect.nn.registry import build
+from trisect.graph.timeline.timeline import Timeline
+from trisect.nn.models.registry import build
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.train import assemble
 from trisect.train.assemble import work_of_vertex
 

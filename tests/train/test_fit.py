@@ -12,7 +12,7 @@ import trisect
 from trisect.data.records import TimelineRecord
 from trisect.errors import ConfigError, DataError, LayoutError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.nn import GCNLayer, LinearLayer, Model, build
 
 STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gin")

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from trisect.comm.mesh import connect
 from trisect.config import TrainOptions
-from trisect.data.generate import generate
+from trisect.data.generators.generate import generate
 from trisect.errors import RunError
 from trisect.graph.graph import Graph
 from trisect.layout import Layout

@@ -14,7 +14,7 @@ import torch
 from trisect.config import TrainOptions, parse_config
 from trisect.layout import History, Layout
 from trisect.nn import GCNLayer, LinearLayer, Model
-from trisect.nn.source import HandedModel, NamedModel
+from trisect.nn.models.source import HandedModel, NamedModel
 from trisect.tasks import make_task
 from trisect.tasks.node_classification import NodeClassification
 from trisect.train.from_config import resolve

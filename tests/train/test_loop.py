@@ -9,7 +9,7 @@ import torch
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, ConfigError, RunError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.train.fit import model_maker
 from trisect.train.loop import Result, train
 

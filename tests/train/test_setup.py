@@ -8,8 +8,8 @@ import pytest
 
 from trisect import fit
 from trisect.config import TrainOptions
-from trisect.data.generate import generate
-from trisect.graph.timeline import Timeline
+from trisect.data.generators.generate import generate
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.train.fit import model_maker
 from trisect.train.setup import Setup

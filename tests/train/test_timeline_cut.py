@@ -9,7 +9,7 @@ import torch
 
 import trisect
 from trisect.errors import LayoutError
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.train import setup as preparation
 from trisect.train.fit import Run
 

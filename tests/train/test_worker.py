@@ -16,7 +16,7 @@ import torch
 import trisect
 from trisect.errors import ConfigError, LayoutError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.nn import FromPyG, GCNLayer, LinearLayer, Model, build
 from trisect.train.loop import NoRecorder
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trisect.data.static_graphs import rmat
+from trisect.data.generators.static_graphs import rmat
 from trisect.graph.build import normalise
 from trisect.graph.graph import Graph
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trisect.data.timelines import uniform
+from trisect.data.generators.timelines import uniform
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 
 CLASSES = 2
 

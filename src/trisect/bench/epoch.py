@@ -24,7 +24,7 @@ def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float
     """One epoch of Trisect's trainer, without evaluation and files."""
     from trisect.bench._static_graph import problem
     from trisect.config import TrainOptions
-    from trisect.nn.registry import build
+    from trisect.nn.models.registry import build
     from trisect.train.loop import NoRecorder, Trainer
     from trisect.train.setup import Setup
 

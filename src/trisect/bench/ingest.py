@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from trisect.data.ingest import ingest
-from trisect.data.store import read_manifest
-from trisect.data.tables import require_pyarrow
+from trisect.data.formats.store import read_manifest
+from trisect.data.ingest.ingest import ingest
+from trisect.data.ingest.tables import require_pyarrow
 from trisect.errors import RunError
 
 _ROWS = 1 << 20

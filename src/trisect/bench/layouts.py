@@ -23,7 +23,7 @@ from trisect.exchanges.redistribute_rows import RedistributeRows
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
-from trisect.nn.registry import build
+from trisect.nn.models.registry import build
 from trisect.partition import cut_graph, quality
 from trisect.plan.build import schedule_of
 from trisect.plan.plan import make_facts

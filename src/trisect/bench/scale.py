@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trisect.bench._runs import rank_gib, timeline_config, together_gib, train
-from trisect.data.generate import generate
+from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 
 
 def run(

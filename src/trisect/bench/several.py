@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from trisect.bench._harness import Timing, interleave
-from trisect.data.timelines import uniform
+from trisect.data.generators.timelines import uniform
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.timeline import Timeline
-from trisect.ops.incremental import Incremental, change_between
+from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.memory import empty
-from trisect.ops.several import Group, aggregate_group_into, side_by_side
-from trisect.ops.sums import aggregate_into
+from trisect.ops.spmm.incremental import Incremental, change_between
+from trisect.ops.spmm.several import Group, aggregate_group_into, side_by_side
+from trisect.ops.spmm.sums import aggregate_into
 
 
 def run(

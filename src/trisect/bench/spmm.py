@@ -17,14 +17,14 @@ from torch import Tensor
 
 from trisect.bench._check import FACTOR, require_sums
 from trisect.bench._harness import Timing, interleave
-from trisect.data.static_graphs import rmat
+from trisect.data.generators.static_graphs import rmat
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT, INT64, POINTER, UINT64, Kernel, available, level, threads
-from trisect.ops._aggregate_torch import sum_torch
-from trisect.ops.aggregate import aggregate
 from trisect.ops.attention import attend
 from trisect.ops.memory import empty
-from trisect.ops.sums import aggregate_into
+from trisect.ops.spmm._aggregate_torch import sum_torch
+from trisect.ops.spmm.aggregate import aggregate
+from trisect.ops.spmm.sums import aggregate_into
 
 WIDTHS = (6, 16, 64, 100, 128, 256)
 _READ_ROWS = Kernel("trisect_read_rows", POINTER, POINTER, INT64, INT64, INT, returns=UINT64)

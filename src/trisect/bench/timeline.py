@@ -29,7 +29,7 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
     from trisect.bench._timeline_data import CLASSES, make
     from trisect.bench._timeline_peers import epoch_of
     from trisect.nn import DynamicModel, build
-    from trisect.ops.grouping import prepare
+    from trisect.ops.spmm.grouping import prepare
 
     data = make(**sizes)
     built = build(model, data.x.shape[2], CLASSES, layers=layers, hidden=hidden)

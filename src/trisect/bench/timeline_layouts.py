@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from trisect.bench._runs import finished
-from trisect.data.generate import generate
+from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
 from trisect.exchanges.catalogue import volume
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout, Partitioner, Temporal
-from trisect.nn.dynamic import DynamicModel
-from trisect.nn.registry import build
+from trisect.nn.models.registry import build
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
 from trisect.plan.build import schedule_of
 from trisect.plan.plan import make_facts

@@ -26,8 +26,8 @@ from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import Normalisation
-from trisect.graph.difference import Encoding, apply, difference, entering, full_bytes
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.difference import Encoding, apply, difference, entering, full_bytes
+from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.partition import Partition
 from trisect.shards.part_blocks import PartBlocks
 from trisect.shards.stream import SnapshotStream

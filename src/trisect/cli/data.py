@@ -13,13 +13,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from trisect.data import describe
-from trisect.data.encoding import Encoding
-from trisect.data.generate import GENERATORS, generate
-from trisect.data.ingest import ingest as ingest_table
+from trisect.data.formats.store import MANIFEST, check_free, read_directory, write_directory
+from trisect.data.generators.generate import GENERATORS, generate
+from trisect.data.ingest.encoding import Encoding
+from trisect.data.ingest.ingest import ingest as ingest_table
 from trisect.data.load import load
 from trisect.data.named import DATA_VARIABLE, NAMED, data_directory
 from trisect.data.records import Record, TimelineRecord
-from trisect.data.store import MANIFEST, check_free, read_directory, write_directory
 from trisect.errors import ConfigError, DataError
 
 app = typer.Typer(help="Named data sets, ingestion of tables, generators.", no_args_is_help=True)

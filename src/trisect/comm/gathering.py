@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trisect.comm.ring import as_bytes
+from trisect.comm.local.ring import as_bytes
 from trisect.comm.values import pack, unpack
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from trisect.comm import staging
 from trisect.comm import wire as wires
 from trisect.comm.ledger import Ledger
-from trisect.comm.mailbox import Inbox
-from trisect.comm.ring import RingReader
+from trisect.comm.local.mailbox import Inbox
+from trisect.comm.local.ring import RingReader
 from trisect.comm.rows import Shape
 from trisect.layout import Wire
 from trisect.ops import memory

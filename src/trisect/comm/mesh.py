@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trisect.comm.gathering import gather_values
-from trisect.comm.hub import Hub
-from trisect.comm.mailbox import Mailboxes, Room
-from trisect.comm.neighbours import neighbours
+from trisect.comm.local.hub import Hub
+from trisect.comm.local.mailbox import Mailboxes, Room
+from trisect.comm.local.neighbours import neighbours
 from trisect.comm.staging import needs_staging
 from trisect.comm.world import Store, World
 from trisect.errors import LayoutError

@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trisect.comm import board, mailbox, staging
+from trisect.comm import staging
 from trisect.comm import wire as wires
 from trisect.comm.gathering import gather_values
 from trisect.comm.incoming import PAYLOAD, Incoming, Swap
 from trisect.comm.ledger import Ledger
+from trisect.comm.local import board, mailbox
+from trisect.comm.local.ring import as_bytes
 from trisect.comm.mesh import Mesh
-from trisect.comm.ring import as_bytes
 from trisect.comm.rows import Rows, Shape, gathered
 from trisect.comm.sums import sum_in_order
 from trisect.comm.values import pack, unpack

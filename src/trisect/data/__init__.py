@@ -1,13 +1,13 @@
 """Files, tables, named sets, generators and PyG objects → plain arrays (`records`). They know no ranks, no models."""
 
-from trisect.data.encoding import Encoding, encode
-from trisect.data.generate import GENERATORS, generate
-from trisect.data.ingest import ingest, read_table
+from trisect.data.formats.pyg import static_from_pyg, timeline_from_pyg
+from trisect.data.formats.store import read_directory, write_directory
+from trisect.data.generators.generate import GENERATORS, generate
+from trisect.data.ingest.encoding import Encoding, encode
+from trisect.data.ingest.ingest import ingest, read_table
 from trisect.data.load import check, load, options
 from trisect.data.named import NAMED, data_directory, load_named
-from trisect.data.pyg import static_from_pyg, timeline_from_pyg
 from trisect.data.records import Record, StaticRecord, TextNames, TimelineRecord
-from trisect.data.store import read_directory, write_directory
 
 __all__ = [
     "GENERATORS",

@@ -9,14 +9,14 @@ from typing import Any
 
 from trisect.data.derive import random_task, symmetric
 from trisect.data.features import with_features
-from trisect.data.generate import GENERATORS, generate
-from trisect.data.ingest import Table, read_table
+from trisect.data.formats.npz import read_npz
+from trisect.data.formats.store import MANIFEST, read_directory
+from trisect.data.generators.generate import GENERATORS, generate
+from trisect.data.ingest.ingest import Table, read_table
+from trisect.data.ingest.periods import offsets_of, steps_of
 from trisect.data.named import OPTION_NAMES, load_named, read_options
-from trisect.data.npz import read_npz
-from trisect.data.periods import offsets_of, steps_of
 from trisect.data.records import Record, StaticRecord, TimelineRecord
 from trisect.data.splits import random_splits
-from trisect.data.store import MANIFEST, read_directory
 from trisect.errors import ConfigError, DataError, unknown
 
 FORMS = ("name", "path", "generate")

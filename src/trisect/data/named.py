@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.data.features import check_features
-from trisect.data.npz import Options, read_npz
+from trisect.data.formats.npz import Options, read_npz
 from trisect.data.records import Record
 from trisect.errors import ConfigError, DataError, nearest, unknown
 

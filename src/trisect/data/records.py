@@ -66,7 +66,7 @@ class StaticRecord:
         names: the user's vertex ids (strings or integers), or None where they are 0..n-1.
         edge_x: float32 [edges, features], the attributes of edges, or None.
         meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names),
-            `encoding` (how columns became features, see `trisect.data.encoding`), ….
+            `encoding` (how columns became features, see `trisect.data.ingest.encoding`), ….
     """
 
     vertices: int

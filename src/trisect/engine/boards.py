@@ -20,9 +20,9 @@ from trisect.engine.values import Reading, read_rows, same_rows
 from trisect.exchanges.facts import offsets
 from trisect.exchanges.port import Crossing
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.collect import add_rows
 from trisect.ops.memory import empty
 from trisect.ops.message import Message
+from trisect.ops.spmm.collect import add_rows
 from trisect.partition.halo import PartGraph
 
 

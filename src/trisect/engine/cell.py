@@ -21,10 +21,10 @@ from trisect.engine.values import Reading, Value, read_rows, require, require_ki
 from trisect.exchanges.facts import Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
-from trisect.nn.convolution import Convolution
-from trisect.nn.dynamic import DynamicLayer
-from trisect.nn.evolving import Evolving
+from trisect.nn.conv.convolution import Convolution
 from trisect.nn.halves import AnyLayer, HalfKind, spatial_part
+from trisect.nn.temporal.dynamic import DynamicLayer
+from trisect.nn.temporal.evolving import Evolving
 from trisect.noise import Noise
 from trisect.ops.message import Message
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from trisect.engine.values import same_rows
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.collect import Collector
 from trisect.ops.memory import empty
-from trisect.ops.sums import aggregate_into, reads_last_rows
+from trisect.ops.spmm.collect import Collector
+from trisect.ops.spmm.sums import aggregate_into, reads_last_rows
 
 
 class Pulled(Collector):

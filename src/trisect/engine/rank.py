@@ -23,8 +23,8 @@ from trisect.engine.units import StageUnits, units_of
 from trisect.exchanges.catalogue import CATALOGUE
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.history import History, HistoryUse
-from trisect.nn.dynamic import DynamicLayer
 from trisect.nn.halves import AnyLayer
+from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.noise import Noise
 from trisect.schedule.action import Pass
 from trisect.shards.shard import Shard

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trisect.exchanges.facts import LayerFacts
 from trisect.nn.base import State
-from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
+from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
 from trisect.ops.recurrent import OutputBuffers
 
 

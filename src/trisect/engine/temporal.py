@@ -12,7 +12,7 @@ from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step
 from trisect.engine.values import Value, require, require_kind
 from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
-from trisect.nn.evolving import Evolving
+from trisect.nn.temporal.evolving import Evolving
 from trisect.ops.memory import empty
 
 

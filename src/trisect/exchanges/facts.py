@@ -12,9 +12,9 @@ import torch
 from trisect.comm.wire import encoded_bytes
 from trisect.layout import Layout, Wire
 from trisect.nn.base import Layer
-from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
-from trisect.nn.evolving import Evolving
 from trisect.nn.halves import AnyLayer, Half, HalfKind, reads_neighbours, spatial_part
+from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
+from trisect.nn.temporal.evolving import Evolving
 
 Across = Literal["none", "halo", "redistribute"]
 Along = Literal["none", "carry", "window", "redistribute"]

@@ -3,9 +3,9 @@
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges, normalise, self_loops, symmetrise, validate
 from trisect.graph.graph import Graph
-from trisect.graph.smoothing import Smoothing
-from trisect.graph.snapshots import Snapshots
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.smoothing import Smoothing
+from trisect.graph.timeline.snapshots import Snapshots
+from trisect.graph.timeline.timeline import Timeline
 
 __all__ = [
     "Adjacency",

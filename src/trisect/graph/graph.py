@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.data.generate import generate
-from trisect.data.ingest import Table, read_table
-from trisect.data.objects import static_from_dgl, static_from_networkx, static_from_scipy
-from trisect.data.pyg import static_from_pyg
+from trisect.data.formats.objects import static_from_dgl, static_from_networkx, static_from_scipy
+from trisect.data.formats.pyg import static_from_pyg
+from trisect.data.generators.generate import generate
+from trisect.data.ingest.ingest import Table, read_table
 from trisect.data.records import Names, StaticRecord
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
@@ -119,7 +119,7 @@ class Graph:
             src, dst: the columns of the ids; by default the first and the second.
             merge: as in `from_edges`.
             **columns: `weight`, `edge_features`, `vertices` (a table of vertices), `id`, `label_column`, `features`,
-                `on_missing`, `undirected` and the other fields of `trisect.data.ingest.Table`.
+                `on_missing`, `undirected` and the other fields of `trisect.data.ingest.ingest.Table`.
         """
         record = read_table(frame, Table(src=src, dst=dst, **columns))
         if not isinstance(record, StaticRecord):
@@ -149,7 +149,7 @@ class Graph:
 
     @classmethod
     def generate(cls, name: str, **options: Any) -> Graph:
-        """From a generator of static graphs (`community`, `rmat`, `citation`); see `trisect.data.generate`."""
+        """From a generator of static graphs (`community`, `rmat`, `citation`); see `data.generators`."""
         record = generate(name, **options)
         if not isinstance(record, StaticRecord):
             raise DataError(f"The generator {name!r} makes timelines; use Timeline.generate.")

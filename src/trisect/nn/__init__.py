@@ -5,20 +5,20 @@ built by name with `build`, or by hand from the layers here. `FromPyG` makes a l
 """
 
 from trisect.nn.base import Context, Layer, Model, Normalisation, State, Temporal
-from trisect.nn.dynamic import DynamicLayer, DynamicModel, SpatialTemporal, first_aggregation
-from trisect.nn.evolving import Evolving
-from trisect.nn.frompyg import FromPyG
-from trisect.nn.gat import GATLayer
-from trisect.nn.gcn import GCNLayer
-from trisect.nn.gcnii import GCN2Layer
-from trisect.nn.gin import GINLayer
-from trisect.nn.local import DropoutLayer, LinearLayer
-from trisect.nn.mproduct import MProduct
-from trisect.nn.recipe import DynamicRecipe, Recipe
-from trisect.nn.registry import NAMES, Option, build, options, recipe
-from trisect.nn.resgcn import ReadoutLayer, ResGCNLayer
-from trisect.nn.sage import SAGELayer
-from trisect.nn.temporal import GRU, LSTM
+from trisect.nn.conv.frompyg import FromPyG
+from trisect.nn.conv.gat import GATLayer
+from trisect.nn.conv.gcn import GCNLayer
+from trisect.nn.conv.gcnii import GCN2Layer
+from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.local import DropoutLayer, LinearLayer
+from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
+from trisect.nn.conv.sage import SAGELayer
+from trisect.nn.models.recipe import DynamicRecipe, Recipe
+from trisect.nn.models.registry import NAMES, Option, build, options, recipe
+from trisect.nn.temporal.dynamic import DynamicLayer, DynamicModel, SpatialTemporal, first_aggregation
+from trisect.nn.temporal.evolving import Evolving
+from trisect.nn.temporal.modules import GRU, LSTM
+from trisect.nn.temporal.mproduct import MProduct
 from trisect.ops.message import Message
 
 __all__ = [

@@ -23,7 +23,7 @@ from trisect.noise import Noise
 from trisect.ops.memory import alias, empty
 from trisect.ops.message import Message
 from trisect.ops.recurrent import OutputBuffers
-from trisect.ops.steps import Snapshots, joined
+from trisect.ops.spmm.steps import Snapshots, joined
 
 State = tuple[Tensor, ...]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trisect.nn.base import Layer
-from trisect.nn.dynamic import DynamicLayer, SpatialTemporal
-from trisect.nn.evolving import Evolving
+from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
+from trisect.nn.temporal.evolving import Evolving
 
 AnyLayer = Layer | DynamicLayer
 

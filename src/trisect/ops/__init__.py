@@ -1,13 +1,13 @@
 """Kernels: native C, the torch fallback, CUDA through torch; autograd functions on top. They know no layouts."""
 
-from trisect.ops.aggregate import aggregate
 from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
 from trisect.ops.entropy import cross_entropy
 from trisect.ops.fused import branches, convolve, convolve_dense, dense
 from trisect.ops.message import Message
 from trisect.ops.recurrent import gru, lstm
-from trisect.ops.steps import aggregate_steps, product_steps
+from trisect.ops.spmm.aggregate import aggregate
+from trisect.ops.spmm.steps import aggregate_steps, product_steps
 
 __all__ = [
     "Message",

@@ -19,12 +19,12 @@ from trisect.graph.adjacency import Adjacency
 from trisect.noise import Noise
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
-from trisect.ops.aggregate import aggregate
-from trisect.ops.collect import Collector
 from trisect.ops.dropout import dropout
 from trisect.ops.memory import empty
 from trisect.ops.message import Message, as_message
-from trisect.ops.sums import aggregate_into
+from trisect.ops.spmm.aggregate import aggregate
+from trisect.ops.spmm.collect import Collector
+from trisect.ops.spmm.sums import aggregate_into
 
 
 def dense(

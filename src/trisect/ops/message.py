@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.collect import Collector
+from trisect.ops.spmm.collect import Collector
 
 
 @dataclass(frozen=True, eq=False)

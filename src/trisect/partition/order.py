@@ -14,7 +14,7 @@ from trisect.errors import ConfigError, DataError, TrisectError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.graph import Graph, permuted
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.native.library import INT, INT64, POINTER, Kernel, available
 
 OrderName = Literal["community", "rcm", "degree", "random"]

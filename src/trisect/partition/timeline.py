@@ -12,7 +12,7 @@ from torch import Tensor
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Partitioner
 from trisect.partition import metis
 from trisect.partition.child import ChildError, run_child

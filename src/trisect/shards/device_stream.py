@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trisect.comm.ledger import Ledger
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.smoothing import Smoothing
-from trisect.graph.snapshots import OnDemand
+from trisect.graph.timeline.smoothing import Smoothing
+from trisect.graph.timeline.snapshots import OnDemand
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import MatrixForm
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
-from trisect.ops.aggregate import aggregate
+from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition import PartGraph, cut_graph, part_graph_of, quality
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.aggregate import aggregate
+from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.halo import PartGraph
 from trisect.shards.shard import Shard
 

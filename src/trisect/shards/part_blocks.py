@@ -14,9 +14,9 @@ from trisect.comm.ledger import Ledger
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import MatrixForm, normalise_block
-from trisect.graph.difference import full_bytes
-from trisect.graph.events import RawEvents
-from trisect.graph.sliding import SlidingWindow, slides
+from trisect.graph.timeline.difference import full_bytes
+from trisect.graph.timeline.events import RawEvents
+from trisect.graph.timeline.sliding import SlidingWindow, slides
 from trisect.ops.memory import empty
 from trisect.shards.device_stream import Brought, DeviceStream, Mover, Source, most_bytes
 from trisect.shards.part_events import PartEvents

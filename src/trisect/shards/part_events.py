@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from trisect.graph.smoothing import Smoothing
+from trisect.graph.timeline.smoothing import Smoothing
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ from trisect.comm.ledger import Ledger
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import Normalisation
-from trisect.graph.difference import ENCODINGS, Encoding, apply, difference, full_bytes
-from trisect.graph.events import RawEvents
-from trisect.graph.sliding import SlidingWindow, slides
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.difference import ENCODINGS, Encoding, apply, difference, full_bytes
+from trisect.graph.timeline.events import RawEvents
+from trisect.graph.timeline.sliding import SlidingWindow, slides
+from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.memory import empty
 from trisect.shards.device_stream import Brought, DeviceStream, Mover, Source, most_bytes
 

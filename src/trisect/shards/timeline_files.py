@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trisect.comm.ledger import Ledger
 from trisect.graph.build import MatrixForm
-from trisect.graph.smoothing import Smoothing
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.smoothing import Smoothing
+from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.timeline import Runs
 from trisect.shards.arrays import load_array
 from trisect.shards.kept_runs import KeptRuns

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.snapshots import Steps
+from trisect.graph.timeline.snapshots import Steps
 from trisect.partition.halo import PartGraph
 from trisect.shards.device_stream import DeviceStream
 from trisect.shards.kept_runs import KeptRuns, features_of

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from trisect.graph.build import MatrixForm, normalise, row_sums
-from trisect.graph.timeline import Timeline
-from trisect.ops.aggregate import aggregate
+from trisect.graph.timeline.timeline import Timeline
+from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import Runs, halo_rows
 from trisect.shards.arrays import create_array, save_array

@@ -11,9 +11,9 @@ from torch import Tensor
 from trisect.comm.ledger import Ledger
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import MatrixForm
-from trisect.graph.snapshots import Steps
-from trisect.graph.timeline import Timeline
-from trisect.ops.aggregate import aggregate
+from trisect.graph.timeline.snapshots import Steps
+from trisect.graph.timeline.timeline import Timeline
+from trisect.ops.spmm.aggregate import aggregate
 from trisect.shards.kept_runs import KeptRuns, features_of
 from trisect.shards.shard import Shard
 from trisect.shards.stream import SnapshotStream

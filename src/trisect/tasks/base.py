@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from trisect.errors import LayoutError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 
 Split = Literal["train", "val", "test"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trisect import ops
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
 from trisect.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder

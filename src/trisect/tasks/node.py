@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.tasks.base import SPLITS, Split, TaskContext
 from trisect.tasks.splits import SplitSizes, notes_on_steps, refuse_empty, split_steps, split_vertices
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trisect import ops
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import metrics
 from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder

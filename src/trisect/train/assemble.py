@@ -20,12 +20,12 @@ from trisect.config import TrainOptions
 from trisect.exchanges.facts import Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Layer
-from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer, reads_neighbours
-from trisect.nn.source import AnyModel
+from trisect.nn.models.source import AnyModel
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import PartGraph
 from trisect.partition.order import choose_order

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.partition.timeline import step_work

@@ -7,10 +7,10 @@ import torch
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, DataError, LayoutError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.dynamic import DynamicModel
-from trisect.nn.source import AnyModel
+from trisect.nn.models.source import AnyModel
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder

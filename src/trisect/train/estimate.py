@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trisect.layout import Layout
-from trisect.nn.dynamic import DynamicModel
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.train.blocks import carry_bytes
 from trisect.train.setup import Setup
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions, parse_layout
-from trisect.data.pyg import timeline_from_pyg
+from trisect.data.formats.pyg import timeline_from_pyg
 from trisect.errors import ConfigError, DataError, unknown
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model
 from trisect.nn import options as model_options
-from trisect.nn.source import AnyModel, ModelMaker, NamedModel, full_model
+from trisect.nn.models.source import AnyModel, ModelMaker, NamedModel, full_model
 from trisect.tasks import Task, TaskContext, make_task
 from trisect.train.assemble import feature_width, name_modules
 from trisect.train.device import check_device

@@ -9,12 +9,12 @@ from typing import Any
 
 from trisect.config import Config
 from trisect.data.describe import notes
-from trisect.data.generate import GENERATORS
+from trisect.data.generators.generate import GENERATORS
 from trisect.data.load import check, load
 from trisect.data.records import Names, Record, TimelineRecord
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import options as model_options
 from trisect.settings.nearest import unknown_setting

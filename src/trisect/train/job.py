@@ -10,7 +10,7 @@ from typing import IO, Any, Literal
 
 from trisect.config import Config, TrainOptions, parse_config
 from trisect.layout import Layout, parse_layout
-from trisect.nn.source import HandedModel, ModelSource, NamedModel
+from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
 from trisect.tasks import Task, make_task
 from trisect.tasks.registry import TASKS
 from trisect.train.processes.handed import pack, unpack

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError
-from trisect.nn.source import ModelMaker
+from trisect.nn.models.source import ModelMaker
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser

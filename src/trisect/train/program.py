@@ -23,9 +23,9 @@ from trisect.exchanges.facts import Facts
 from trisect.exchanges.history import HistoryUse
 from trisect.layout import Layout
 from trisect.layout.history import MERGED
-from trisect.nn.dynamic import DynamicModel
 from trisect.nn.halves import AnyLayer
-from trisect.nn.source import AnyModel
+from trisect.nn.models.source import AnyModel
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest

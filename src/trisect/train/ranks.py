@@ -17,9 +17,9 @@ from trisect.config import TrainOptions
 from trisect.errors import LayoutError
 from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.source import ModelSource, outline_of, stage_of
+from trisect.nn.models.source import ModelSource, outline_of, stage_of
 from trisect.ops.memory import free_bytes
 from trisect.partition.partition import order_digest
 from trisect.plan.stages import layer_costs, stage_bounds

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Model
-from trisect.nn.dynamic import DynamicModel
-from trisect.nn.source import AnyModel, ModelSource, full_model
+from trisect.nn.models.source import AnyModel, ModelSource, full_model
+from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
 from trisect.tasks import SPLITS, BoundTask, Task, TaskContext, make_task

@@ -18,12 +18,12 @@ from typing import Any
 from torch import Tensor
 
 from trisect.comm.ledger import Ledger
-from trisect.comm.neighbours import Gather
+from trisect.comm.local.neighbours import Gather
 from trisect.comm.transport import Transport
 from trisect.comm.world import World, world_from_environment
 from trisect.errors import CheckpointError, ConfigError, TrisectError
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.shards.graph_files import read_cut
 from trisect.train.device import device_of_rank
 from trisect.train.estimate import estimate_memory

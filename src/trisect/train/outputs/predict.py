@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from trisect.comm.neighbours import Gather
+from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError, ConfigError
 from trisect.layout import Layout
 from trisect.train.run.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trisect.comm.world import world_from_environment
 from trisect.graph.graph import Graph
-from trisect.graph.timeline import Timeline
+from trisect.graph.timeline.timeline import Timeline
 from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder

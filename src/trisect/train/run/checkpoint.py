@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.comm.neighbours import Gather
+from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
 
 FORMAT = "trisect-checkpoint"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
-from trisect.nn.source import outline_of
+from trisect.nn.models.source import outline_of
 from trisect.shards.graph_files import Cut, read_cut
 from trisect.shards.timeline_files import TimelineCut
 from trisect.tasks import TaskContext

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 import yaml
 from torch import Tensor
 
-from trisect.comm.neighbours import Gather
+from trisect.comm.local.neighbours import Gather
 from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard

@@ -1,0 +1,1 @@
+"""Ranks of one host: mailboxes and rings in shared memory."""

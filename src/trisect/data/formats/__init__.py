@@ -1,0 +1,1 @@
+"""Files and objects of others: npz, graph directories, PyG and the like."""

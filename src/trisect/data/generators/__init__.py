@@ -1,0 +1,1 @@
+"""Graphs and timelines that are made up."""

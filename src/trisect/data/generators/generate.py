@@ -1,0 +1,93 @@
+"""The register of generators: names, arguments with types and defaults, and checks of what a user gives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from trisect.data.generators.laundering import laundering
+from trisect.data.generators.static_graphs import citation, community, rmat
+from trisect.data.generators.timelines import evolving, uniform
+from trisect.data.records import Record
+from trisect.errors import ConfigError, unknown
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One keyword argument of a generator, with its type and default."""
+
+    type: type
+    default: Any
+
+    def coerce(self, name: str, value: Any) -> Any:
+        """Read the value as the argument's type; whole floats count as integers, texts are parsed."""
+        if isinstance(value, str) and self.type is not str:
+            value = _read(value)
+        if self.type is bool and isinstance(value, bool):
+            return value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if self.type is float:
+                return float(value)
+            if self.type is int and value == int(value):
+                return int(value)
+        raise ConfigError(f"data.{name} is {value!r}; it must be of type {self.type.__name__}.")
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A function that makes a record from a seed."""
+
+    name: str
+    function: Callable[..., Record]
+    arguments: dict[str, Argument]
+    timeline: bool
+
+    @property
+    def description(self) -> str:
+        """Give the first sentence of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").split("\n")[0]
+
+    def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the arguments in their types; unknown ones are refused, with the nearest one in the message."""
+        checked = {}
+        for name, value in arguments.items():
+            if name not in self.arguments:
+                raise ConfigError(unknown(f"key of data.generate {self.name!r}:", name, self.arguments))
+            checked[name] = self.arguments[name].coerce(name, value)
+        return checked
+
+
+def _read(text: str) -> Any:
+    lowered = text.strip().lower().replace("_", "")
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    try:
+        return float(lowered)
+    except ValueError:
+        return text
+
+
+def _describe(function: Callable[..., Record]) -> Generator:
+    types = get_type_hints(function)
+    arguments = {
+        name: Argument(types[name], parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+    return Generator(function.__name__, function, arguments, types["return"].__name__ == "TimelineRecord")
+
+
+GENERATORS: dict[str, Generator] = {
+    function.__name__: _describe(function) for function in (community, rmat, citation, evolving, laundering, uniform)
+}
+
+
+def generate(name: str, **arguments: Any) -> Record:
+    """Make a record by the named generator; see `GENERATORS` for the names and their arguments."""
+    if name not in GENERATORS:
+        raise ConfigError(unknown("generator", name, GENERATORS))
+    generator = GENERATORS[name]
+    record = generator.function(**generator.check(arguments))
+    record.meta.setdefault("source", f"generate {name}")
+    return record

@@ -1,0 +1,1 @@
+"""Tables of events and of vertices, read and encoded."""

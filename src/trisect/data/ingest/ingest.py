@@ -1,0 +1,391 @@
+"""A table of edges, with or without times, and tables of vertices → a record, or a graph directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trisect.data.formats.store import check_free, write_directory
+from trisect.data.ingest import encoding as encodings
+from trisect.data.ingest import tables
+from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
+from trisect.data.ingest.columns import Ids, IntegerIds, Times, Weights
+from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words
+from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
+from trisect.data.ingest.sources import Source, open_source
+from trisect.data.ingest.vertices import (
+    VertexTable,
+    changing_features,
+    fixed_features,
+    label_column,
+    read_vertices,
+    require_once,
+)
+from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
+from trisect.data.splits import random_splits
+from trisect.errors import DataError, unknown
+
+_ROWS = 1 << 20
+_READING = 0.8  # the fraction of the progress that reading has; sorting and writing have the rest
+
+
+@dataclass(frozen=True)
+class Table:
+    """Which columns of a table are what. Columns of a table without a header are called 0, 1, 2, ….
+
+    Attributes:
+        src, dst: the columns of the ids; by default the first and the second.
+        time, period: the column of times, and the length of a step (`"1d"`, or a number in the column's unit).
+        time_unit: the unit of times that are numbers (`s`, `ms`, `us`, `ns`); matters for periods such as `"1d"`.
+        weight: the column of weights.
+        edge_label: the column of edge classes.
+        edge_features: columns that become features of edges: `"amount,kind:category"` or a list.
+        labels: a file of vertex labels: a table of id and label, or .npy in ascending order of the ids.
+        vertices: a table of vertices (a file, or a frame).
+        id: its column of ids (or that of `labels`); by default the first.
+        label_column: its column of labels (or that of `labels`).
+        features: its columns that become features, as `edge_features`; by default all others.
+        vertex_time: its column of times, where attributes change over time.
+        categories: so many categories of a column have a feature of their own.
+        on_missing: what happens to bad rows: `refuse`, `drop`, or `zero` (0 stands for missing weights).
+        undirected: each row stands for both directions.
+    """
+
+    src: str | None = None
+    dst: str | None = None
+    time: str | None = None
+    period: Period | None = None
+    weight: str | None = None
+    edge_label: str | None = None
+    labels: Any = None
+    undirected: bool = False
+    time_unit: str = "s"
+    vertices: Any = None
+    id: str | None = None
+    label_column: str | None = None
+    features: str | Sequence[str] | None = None
+    vertex_time: str | None = None
+    edge_features: str | Sequence[str] | None = None
+    categories: int = encodings.MOST_CATEGORIES
+    on_missing: OnMissing = "refuse"
+
+
+def ingest(
+    path: Any,
+    src: str | None = None,
+    dst: str | None = None,
+    time: str | None = None,
+    period: Period | None = None,
+    weight: str | None = None,
+    labels: str | Path | None = None,
+    *,
+    out: Path | str,
+    progress: tables.Progress | None = None,
+    **more: Any,
+) -> Path:
+    """Read a table (CSV, TSV, edge-list text, each also .gz, or Parquet) and write it as a graph directory.
+
+    The arguments are those of `Table`. The directory appears complete or not at all; one that is not empty is refused.
+    """
+    check_free(Path(out).absolute())
+    table = Table(src=src, dst=dst, time=time, period=period, weight=weight, labels=labels, **more)
+    target = write_directory(read_table(path, table, _part(progress, _READING + 0.1)), out)
+    if progress is not None:
+        progress(1.0)
+    return target
+
+
+def _part(progress: tables.Progress | None, fraction: float) -> Callable[[float], None] | None:
+    return None if progress is None else lambda done: progress(fraction * done)
+
+
+def read_table(path: Any, table: Table, progress: tables.Progress | None = None, seed: int = 0) -> Record:
+    """Read the graph or the timeline that a table of edges describes; rows of a step keep the order of their times.
+
+    Args:
+        path: a file, or a table of pandas, polars or Arrow, or a mapping of names to arrays.
+        seed: of the split where there are labels.
+    """
+    _check(table)
+    wanted = parse_columns(table.edge_features)
+    source = open_source(
+        path, [table.src, table.dst, table.time, table.weight, table.edge_label, *(n for n, _ in wanted)]
+    )
+    columns = _Columns(source, table)
+    counts = columns.read(_part(progress, _READING))
+    described, labelled = _read_tables(table, columns.ids)
+    numbers, names, vertices = columns.ids.finish()
+    meta: dict[str, Any] = {"source": source.title.removeprefix("the table "), "columns": columns.roles}
+    said = in_words(counts, source.title)
+    y = _npy_labels(table.labels, vertices) if _is_npy(table.labels) else None
+    if labelled is not None:
+        y = _labels(labelled, numbers[labelled.role], vertices, meta)
+        said += [] if labelled is described else labelled.notes
+    splits = {} if y is None or y.dtype.kind != "i" else random_splits(y, seed)
+    empty = [name for name, mask in splits.items() if not mask.any()]
+    if empty:
+        splits = {name: mask for name, mask in splits.items() if mask.any()}
+        said.append(f"There are too few labelled vertices for the splits {' and '.join(empty)}, which are left out.")
+    weight, edge_y, raws = columns.finish(meta)
+    src, dst = numbers.pop("src"), numbers.pop("dst")
+    time, order, offsets = None, None, None
+    if columns.times is not None:
+        time = columns.times.finish()
+        unit = "us" if columns.times.are_dates else table.time_unit
+        period = _period(table.period, time, columns.times.are_dates)
+        meta.update(period=period, time_unit=unit)
+        if not bool((time[1:] >= time[:-1]).all()):
+            order = np.argsort(time, kind="stable")
+            time = time[order]
+            src, dst = src[order], dst[order]
+            weight, edge_y = _ordered(weight, order), _ordered(edge_y, order)
+        offsets = offsets_of(steps_of(time, period, unit))
+    counts["duplicates"] = count_duplicates(src, dst, time)
+    meta["rows"] = {key: value for key, value in counts.items() if key != "reasons"}
+    if counts["duplicates"]:
+        same = "src, dst and time" if time is not None else "src and dst"
+        said.append(f"{counts['duplicates']:,} rows repeat an earlier one (same {same}); they are kept.")
+    edge_x = None
+    if raws:
+        fitted = encodings.fit(raws, most=table.categories)
+        said += encodings.notes(fitted, raws, source.title)
+        edge_x = encodings.apply(fitted, raws, order)
+        meta.setdefault("encoding", {})["edges"] = fitted.plain()
+    x = None
+    if described is not None and described.raws:
+        where, train = numbers[described.role], splits.get("train")
+        if described.time is None or offsets is None:
+            x, used, lines = fixed_features(described, where, vertices, train, table.categories)
+        else:
+            step = _steps_of_rows(described, time, columns, meta)
+            x, used, lines = changing_features(
+                described, where, vertices, step, len(offsets) - 1, train, table.categories
+            )
+        meta.setdefault("encoding", {})["vertices"] = used.plain()
+        said += lines
+    meta["notes"] = said
+    if progress is not None:
+        progress(1.0)
+    common: dict[str, Any] = {
+        "vertices": vertices,
+        "src": src,
+        "dst": dst,
+        "weight": weight,
+        "undirected": table.undirected,
+        "x": x,
+        "y": y,
+        "edge_x": edge_x,
+        "splits": splits,
+        "names": None if _counts_up(names) else names,
+        "meta": meta,
+    }
+    if offsets is None:
+        if edge_y is not None:
+            meta["notes"].append("Classes of edges are kept for timelines alone; the edge label of this graph is not.")
+        return StaticRecord(**common)
+    return TimelineRecord(offsets=offsets, edge_y=edge_y, time=time, **common)
+
+
+class _Columns:
+    """The columns of the table of edges while it is read."""
+
+    def __init__(self, source: Source, table: Table) -> None:
+        arrow = tables.have_pyarrow()
+        if not arrow and table.on_missing != "refuse":
+            tables.require_pyarrow(f"on_missing is {table.on_missing!r}")
+        self._source, self._choice = source, table.on_missing
+        self.ids: Any = Ids() if arrow else IntegerIds()
+        self.roles = {"src": source.pick(table.src, "src", 0), "dst": source.pick(table.dst, "dst", 1)}
+        for role, name in (("time", table.time), ("weight", table.weight), ("edge label", table.edge_label)):
+            if name is not None:
+                self.roles[role] = source.pick(name, role)
+        self.times = Times(self.roles["time"]) if "time" in self.roles else None
+        self._weights = Weights(self.roles["weight"]) if "weight" in self.roles else None
+        self._kinds: Any = None
+        if "edge label" in self.roles:
+            column = self.roles["edge label"]
+            self._kinds = Attribute(column, "category") if arrow else IntegerClasses(column)
+        wanted = parse_columns(table.edge_features)
+        if wanted:
+            tables.require_pyarrow("columns of edges become features")
+        self._attributes = [Attribute(source.pick(name, "the edge feature"), kind) for name, kind in wanted]
+        self._names = [*self.roles.values(), *(name for name, _ in wanted)]
+
+    def read(self, progress: tables.Progress | None) -> dict[str, Any]:
+        """Read all rows; give how many there were, and how many were dropped."""
+        flaws = Flaws(self._source, self._choice)
+        others = [each for each in (self.times, self._weights, self._kinds) if each is not None]
+        others += self._attributes
+        ends = ("src", "dst")
+        for batch in self._source.batches(self._names, progress):
+            read = [
+                self.ids.read(f"{end} {self.roles[end]!r}", values) for end, values in zip(ends, batch, strict=False)
+            ]
+            read += [column.read(values) for column, values in zip(others, batch[2:], strict=True)]
+            judged = {str(k): (values, bad) for k, (values, (_, bad)) in enumerate(zip(batch, read, strict=True))}
+            keep = flaws.judge(judged, len(batch[0]))
+            for end, (values, _) in zip(ends, read, strict=False):
+                self.ids.keep(end, values, keep)
+            for column, (values, _) in zip(others, read[2:], strict=True):
+                column.keep(values, keep)
+        counts = flaws.finish()
+        if counts["rows"] == 0:
+            raise DataError(f"{self._source.title} is empty; it needs at least one edge.")
+        if counts["rows"] == counts["dropped"]:
+            raise DataError(f"{self._source.title} has no row that can be used; all {counts['rows']:,} were dropped.")
+        return counts
+
+    def finish(self, meta: dict[str, Any]) -> tuple[Array | None, Array | None, list[Raw]]:
+        """Weights, classes of edges, and the columns that become features."""
+        weight = None if self._weights is None else self._weights.finish()
+        edge_y = None
+        if self._kinds is not None:
+            edge_y, names = classes(self._kinds.finish(), "edge label", targets=False)
+            count = int(edge_y.max(initial=-1)) + 1
+            edge_y = edge_y.astype(np.int8 if count < 128 else np.int64)
+            meta["edge_classes"] = names or [str(k) for k in range(count)]
+        return weight, edge_y, [attribute.finish() for attribute in self._attributes]
+
+
+def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTable | None]:
+    """Read the table that describes vertices and the one that labels them, which may be the same, or None.
+
+    Labels in an .npy file are read later.
+    """
+    if table.vertices is None:
+        for name in ("features", "vertex_time"):
+            if getattr(table, name) is not None:
+                raise DataError(f"{name} is {getattr(table, name)!r} but there is no table of vertices; set vertices.")
+    own = table.label_column if table.labels is None else None
+    if table.label_column is not None and (_is_npy(table.labels) or (table.labels is None and table.vertices is None)):
+        raise DataError(f"label_column is {table.label_column!r} but no table has labels; give vertices or labels.")
+    described = None
+    if table.vertices is not None:
+        names = [name for name, _ in parse_columns(table.features)]
+        source = open_source(table.vertices, [table.id, table.vertex_time, own, *names], "the table of vertices")
+        if own is not None and table.vertex_time is not None:
+            raise DataError(
+                f"label_column is {own!r} in a table whose rows change over time (vertex_time); give the labels in a"
+                " table of their own (labels)."
+            )
+        described = read_vertices(
+            source,
+            ids,
+            "vertices",
+            identity=table.id,
+            features=table.features,
+            label=None if own is None else source.pick(own, "label_column"),
+            time=table.vertex_time,
+            on_missing=table.on_missing,
+        )
+    if table.labels is None or _is_npy(table.labels):
+        return described, described if own is not None else None
+    named = table.id if table.vertices is None else None
+    source = open_source(table.labels, [named, table.label_column], "the table of labels")
+    identity = source.pick(named, "id")
+    label = label_column(source, identity, table.label_column)
+    labelled = read_vertices(
+        source, ids, "labels", identity=identity, label=label, describe=False, on_missing=table.on_missing
+    )
+    return described, labelled
+
+
+def _is_npy(labels: Any) -> bool:
+    return isinstance(labels, (str, Path)) and Path(labels).suffix.lower() == ".npy"
+
+
+def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any]) -> Array | None:
+    """int64 [vertices] classes (-1: none), or float32 targets; `where` has the vertex of each row."""
+    if table.label is None:
+        return None
+    require_once(table, where)
+    values, names = classes(table.label, f"label {table.label.column!r}", targets=True)
+    if names:
+        meta["classes"] = names
+    meta["columns"]["label"] = table.label.column
+    y = np.full(vertices, -1 if values.dtype.kind == "i" else np.nan, values.dtype)
+    y[where] = values
+    return y
+
+
+def _npy_labels(path: str | Path, vertices: int) -> Array:
+    try:
+        labels: Array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"labels {path} cannot be read ({error}); give an .npy file of numbers.") from error
+    if len(labels) != vertices:
+        raise DataError(
+            f"labels {path} has {len(labels)} entries but there are {vertices} vertices; give one for each."
+        )
+    return labels.astype(np.int64 if labels.dtype.kind in "iub" else np.float32)
+
+
+def _steps_of_rows(table: VertexTable, time: Array | None, columns: _Columns, meta: dict[str, Any]) -> Array:
+    """Give the step in which each row of a table of vertices begins to hold."""
+    if time is None or table.time is None or columns.times is None:
+        raise DataError("internal error: a table of vertices with times was read beside edges without times.")
+    if table.are_dates != columns.times.are_dates:
+        raise DataError(
+            "the times of the vertices and of the edges are numbers in one table and dates in the other; use one form."
+        )
+    return steps_since(table.time, time, meta["period"], meta["time_unit"])
+
+
+def count_duplicates(src: Array, dst: Array, time: Array | None) -> int:
+    """Count the rows that have the ends and the time of an earlier one (by 64-bit hashes, to save memory)."""
+    keys = np.empty(len(src), np.uint64)
+    for start in range(0, len(src), _ROWS):
+        part = slice(start, start + _ROWS)
+        key: Array = (src[part].astype(np.uint64) << np.uint64(32)) + dst[part].astype(np.uint64)
+        if time is not None:
+            key = _mixed(key) ^ np.ascontiguousarray(time[part]).view(np.uint64)
+        keys[part] = _mixed(key)
+    keys.sort()
+    parts = (keys[start : start + _ROWS + 1] for start in range(0, len(keys), _ROWS))
+    return sum(int((part[1:] == part[:-1]).sum()) for part in parts)
+
+
+def _mixed(key: Array) -> Array:
+    """Apply the finaliser of splitmix64, under which different keys stay different."""
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    key ^= key >> np.uint64(31)
+    return key
+
+
+def _ordered(array: Any, order: Array) -> Any:
+    return None if array is None else array[order]
+
+
+def _check(table: Table) -> None:
+    check_choice(table.on_missing)
+    if table.vertex_time is not None and table.time is None:
+        raise DataError(
+            f"vertex_time is {table.vertex_time!r} but no column of times of edges is named; name it (time)."
+        )
+    if table.time_unit not in PER_SECOND:
+        raise DataError(unknown("time unit", table.time_unit, PER_SECOND))
+    if table.period is not None and table.period != "distinct":
+        parse_period(table.period, table.time_unit)
+        if table.time is None:
+            raise DataError(f"period is {table.period!r} but no time column is named; name it, or leave period out.")
+
+
+def _period(period: Period | None, time: Array, are_dates: bool) -> Period:
+    if period is None:
+        if time.dtype.kind == "i" and not are_dates and int(time.max()) - int(time.min()) < 10_000:
+            return 1
+        raise DataError("period is missing; give the length of a step, such as '1d' or a number in the times' unit.")
+    if are_dates and not (isinstance(period, str) and not period.strip().replace(".", "").isdigit()):
+        raise DataError(f"period is {period!r} but the times are dates; give it with a unit, such as '1d' or '12h'.")
+    return period
+
+
+def _counts_up(names: Names) -> bool:
+    return not isinstance(names, TextNames) and (
+        not len(names) or (int(names[0]) == 0 and int(names[-1]) == len(names) - 1)
+    )

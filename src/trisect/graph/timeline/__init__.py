@@ -1,0 +1,1 @@
+"""Timelines: events, windows over them, snapshots and their differences."""

@@ -1,0 +1,1 @@
+"""Graph convolutions: spatial layers in two halves."""

@@ -1,0 +1,73 @@
+"""GCNII, Chen et al., "Simple and Deep Graph Convolutional Networks" (2007.02133)."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.conv.convolution import Convolution
+from trisect.nn.initial import fan_in_
+from trisect.ops.message import Message
+
+
+class GCN2Layer(Convolution):
+    """out = S·((1-θ)·I + θ·Wᵀ) with S = (1-α)·Â·x + α·h0 and θ = ln(λ/l + 1), then norm, activation, dropout, residual.
+
+    h0, the output of the model's first linear layer, is a shared input: it is read as `context.shared["h0"]`.
+
+    Args:
+        channels: width, in and out.
+        alpha: share of h0.
+        lam, layer: λ and l (from 1), which give θ.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, channels], h0 [rows, channels] → [rows, channels]; weight [channels, channels].
+    """
+
+    reads = ("h0",)
+    preaggregates = True
+    collects = True
+
+    def __init__(self, channels: int, *, alpha: float = 0.1, lam: float = 0.5, layer: int = 1, **options: Any) -> None:
+        super().__init__(channels, channels, bias=False, **options)
+        self.alpha = alpha
+        self.theta = math.log(lam / layer + 1.0)
+        self.weight = nn.Parameter(torch.empty(channels, channels))
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """W comes last, since h0 is added between the aggregation and W."""
+        return False
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weight uniformly from ±1/sqrt(channels), as the authors' code does."""
+        super().reset_parameters(generator)
+        fan_in_(self.weight, self.out_channels, generator)
+
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours, mix in h0 and apply W."""
+        return self.finish_sum_product(message, adjacency, self._mixed(x), x, context, context.shared["h0"], self.alpha)
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """Finish the rows from Â·x, which was computed before."""
+        support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
+        return self.finish_product(support, self._mixed(x), x, context)
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        """(1-θ)·I + θ·W: one product then does for both, and there is no second pass over the rows."""
+        return torch.lerp(_identity(self.out_channels, x.dtype, x.device), self.weight.to(x.dtype), self.theta)
+
+    def __repr__(self) -> str:
+        return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"
+
+
+@lru_cache(maxsize=8)
+def _identity(channels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.eye(channels, dtype=dtype, device=device)

@@ -1,0 +1,108 @@
+"""GIN, Xu et al., "How Powerful are Graph Neural Networks?" (1810.00826)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.conv.convolution import Convolution, Norm
+from trisect.nn.initial import fan_in_, fill_
+from trisect.ops.message import Message
+
+
+class GINLayer(Convolution):
+    """out = MLP((1+ε)·x_i + Σ_j x_j), then norm, activation, dropout, residual; MLP(s) = W2·relu(norm(W1·s + b1)) + b2.
+
+    The paper puts a batch norm into the MLP. Its statistics run over all vertices, so that a cut would change them:
+    here it is a layer norm or none. W1 is linear, so that it may go before the sum where it narrows.
+
+    Args:
+        in_channels, out_channels: widths.
+        hidden_channels: between W1 and W2; out_channels where None.
+        eps: ε, or its initial value.
+        train_eps: whether ε is trained.
+        mlp_norm: `none` or `layer`, inside the MLP.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight1 [hidden, in], weight2 [out, hidden].
+    """
+
+    preaggregates = True
+    collects = True
+    eps: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        hidden_channels: int | None = None,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        mlp_norm: Norm = "none",
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.hidden_channels = out_channels if hidden_channels is None else hidden_channels
+        self.initial_eps = eps
+        if train_eps:
+            self.eps = nn.Parameter(torch.empty(1))
+        else:
+            self.register_buffer("eps", torch.empty(1))
+        self.weight1 = nn.Parameter(torch.empty(self.hidden_channels, in_channels))
+        self.bias1 = nn.Parameter(torch.empty(self.hidden_channels))
+        self.mlp_norm = nn.LayerNorm(self.hidden_channels) if mlp_norm == "layer" else None
+        self.weight2 = nn.Parameter(torch.empty(out_channels, self.hidden_channels))
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """Tell whether W1 narrows the rows."""
+        return self.hidden_channels <= self.in_channels
+
+    @property
+    def message_channels(self) -> int:
+        """Give the narrower side of W1."""
+        return min(self.hidden_channels, self.in_channels)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw weights and biases as torch.nn.Linear does, and set ε to its initial value."""
+        super().reset_parameters(generator)
+        fan_in_(self.weight1, self.in_channels, generator)
+        fan_in_(self.bias1, self.in_channels, generator)
+        fan_in_(self.weight2, self.hidden_channels, generator)
+        if self.bias is not None:
+            fan_in_(self.bias, self.hidden_channels, generator)
+        fill_(self.eps, self.initial_eps)
+        if self.mlp_norm is not None:
+            self.mlp_norm.reset_parameters()
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """Compute W1·x where that is not wider than x."""
+        return ops.dense(x, self.weight1, into=context.into) if self.transform_first else x
+
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum over neighbours and the vertex itself, and do the rest of the MLP."""
+        own = (1.0 + self.eps) * message.of_block(adjacency)
+        if self.transform_first:
+            hidden = ops.convolve(message, adjacency, add=own, bias=self.bias1, relu=self.mlp_norm is None)
+        else:
+            hidden = self._first(ops.convolve(message, adjacency, add=own))
+        return self._after_first(hidden, x, context)
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """Finish the rows from the sum over neighbours."""
+        return self._after_first(self._first(aggregated + (1.0 + self.eps) * x), x, context)
+
+    def _first(self, total: Tensor) -> Tensor:
+        return ops.dense(total, self.weight1, self.bias1, relu=self.mlp_norm is None)
+
+    def _after_first(self, hidden: Tensor, x: Tensor, context: Context) -> Tensor:
+        if self.mlp_norm is not None:
+            hidden = torch.relu(self.mlp_norm(hidden))
+        return self.finish_product(hidden, self.weight2, x, context)

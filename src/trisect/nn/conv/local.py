@@ -1,0 +1,69 @@
+"""Layers that read no neighbours: a linear map, and dropout of a model's input."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.activation import Activation
+from trisect.nn.base import Context, Layer
+from trisect.nn.conv.convolution import Convolution, Norm
+from trisect.nn.initial import fan_in_
+
+
+class LinearLayer(Convolution):
+    """out = dropout(activation(norm(x·Wᵀ + b))), each row for itself.
+
+    Shapes: x [rows, in_channels] → [rows, out_channels]; weight [out_channels, in_channels].
+    """
+
+    spatial = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        activation: Activation = "none",
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        writes: str | None = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, activation=activation, dropout=dropout, norm=norm)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        self.writes = writes
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw weight and bias uniformly from ±1/sqrt(in_channels), as torch.nn.Linear does."""
+        super().reset_parameters(generator)
+        fan_in_(self.weight, self.in_channels, generator)
+        if self.bias is not None:
+            fan_in_(self.bias, self.in_channels, generator)
+
+    def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
+        """x [rows, in_channels] → [rows, out_channels]."""
+        return self.finish_product(x, self.weight, x, context)
+
+
+class DropoutLayer(Layer):
+    """Dropout of each row for itself; used for a model's input, and where a shared input must keep all its elements.
+
+    Shapes: x [rows, channels] → [rows, channels].
+    """
+
+    spatial = False
+
+    def __init__(self, channels: int, p: float) -> None:
+        super().__init__()
+        self.in_channels = self.out_channels = channels
+        self.p = p
+
+    def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
+        """x [rows, channels] → [rows, channels]."""
+        return ops.dropout(x, self.p, context.noise)
+
+    def __repr__(self) -> str:
+        return f"DropoutLayer({self.in_channels}, p={self.p})"

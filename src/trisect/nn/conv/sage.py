@@ -1,0 +1,84 @@
+"""GraphSAGE, Hamilton et al., "Inductive Representation Learning on Large Graphs" (1706.02216)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context, own_rows
+from trisect.nn.conv.convolution import Convolution
+from trisect.nn.initial import fan_in_
+from trisect.ops.message import Message
+
+
+class SAGELayer(Convolution):
+    """out = W·aggregate(x_j) + W_root·x_i + b, then norm, activation, dropout, residual.
+
+    Args:
+        in_channels, out_channels: widths.
+        reduce: `sum` over the adjacency as it is (row-normalised: the mean of the neighbours, the usual form), or
+            `max`.
+        root_weight: whether a vertex reads itself through a weight of its own.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight, weight_root [out_channels, in_channels].
+    """
+
+    weight_root: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        reduce: Literal["sum", "max"] = "sum",
+        root_weight: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.reduce = reduce
+        self.preaggregates = self.collects = reduce == "sum"
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        root = nn.Parameter(torch.empty(out_channels, in_channels)) if root_weight else None
+        self.register_parameter("weight_root", root)
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """W goes first where it narrows; a maximum does not commute with it."""
+        return self.reduce == "sum" and self.out_channels <= self.in_channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw both weights uniformly from ±1/sqrt(in_channels), and set the bias to zero."""
+        super().reset_parameters(generator)
+        fan_in_(self.weight, self.in_channels, generator)
+        if self.weight_root is not None:
+            fan_in_(self.weight_root, self.in_channels, generator)
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """Compute x·Wᵀ where that is not wider than x."""
+        return ops.dense(x, self.weight, into=context.into) if self.transform_first else x
+
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Reduce over neighbours, apply W if it is still to come, and add the root."""
+        if self.transform_first:
+            return self.finish_sum(message, adjacency, x, context, self._root(x))
+        return self.combine_aggregated(ops.aggregate(message, adjacency, self.reduce), x, context)
+
+    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
+        """Finish the rows from the mean over neighbours."""
+        return self.finish_product(aggregated, self.weight, x, context, self._root(x))
+
+    def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Do `prepare` and `combine` with one gradient of x instead of two that are added."""
+        if self.weight_root is None or not self.transform_first:
+            return super().forward(x, adjacency, context)
+        message, root = ops.branches(x, self.weight, self.weight_root, adjacency.self_start, adjacency.rows)
+        return self.finish_sum(Message(message), adjacency, own_rows(x, adjacency), context, root)
+
+    def _root(self, x: Tensor) -> Tensor | None:
+        return None if self.weight_root is None else ops.dense(x, self.weight_root)

@@ -1,0 +1,229 @@
+"""The dynamic models: each function's keyword arguments are the model's options.
+
+With `head` (the default) every layer is `hidden` wide and a linear layer gives out_channels (logits); without, the
+last layer's output is out_channels wide (embeddings for a decoder on edges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+from trisect.errors import ConfigError
+from trisect.nn.activation import Activation
+from trisect.nn.base import Layer, Normalisation, Temporal
+from trisect.nn.conv.convolution import Norm
+from trisect.nn.conv.gat import GATLayer
+from trisect.nn.conv.gcn import GCNLayer
+from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.local import LinearLayer
+from trisect.nn.conv.sage import SAGELayer
+from trisect.nn.models.recipe import DynamicRecipe
+from trisect.nn.models.static_models import split_heads
+from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
+from trisect.nn.temporal.evolving import Evolving
+from trisect.nn.temporal.modules import GRU, LSTM
+from trisect.nn.temporal.mproduct import Kind, MProduct
+
+Spatial = Literal["gcn", "sage", "gat", "gin"]
+TemporalKind = Literal["lstm", "gru", "mean", "harmonic", "ones"]
+
+_PREPARED: dict[str, tuple[Normalisation, bool]] = {
+    "gcn": ("symmetric", True),
+    "sage": ("row", False),
+    "gat": ("none", True),
+    "gin": ("none", False),
+}
+
+
+def recurrent(
+    in_channels: int,
+    out_channels: int,
+    *,
+    spatial: Spatial = "gcn",
+    temporal: TemporalKind = "gru",
+    concat: bool = False,
+    layers: int = 2,
+    hidden: int = 32,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    heads: int = 1,
+    window: int = 5,
+    head: bool = True,
+) -> DynamicRecipe:
+    """Any spatial layer and any temporal part; with `concat` the temporal part reads the layer's input too.
+
+    `heads` is for `gat`; `window` for the kinds of M-product.
+    """
+    if concat and temporal in get_args(Kind):
+        raise ConfigError(f"concat is true and temporal is {temporal!r}, which keeps widths; set concat: false.")
+    options = {"activation": activation, "dropout": dropout, "norm": norm}
+    makers: list[Callable[[], DynamicLayer]] = []
+    for width_in, width_out in _widths(in_channels, out_channels, layers, hidden, head):
+        if spatial == "gat":
+            split_heads(width_out, heads)
+        makers.append(partial(_layer, spatial, temporal, width_in, width_out, concat, heads, window, options))
+    normalisation, self_loops = _PREPARED[spatial]
+    return DynamicRecipe(tuple(makers), _head(hidden, out_channels, head), normalisation, self_loops)
+
+
+def cd_gcn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 6,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
+    head: bool = True,
+) -> DynamicRecipe:
+    """CD-GCN: an LSTM per vertex reads [relu(Â·X·W) ‖ X] (Manessi et al., 1704.06199)."""
+    return recurrent(
+        in_channels,
+        out_channels,
+        temporal="lstm",
+        concat=True,
+        layers=layers,
+        hidden=hidden,
+        dropout=dropout,
+        activation=activation,
+        head=head,
+    )
+
+
+def wd_gcn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 6,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
+    head: bool = True,
+) -> DynamicRecipe:
+    """WD-GCN: an LSTM per vertex reads relu(Â·X·W) (Manessi et al., 1704.06199)."""
+    return recurrent(
+        in_channels,
+        out_channels,
+        temporal="lstm",
+        layers=layers,
+        hidden=hidden,
+        dropout=dropout,
+        activation=activation,
+        head=head,
+    )
+
+
+def tm_gcn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 6,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
+    window: int = 5,
+    kind: Kind = "mean",
+    head: bool = True,
+) -> DynamicRecipe:
+    """TM-GCN: a banded mix of the last `window` frames of relu(Â·X·W) (Malik et al., 1910.07643)."""
+    return recurrent(
+        in_channels,
+        out_channels,
+        temporal=kind,
+        layers=layers,
+        hidden=hidden,
+        dropout=dropout,
+        activation=activation,
+        window=window,
+        head=head,
+    )
+
+
+def evolvegcn_o(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 32,
+    dropout: float = 0.0,
+    activation: Activation = "leaky",
+    head: bool = True,
+) -> DynamicRecipe:
+    """EvolveGCN-O: the weights evolve by themselves (Pareja et al., 1902.10191)."""
+    return _evolving("O", in_channels, out_channels, layers, hidden, dropout, activation, head)
+
+
+def evolvegcn_h(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 32,
+    dropout: float = 0.0,
+    activation: Activation = "leaky",
+    head: bool = True,
+) -> DynamicRecipe:
+    """EvolveGCN-H: the weights evolve with a summary of each snapshot's features (Pareja et al., 1902.10191)."""
+    return _evolving("H", in_channels, out_channels, layers, hidden, dropout, activation, head)
+
+
+def _evolving(
+    variant: str,
+    in_channels: int,
+    out_channels: int,
+    layers: int,
+    hidden: int,
+    dropout: float,
+    activation: Activation,
+    head: bool,
+) -> DynamicRecipe:
+    makers = tuple(
+        partial(Evolving, width_in, width_out, variant=variant, activation=activation, dropout=dropout)
+        for width_in, width_out in _widths(in_channels, out_channels, layers, hidden, head)
+    )
+    return DynamicRecipe(makers, _head(hidden, out_channels, head))
+
+
+def _layer(
+    spatial: Spatial,
+    temporal: TemporalKind,
+    in_channels: int,
+    out_channels: int,
+    concat: bool,
+    heads: int,
+    window: int,
+    options: dict[str, Any],
+) -> SpatialTemporal:
+    """One layer of the general model. An M-product keeps the width that it reads."""
+    convolution: Layer
+    if spatial == "gat":
+        convolution = GATLayer(in_channels, out_channels // heads, heads=heads, **options)
+    elif spatial == "sage":
+        convolution = SAGELayer(in_channels, out_channels, **options)
+    elif spatial == "gin":
+        convolution = GINLayer(in_channels, out_channels, **options)
+    else:
+        convolution = GCNLayer(in_channels, out_channels, **options)
+    read = out_channels + (in_channels if concat else 0)
+    along: Temporal
+    if temporal == "lstm":
+        along = LSTM(read, out_channels)
+    elif temporal == "gru":
+        along = GRU(read, out_channels)
+    else:
+        along = MProduct(read, window=window, kind=temporal)
+    return SpatialTemporal(convolution, along, concat=concat)
+
+
+def _widths(in_channels: int, out_channels: int, layers: int, hidden: int, head: bool) -> list[tuple[int, int]]:
+    """List the input and the output width of each layer."""
+    widths = [in_channels, *[hidden] * layers] if head else [in_channels, *[hidden] * (layers - 1), out_channels]
+    return list(pairwise(widths))
+
+
+def _head(hidden: int, out_channels: int, head: bool) -> Callable[[], Layer] | None:
+    return partial(LinearLayer, hidden, out_channels) if head else None

@@ -1,0 +1,110 @@
+"""Models by name: `build` makes one, and `options` lists the options of one.
+
+The names are those of `config/names.py`; each is made by the function of the same name in `static_models` or
+`dynamic_models`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from trisect.config.names import DYNAMIC_MODELS, MODELS, STATIC_MODELS, identifier
+from trisect.errors import ConfigError, unknown
+from trisect.nn.base import Model
+from trisect.nn.models import dynamic_models, static_models
+from trisect.nn.models.recipe import DynamicRecipe, Recipe
+from trisect.nn.temporal.dynamic import DynamicModel
+
+STATIC: Mapping[str, Callable[..., Recipe]] = {name: getattr(static_models, identifier(name)) for name in STATIC_MODELS}
+DYNAMIC: Mapping[str, Callable[..., DynamicRecipe]] = {
+    name: getattr(dynamic_models, identifier(name)) for name in DYNAMIC_MODELS
+}
+NAMES = MODELS
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a model: its name, its default, its type, and what is allowed where that is a list."""
+
+    name: str
+    default: Any
+    kind: type
+    allowed: tuple[str, ...] = ()
+
+
+def options(name: str) -> dict[str, Option]:
+    """These are the options of a model, by name."""
+    maker = _maker(name)
+    hints = get_type_hints(maker)
+    result = {}
+    for parameter in inspect.signature(maker).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            hint = hints[parameter.name]
+            allowed = get_args(hint) if get_origin(hint) is Literal else ()
+            result[parameter.name] = Option(parameter.name, parameter.default, str if allowed else hint, allowed)
+    return result
+
+
+def recipe(name: str, in_channels: int, out_channels: int, **chosen: Any) -> Recipe | DynamicRecipe:
+    """Describe the named model as a list of layers that are yet to be built."""
+    allowed = options(name)
+    for key, value in chosen.items():
+        if key not in allowed:
+            raise ConfigError(unknown(f"option of model {name}", key, allowed))
+        _check(name, allowed[key], value)
+    _check_width("in_channels", in_channels)
+    _check_width("out_channels", out_channels)
+    return _maker(name)(in_channels, out_channels, **chosen)
+
+
+def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **chosen: Any) -> Model | DynamicModel:
+    """Make the named model, with its parameters drawn from the seed.
+
+    Layer i's parameters are a function of (seed, i): a stage that builds layer i alone, by `recipe(…).layer(i,
+    seed)`, gets the same values.
+
+    Args:
+        name: one of `NAMES`.
+        in_channels, out_channels: widths of the features and of the output.
+        seed: of the parameters.
+        **chosen: of `options(name)`; an unknown one is refused, with the nearest one in the message.
+    """
+    return recipe(name, in_channels, out_channels, **chosen).model(seed)
+
+
+def _maker(name: str) -> Callable[..., Recipe] | Callable[..., DynamicRecipe]:
+    if name in STATIC:
+        return STATIC[name]
+    if name in DYNAMIC:
+        return DYNAMIC[name]
+    raise ConfigError(unknown("model", str(name), NAMES))
+
+
+def _check(model: str, option: Option, value: Any) -> None:
+    """Refuse a value of the wrong type or out of range."""
+    where = f"option {option.name} of model {model}"
+    if option.allowed:
+        if value not in option.allowed:
+            raise ConfigError(f"{where} is {value!r}; allowed: {', '.join(option.allowed)}.")
+    elif option.kind is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where} is {value!r}; give true or false.")
+    elif option.kind is int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{where} is {value!r}; give a whole number from 1.")
+    elif option.kind is float:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
+            raise ConfigError(f"{where} is {value!r}; give a number.")
+        if option.name in _FRACTIONS and not 0.0 <= value < 1.0:
+            raise ConfigError(f"{where} is {value!r}; give a number from 0 up to, but not including, 1.")
+
+
+_FRACTIONS = ("dropout", "input_dropout", "attention_dropout", "alpha")
+
+
+def _check_width(name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; give a whole number from 1.")

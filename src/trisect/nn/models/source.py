@@ -1,0 +1,117 @@
+"""Models yet to be made: by name, or the caller's own; in full, in outline, or one stage of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trisect.nn.base import Model
+from trisect.nn.models.recipe import DynamicRecipe, Recipe
+from trisect.nn.models.registry import DYNAMIC, recipe
+from trisect.nn.models.registry import options as model_options
+from trisect.nn.temporal.dynamic import DynamicModel
+
+AnyModel = Model | DynamicModel
+ModelMaker = Callable[[int, int | None], AnyModel]
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model of the registry. Its parameters are a function of the seed and the number of the layer.
+
+    Called without `out_channels`, it gives embeddings as wide as its hidden layers.
+    """
+
+    name: str
+    options: dict[str, Any]
+    seed: int
+
+    def __call__(self, in_channels: int, out_channels: int | None) -> AnyModel:
+        """Make the model with all its layers."""
+        # layers draw parameters when they are made, before they are drawn again from the seed
+        with torch.random.fork_rng(devices=[]):
+            return self.recipe(in_channels, out_channels).model(self.seed)
+
+    def recipe(self, in_channels: int, out_channels: int | None) -> Recipe | DynamicRecipe:
+        """Give the layers, yet to be built."""
+        chosen = dict(self.options)
+        if out_channels is None:
+            out_channels = chosen.get("hidden", model_options(self.name)["hidden"].default)
+            if self.name in DYNAMIC:
+                chosen["head"] = False  # the decoder reads embeddings
+        return recipe(self.name, in_channels, int(out_channels or 0), **chosen)
+
+    def outline(self, in_channels: int, out_channels: int | None) -> AnyModel:
+        """Give the model on the `meta` device: widths and declarations, no memory."""
+        return self.stage(in_channels, out_channels, range(0), last=False)
+
+    def stage(self, in_channels: int, out_channels: int | None, own: range, *, last: bool) -> AnyModel:
+        """Make the layers of one stage, and the head if it is the last; all else is on the `meta` device."""
+        made = self.recipe(in_channels, out_channels)
+        form: dict[str, Any] = {"normalisation": made.normalisation, "self_loops": made.self_loops}
+        with torch.random.fork_rng(devices=[]):
+            if isinstance(made, Recipe):
+                static = made.outline()
+                static[own.start : own.stop] = [made.layer(number, self.seed) for number in own]
+                return Model(static, **form)
+            dynamic = made.outline()
+            dynamic[own.start : own.stop] = [made.layer(number, self.seed) for number in own]
+            with torch.device("cpu" if last else "meta"):
+                head = made.build_head(self.seed if last else None)
+            return DynamicModel(dynamic, head, **form)
+
+
+@dataclass(frozen=True, eq=False)
+class HandedModel:
+    """A model that another process made and handed over to this one, which may change it."""
+
+    model: AnyModel
+
+
+# what `rank_setup` and `cut_data` take
+ModelSource = AnyModel | ModelMaker | HandedModel
+
+
+def outline_of(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+    """Give the model for its widths and declarations; its parameters may lie on the `meta` device."""
+    if isinstance(maker, NamedModel):
+        return maker.outline(in_channels, out_channels)
+    return full_model(maker, in_channels, out_channels)
+
+
+def full_model(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+    """Give the model with all its parameters."""
+    if isinstance(maker, HandedModel):
+        return maker.model
+    return maker if isinstance(maker, (Model, DynamicModel)) else maker(in_channels, out_channels)
+
+
+def stage_of(
+    maker: ModelSource,
+    in_channels: int,
+    out_channels: int | None,
+    own: range,
+    *,
+    last: bool,
+) -> AnyModel:
+    """Make the model of which one stage is to be run. Only the layers of that stage need memory, where possible.
+
+    Args:
+        own: the numbers of its layers.
+        last: whether it is the last stage, which has the head.
+    """
+    if isinstance(maker, NamedModel):
+        return maker.stage(in_channels, out_channels, own, last=last)
+    model = full_model(maker, in_channels, out_channels)
+    if isinstance(maker, HandedModel):
+        for number, layer in enumerate(model.layers):
+            if number not in own:
+                layer.to("meta")
+        head: nn.Module | None = getattr(model, "head", None)
+        if head is not None and not last:
+            head.to("meta")
+    return model

@@ -1,0 +1,185 @@
+"""The static models: each function's keyword arguments are the model's options.
+
+`layers` counts the graph layers; linear layers in and out come on top. The last layer gives logits: no activation, no
+dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from trisect.errors import ConfigError
+from trisect.nn.activation import Activation
+from trisect.nn.base import Layer
+from trisect.nn.conv.convolution import Norm
+from trisect.nn.conv.gat import GATLayer
+from trisect.nn.conv.gcn import GCNLayer
+from trisect.nn.conv.gcnii import GCN2Layer
+from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.local import DropoutLayer, LinearLayer
+from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
+from trisect.nn.conv.sage import SAGELayer
+from trisect.nn.models.recipe import Recipe
+
+Maker = Callable[[], Layer]
+
+
+def gcn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    residual: bool = False,
+) -> Recipe:
+    """GCN: Kipf & Welling's graph convolutions, one after the other."""
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    makers = _stack(GCNLayer, in_channels, out_channels, layers, hidden, inner)
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
+
+
+def sage(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    residual: bool = False,
+    root_weight: bool = True,
+) -> Recipe:
+    """GraphSAGE with the mean of the neighbours and a weight for the vertex itself."""
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    make = partial(SAGELayer, root_weight=root_weight)
+    makers = _stack(make, in_channels, out_channels, layers, hidden, inner)
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="row", self_loops=False)
+
+
+def gcnii(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 16,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    residual: bool = False,
+    alpha: float = 0.1,
+    lam: float = 0.5,
+) -> Recipe:
+    """GCNII: a linear layer in, whose output h0 every graph layer reads; identity mapping; a linear layer out."""
+    makers: list[Maker] = [partial(LinearLayer, in_channels, hidden, activation="relu", writes="h0")]
+    if dropout > 0.0:
+        # a layer of its own, since h0 itself is not dropped
+        makers.append(partial(DropoutLayer, hidden, dropout))
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    make = partial(GCN2Layer, hidden, alpha=alpha, lam=lam)
+    makers += [partial(make, layer=number, **inner) for number in range(1, layers + 1)]
+    makers.append(partial(LinearLayer, hidden, out_channels))
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
+
+
+def resgcn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 16,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    final_norm: bool = True,
+) -> Recipe:
+    """ResGCN+: a linear layer in, pre-activated residual blocks, and a linear layer out.
+
+    `final_norm` puts LayerNorm, ReLU and dropout before the last linear layer, as pre-activated networks have it.
+    """
+    makers: list[Maker] = [partial(LinearLayer, in_channels, hidden)]
+    makers += [partial(ResGCNLayer, hidden, dropout=dropout) for _ in range(layers)]
+    if final_norm:
+        makers.append(partial(ReadoutLayer, hidden, out_channels, dropout=dropout))
+    else:
+        makers.append(partial(LinearLayer, hidden, out_channels))
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
+
+
+def gat(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    heads: int = 8,
+    out_heads: int = 1,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "elu",
+    norm: Norm = "none",
+    residual: bool = False,
+    negative_slope: float = 0.2,
+    attention_dropout: float = 0.0,
+) -> Recipe:
+    """Graph attention: `hidden` is the width of all heads together; the last layer takes the mean of `out_heads`."""
+    each = split_heads(hidden, heads)
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    make = partial(GATLayer, negative_slope=negative_slope, attention_dropout=attention_dropout)
+    makers: list[Maker] = []
+    for number in range(layers - 1):
+        width = in_channels if number == 0 else hidden
+        makers.append(partial(make, width, each, heads=heads, **inner))
+    width = in_channels if layers == 1 else hidden
+    makers.append(partial(make, width, out_channels, heads=out_heads, concat=False))
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=True)
+
+
+def gin(
+    in_channels: int,
+    out_channels: int,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    residual: bool = False,
+    mlp_norm: Norm = "layer",
+    eps: float = 0.0,
+    train_eps: bool = False,
+) -> Recipe:
+    """GIN: the sum of the neighbours, then an MLP with a layer norm (a batch norm would differ between cuts)."""
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    make = partial(GINLayer, hidden_channels=hidden, eps=eps, train_eps=train_eps, mlp_norm=mlp_norm)
+    makers = _stack(make, in_channels, out_channels, layers, hidden, inner)
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=False)
+
+
+def split_heads(hidden: int, heads: int) -> int:
+    """Divide the hidden width among the heads."""
+    if heads < 1 or hidden % heads != 0:
+        raise ConfigError(f"hidden is {hidden} and heads is {heads}; hidden must be a multiple of heads.")
+    return hidden // heads
+
+
+def _stack(
+    make: Callable[..., Layer], in_channels: int, out_channels: int, layers: int, hidden: int, inner: dict[str, Any]
+) -> list[Maker]:
+    """Layers of one kind; all but the last with the options `inner`."""
+    widths = [in_channels, *[hidden] * (layers - 1), out_channels]
+    makers: list[Maker] = [partial(make, widths[n], widths[n + 1], **inner) for n in range(layers - 1)]
+    return [*makers, partial(make, widths[-2], widths[-1])]
+
+
+def _with_input_dropout(makers: list[Maker], in_channels: int, p: float) -> tuple[Maker, ...]:
+    """Dropout of the input is a layer of its own (see `Convolution`)."""
+    return (partial(DropoutLayer, in_channels, p), *makers) if p > 0.0 else tuple(makers)

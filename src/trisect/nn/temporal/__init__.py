@@ -1,0 +1,1 @@
+"""Temporal modules, and layers that run along time."""

@@ -1,0 +1,277 @@
+"""EvolveGCN, Pareja et al., "EvolveGCN: Evolving Graph Convolutional Networks for Dynamic Graphs" (1902.10191)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.activation import RRELU_MEAN, Activation, activate
+from trisect.nn.base import Context, State, each_step, frames_of
+from trisect.nn.initial import fan_in_, fill_
+from trisect.nn.temporal.dynamic import DynamicLayer, Snapshots, context_at
+from trisect.noise import Noise
+from trisect.ops.message import Message
+
+_UPDATE_BIAS = -4.0
+
+
+class MatrixGRU(nn.Module):
+    """A GRU whose state Q and input x are matrices [rows, columns]:
+
+    Z = sig(W_z x + U_z Q + B_z), R = sig(W_r x + U_r Q + B_r), H = tanh(W_h x + U_h (R∘Q) + B_h), Q' = (1-Z)∘Q + Z∘H.
+
+    Shapes: weight_x, weight_q [3, rows, rows] for the gates z, r, h; bias [3, rows, columns].
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.weight_x = nn.Parameter(torch.empty(3, rows, rows))
+        self.weight_q = nn.Parameter(torch.empty(3, rows, rows))
+        self.bias = nn.Parameter(torch.empty(3, rows, columns))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw weights uniformly from ±1/sqrt(rows); bias zero, but that of the update gate -4.
+
+        The authors' bias is zero, and their weights start anew for every ten steps. Along a whole timeline such a
+        state fades to zero (about 0.8 a step); with a gate that is almost closed it begins as a lasting one.
+        """
+        fan_in_(self.weight_x, self.weight_x.shape[2], generator)
+        fan_in_(self.weight_q, self.weight_q.shape[2], generator)
+        fill_(self.bias, 0.0)
+        fill_(self.bias[0], _UPDATE_BIAS)
+
+    def forward(self, x: Tensor, q: Tensor) -> Tensor:
+        """Do one step: Q' from the input x and the state Q."""
+        from_x = self.weight_x @ x + self.bias
+        from_q = self.weight_q[:2] @ q
+        update = torch.sigmoid(from_x[0] + from_q[0])
+        reset = torch.sigmoid(from_x[1] + from_q[1])
+        new = torch.tanh(from_x[2] + self.weight_q[2] @ (reset * q))
+        return torch.lerp(q, new, update)
+
+
+class TopSummary(nn.Module):
+    """The k rows of x with the highest score x·p/‖p‖, each times tanh(score), as a matrix [channels, k].
+
+    Rows of equal score are taken in the order of rows. Where x has fewer than k rows, the last one taken is repeated.
+    """
+
+    def __init__(self, channels: int, k: int) -> None:
+        super().__init__()
+        self.k = k
+        self.scorer = nn.Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the scorer uniformly from ±1/sqrt(channels)."""
+        fan_in_(self.scorer, self.scorer.numel(), generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [rows, channels] → [channels, k]."""
+        return self.merge(self.candidates(x))
+
+    def candidates(self, x: Tensor) -> Tensor:
+        """Give the best min(k, rows) rows of x, best first; those of all parts contain the best of all rows."""
+        with torch.no_grad():
+            chosen = _highest(x @ self.scorer, min(self.k, x.shape[0]))
+        return x[chosen]
+
+    def merge(self, candidates: Tensor) -> Tensor:
+        """Make the summary from the candidates of all parts, [any number, channels], parts in order."""
+        rows = self.candidates(candidates)
+        if rows.shape[0] < self.k:
+            rows = torch.cat([rows, rows[-1:].expand(self.k - rows.shape[0], -1)])
+        score = (rows @ self.scorer) / self.scorer.norm()
+        return (rows * torch.tanh(score)[:, None]).t()
+
+
+def _highest(score: Tensor, k: int) -> Tensor:
+    """Give the positions of the k highest scores, highest first, ties in order of position (topk leaves ties open)."""
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=score.device)
+    bound = torch.topk(score, k).values[-1]
+    able = torch.nonzero(score >= bound).flatten()
+    order = torch.sort(score[able], descending=True, stable=True).indices
+    return able[order[:k]]
+
+
+class Evolving(DynamicLayer):
+    """H_t = dropout(σ(Â_t·X_t·W_t)) with W_t = GRU(x_t, W_{t-1}); W evolves before it is used, from a trainable W_0.
+
+    The state is (W_t,), alone. Variant O: the GRU's input is W_{t-1} itself. Variant H: a top-k summary of X_t, k =
+    out_channels (all vertices compete; the authors' mask of absent vertices is not applied).
+
+    Args:
+        in_channels, out_channels: widths.
+        variant: `"O"` or `"H"`.
+        activation: the authors use `rrelu`; `leaky` is its mean and draws nothing.
+        dropout: probability.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight (W_0) [in_channels, out_channels].
+    """
+
+    state_kind = "weight"
+    preaggregates = True
+    summary: TopSummary | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        variant: str = "O",
+        activation: Activation = "leaky",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.variant = variant
+        self.activation: Activation = activation
+        self.dropout = dropout
+        self.weight = nn.Parameter(torch.empty(in_channels, out_channels))
+        self.gru = MatrixGRU(in_channels, out_channels)
+        self.summary = TopSummary(in_channels, out_channels) if variant == "H" else None
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw W_0 uniformly from ±1/sqrt(out_channels), as the authors have it."""
+        fan_in_(self.weight, self.out_channels, generator)
+        self.gru.reset_parameters(generator)
+        if self.summary is not None:
+            self.summary.reset_parameters(generator)
+
+    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
+        """Give W_0, the parameter itself, so that gradients reach it."""
+        return (self.weight,)
+
+    def summarise(self, x: Tensor) -> Tensor:
+        """Compute what the GRU reads of one snapshot's x [vertices, in_channels]: [in_channels, out_channels], or for O
+        nothing, [in_channels, 0]."""
+        return x.new_empty(self.in_channels, 0) if self.summary is None else self.summary(x)
+
+    def recur(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
+        """frames: (the summaries of the steps, [steps, in_channels, out_channels or 0],) → (weights [steps, in,
+        out], state).
+        """
+        weight = state[0]
+        weights = []
+        for summary in frames[0]:
+            weight = self.gru(weight if self.summary is None else summary, weight)
+            weights.append(weight)
+        return torch.stack(weights), (weight,)
+
+    @property
+    def message_channels(self) -> int:
+        """Tell how wide a row is that neighbours read: the narrower of the two widths."""
+        return min(self.in_channels, self.out_channels)
+
+    def prepare(self, xs: Tensor, weights: Tensor) -> Tensor:
+        """Compute the messages of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
+        return ops.product_steps(xs, weights) if self.out_channels <= self.in_channels else xs
+
+    def combine(self, message: Message, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
+        """Finish one snapshot from what `prepare` gave: [columns, message_channels] → [rows, out_channels]."""
+        if self.out_channels <= self.in_channels:
+            return self._finish(ops.aggregate(message, adjacency), context)
+        return self.convolve_aggregated(ops.aggregate(message, adjacency), context, weight)
+
+    def combine_steps(
+        self,
+        messages: Sequence[Message],
+        xs: Tensor,
+        adjacencies: Snapshots,
+        contexts: Sequence[Context],
+        weights: Tensor,
+    ) -> Tensor:
+        """Do `combine` for each step with its weight, weights [steps, in_channels, out_channels].
+
+        The other arguments, and the result, are those of `Layer.combine_steps`.
+        """
+        weight = weights.unbind()
+        return each_step(
+            lambda t, context: self.combine(messages[t], adjacencies[t], context, weight[t]),
+            contexts,
+            xs,
+            self.out_channels,
+        )
+
+    def convolve(self, x: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
+        """Convolve a snapshot with its weight [in, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
+        message = x @ weight if self.out_channels <= self.in_channels else x
+        return self.combine(Message(message), adjacency, context, weight)
+
+    def convolve_aggregated(self, aggregated: Tensor, context: Context, weight: Tensor) -> Tensor:
+        """Convolve one snapshot from Â·x [rows, in_channels]."""
+        return self._finish(aggregated @ weight, context)
+
+    def _finish(self, y: Tensor, context: Context) -> Tensor:
+        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
+
+    def forward(
+        self,
+        xs: Tensor,
+        snapshots: Snapshots,
+        state: State,
+        noise: Noise | None = None,
+        first_step: int = 0,
+        aggregated: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Evolve the weights over all steps, then convolve each with its own; see `DynamicLayer.forward`."""
+        summaries = self.summaries(xs, len(snapshots))
+        weights, after = self.recur([summaries], state, first_step)
+        return self.over_steps(xs, snapshots, weights, noise, first_step, aggregated), after
+
+    def summaries(self, xs: Tensor, steps: int) -> Tensor:
+        """`summarise` of each step: [steps, in_channels, out_channels], or for O [steps, in_channels, 0]."""
+        if xs.dim() == 2 or self.summary is None:
+            only = self.summarise(xs if xs.dim() == 2 else xs[:0].flatten(0, 1))
+            return only.expand(steps, *only.shape)
+        # unbind: the backward of a single xs[t] would fill a gradient of all steps
+        return torch.stack([self.summarise(frame) for frame in xs.unbind()])
+
+    def over_steps(
+        self,
+        xs: Tensor,
+        snapshots: Snapshots,
+        weights: Tensor,
+        noise: Noise | None = None,
+        first_step: int = 0,
+        aggregated: Tensor | None = None,
+    ) -> Tensor:
+        """Run the spatial half of some steps, each with its weight: weights [steps, in_channels, out_channels].
+
+        The other arguments, and the result, as in `forward`.
+        """
+        steps = weights.shape[0]
+        draws = noise is not None and (self.dropout > 0.0 or self.activation == "rrelu")
+        if xs.dim() == 3 and not draws:
+            return self._all_steps(xs, snapshots, weights, aggregated)
+        contexts = [context_at(noise, first_step + t) for t in range(steps)]
+        frames, weight = frames_of(xs, steps), weights.unbind()
+
+        def step(t: int, context: Context) -> Tensor:
+            if aggregated is None:
+                return self.convolve(frames[t], snapshots[t], context, weight[t])
+            return self.convolve_aggregated(aggregated[t], context, weight[t])
+
+        return each_step(step, contexts, xs, self.out_channels)
+
+    def _all_steps(self, xs: Tensor, snapshots: Snapshots, weights: Tensor, aggregated: Tensor | None) -> Tensor:
+        """Run the spatial half of all steps at once, where no random numbers tell them apart."""
+        # `leaky` is done by the kernels; without noise `rrelu` is the same
+        slope = RRELU_MEAN if self.activation in ("leaky", "rrelu") else None
+        if aggregated is None and self.out_channels <= self.in_channels:
+            y = ops.aggregate_steps(ops.product_steps(xs, weights), snapshots, slope=slope)
+        else:
+            read = ops.aggregate_steps(xs, snapshots) if aggregated is None else aggregated
+            y = ops.product_steps(read, weights, slope=slope)
+        return y if slope is not None else activate(y, self.activation)
+
+    def __repr__(self) -> str:
+        return f"Evolving({self.in_channels}, {self.out_channels}, variant={self.variant})"

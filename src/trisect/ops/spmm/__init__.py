@@ -1,0 +1,1 @@
+"""Sums over neighbours: sparse times dense, forward and backward."""

@@ -1,0 +1,121 @@
+"""`Collector` adds up the gradient of rows that several blocks read, past autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.ops.memory import empty
+from trisect.ops.spmm.sums import aggregate_into, native
+
+
+class Collector:
+    """Adds up the gradient of rows that several blocks read.
+
+    Autograd would make a tensor as large as all columns for each block. Here each block adds to the rows that it read.
+
+    Args:
+        shape, dtype, device: of the sum.
+        reads: which columns of a block to add to, and their rows of its transpose (None: all that it reads).
+        memory: gives a tensor of that shape for the sum when it is first needed.
+
+    Attributes:
+        blank: whether nothing was added yet.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+        reads: Callable[[Adjacency], tuple[Tensor | None, Adjacency]] | None = None,
+        memory: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self.blank = True
+        self._reads = Adjacency.read_columns if reads is None else reads
+        self._shape, self._dtype, self._device = shape, dtype, device
+        self._memory = memory
+        self._total: Tensor | None = None
+
+    @classmethod
+    def of(cls, total: Tensor) -> Collector:
+        """Make a collector that begins with this sum."""
+        collector = cls((total.shape[0], total.shape[1]), total.dtype, total.device)
+        collector._total, collector.blank = total, False
+        return collector
+
+    def reset(self) -> None:
+        """Forget the sum, so that the next addition begins it anew."""
+        self.blank = True
+
+    def rows(self) -> Tensor:
+        """Give the sum so far [columns, features], zeros where nothing was added."""
+        total = self._storage()
+        if self.blank:
+            total.zero_()
+            self.blank = False
+        return total
+
+    def staging(self, block: Adjacency) -> Tensor | None:
+        """Offer memory [rows, features] for the gradient of a block before it is added; None: any memory will do."""
+        return None
+
+    def _storage(self) -> Tensor:
+        """Give the memory for the sum, which is taken when it is first needed."""
+        if self._total is None:
+            memory = self._memory
+            self._total = empty(self._shape, self._dtype, self._device) if memory is None else memory()
+        return self._total
+
+    def add(
+        self,
+        gradient: Tensor,
+        block: Adjacency,
+        *,
+        alpha: float = 1.0,
+        row_scale: Tensor | None = None,
+        column_scale: Tensor | None = None,
+    ) -> None:
+        """sum += alpha · (diag(row_scale) · block · diag(column_scale))ᵀ · gradient."""
+        targets, turned = self._reads(block)
+        if self.blank and 2 * turned.rows > block.columns:
+            # the first to add writes all rows, which saves a pass that zeroes them
+            self.blank = False
+            aggregate_into(
+                self._storage(),
+                gradient,
+                block.transpose(),
+                alpha=alpha,
+                row_scale=column_scale,
+                column_scale=row_scale,
+            )
+            return
+        total = self.rows()
+        if column_scale is not None and targets is not None:
+            column_scale = column_scale[targets]
+        aggregate_into(
+            total,
+            gradient,
+            turned,
+            alpha=alpha,
+            row_scale=column_scale,
+            column_scale=row_scale,
+            add=total,
+            targets=targets,
+        )
+
+
+def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
+    """total[rows] += x, for different rows (int64), without autograd."""
+    count = rows.numel()
+    if count == 0:
+        return
+    if not (native(total) and total.dtype == x.dtype):
+        total.index_add_(0, rows, x.to(total.dtype))
+        return
+    positions = torch.arange(count + 1)
+    each = Adjacency(positions[:-1], positions[1:], positions[:-1].to(torch.int32), None, count)
+    aggregate_into(total, x, each, add=total, targets=rows)
