@@ -127,7 +127,7 @@ class _Symmetric:
     self_loops: bool = True
 
 
-def measure_blocks(timeline: Timeline, parts: int, rounds: int = 2) -> dict[str, Any]:
+def measure_blocks(timeline: Timeline, parts: int, rounds: int = 3) -> dict[str, Any]:
     """CPU milliseconds a step and part to build blocks, and blocks with transposes; the least of some rounds.
 
     Parts are equal intervals of the vertices. What is built in both ways must be equal to the bit.
@@ -148,19 +148,18 @@ def measure_blocks(timeline: Timeline, parts: int, rounds: int = 2) -> dict[str,
             source = part.blocks.source
             for step in range(timeline.steps):  # the halo's lists are made once a run
                 source.events.halo_columns(step)
-            best = {way: (float("inf"), float("inf")) for way in blocks}
-            for _ in range(rounds):
-                made = {
-                    "anew": _passes(source.assemble, timeline.steps),
-                    "sliding": _passes(_brought(source), timeline.steps),
-                }
-                for way, (_, *seconds) in made.items():
-                    best[way] = tuple(map(min, best[way], seconds))  # type: ignore[assignment]
-                if not all(map(_equal, made["anew"][0], made["sliding"][0])):
+            ways: dict[str, Callable[[int], Adjacency]] = {"anew": source.assemble, "sliding": _brought(source)}
+            for step in range(timeline.steps):
+                if not _equal(*(make(step) for make in ways.values())):
                     raise DataError("A block that slides differs from the one built anew.")
+            seconds = {way: (float("inf"), float("inf")) for way in ways}
+            for _ in range(rounds):
+                for way, make in ways.items():
+                    made, turned_after = _pass(make, timeline.steps)
+                    seconds[way] = min(seconds[way][0], made), min(seconds[way][1], turned_after)
             for way in blocks:
-                blocks[way] += best[way][0]
-                turned[way] += sum(best[way])
+                blocks[way] += seconds[way][0]
+                turned[way] += sum(seconds[way])
             for step in range(timeline.steps):
                 part.blocks.at(step)
             sent, full = sent + ledger.sent_bytes, full + ledger.full_bytes
@@ -191,14 +190,17 @@ def _equal(one: Adjacency, other: Adjacency) -> bool:
     return torch.equal(one.indices, other.indices) and torch.equal(one.values, other.values)
 
 
-def _passes(make: Callable[[int], Adjacency], steps: int) -> tuple[list[Adjacency], float, float]:
-    """The matrices of all steps; CPU seconds to make them, and their transposes from the last to the first."""
+def _pass(make: Callable[[int], Adjacency], steps: int) -> tuple[float, float]:
+    """CPU seconds to make the matrices of all steps, and then their transposes from the last to the first.
+
+    All are held until the end, as an epoch holds them for backward, and let go of before the next pass.
+    """
     begin = time.process_time()
     matrices = [make(step) for step in range(steps)]
     middle = time.process_time()
     for matrix in reversed(matrices):
         matrix.transpose()
-    return matrices, middle - begin, time.process_time() - middle
+    return middle - begin, time.process_time() - middle
 
 
 def _round_trip(old: Adjacency | None, new: Adjacency, encoding: Encoding) -> tuple[int, tuple[float, float]]:
