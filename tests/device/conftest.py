@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 
 def _load() -> ModuleType:
@@ -55,3 +56,17 @@ def pretend(available: None) -> Iterator[ModuleType]:
         yield module
     finally:
         module.uninstall()
+
+
+def _prepare_autograd() -> None:
+    """Let autograd meet the device before any test runs: it counts devices once, at the first backward of a process."""
+    module = _load()
+    if module.AVAILABLE:
+        module.install()
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+        finally:
+            module.uninstall()
+
+
+_prepare_autograd()

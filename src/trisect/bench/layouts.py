@@ -53,8 +53,10 @@ def run(
     classes: int = 10,
     within: float = 0.7,
     rounds: int = 2,
+    recompute: bool = False,
 ) -> dict[str, Any]:
-    """Bytes an epoch for each graph, model and layout; with `speed`, seconds an epoch on one and on two ranks.
+    """Bytes an epoch for each graph, model and layout; with `speed`, seconds an epoch on one and on two ranks; with
+    `recompute`, what a deep model holds with and without `layout.recompute`.
 
     Args:
         ranks: for each of these worlds, all layouts that are possible.
@@ -87,6 +89,8 @@ def run(
         }
     if speed:
         result["speed"] = measure_speed(classes=classes, within=within, rounds=rounds)
+    if recompute:
+        result["recompute"] = measure_recompute()
     return result
 
 
@@ -182,6 +186,24 @@ def measure_speed(
     return {name: min(each, key=_seconds) for name, each in measured.items()}
 
 
+def measure_recompute(
+    vertices: int = 20_000, layers: int = 128, hidden: int = 128, epochs: int = 2
+) -> dict[str, dict[str, Any]]:
+    """GCNII, deep, on one rank and on two: the most memory of a rank and the seconds of the best epoch, by layout."""
+    config: Mapping[str, Any] = {
+        "data": {"generate": "community", "vertices": vertices, "degree": 10.0, "features": 64},
+        "model": {"name": "gcnii", "layers": layers, "hidden": hidden, "dropout": 0.5},
+        "task": "node-classification",
+        "train": {"epochs": epochs, "eval_every": 1000, "checkpoint_every": 1000, "threads": 1},
+    }
+    measured = {}
+    for cut in ("", "vertex=2", "layer=2"):
+        for layout in (cut, f"{cut},recompute=true".removeprefix(",")):
+            with finished((config, layout)) as (run,):
+                measured[layout or "one rank"] = _measured(run)
+    return measured
+
+
 def _seconds(measured: Mapping[str, Any]) -> float:
     return float(measured["seconds"])
 
@@ -234,3 +256,7 @@ def show(result: dict[str, Any]) -> None:
                 f" one thread; {measured['peak_rss_bytes'] / 2**30:.2f} GiB a rank; waited"
                 f" {measured['waited']['vertex']:.2f} s for parts, {measured['waited']['layer']:.2f} s for stages"
             )
+    for layout, measured in result.get("recompute", {}).items():
+        print(
+            f"{layout:<29} {measured['seconds']:7.2f} s an epoch; {measured['peak_rss_bytes'] / 2**30:.2f} GiB a rank"
+        )
