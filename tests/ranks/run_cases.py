@@ -170,6 +170,19 @@ class RankOfCase:
             sum(float(wanted[name].square().sum()) for name in own)
         )
 
+    def worst_rounding(self, wanted: dict[str, Tensor]) -> float:
+        """Give the largest error of a gradient relative to its parameter's, or to a twentieth of the model's largest.
+
+        What rounding on the wire does to a parameter whose gradient nearly cancels says nothing.
+        """
+        floor = 0.05 * max(float(gradient.abs().max()) for gradient in wanted.values())
+        own = dict(self.setup.modules.named_parameters())
+        return max(
+            float((parameter.grad - wanted[name]).abs().max()) / max(floor, float(wanted[name].abs().max()))
+            for name, parameter in own.items()
+            if parameter.grad is not None
+        )
+
     def packed(self) -> list[int] | None:
         """Give the bytes of activations in full, and as they were held, where they are packed."""
         packed = self.program._engine.stage.packed

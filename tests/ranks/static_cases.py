@@ -230,6 +230,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "again": sum(action.verb is Verb.AGAIN for action in actions),
         "gradient": rank.worst(wanted),
         "rounding": rank.rounding(wanted),
+        "worst rounding": rank.worst_rounding(wanted),
         "compared": rank.own_parameters(),
         "parameters": sorted(wanted),
         "loss": relative(total, loss),
