@@ -40,7 +40,7 @@ def test_one_openmp_runtime_and_one_pool_of_threads():
     code = """
 import os, torch
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.spmm import aggregate
+from trisect.ops import aggregate
 torch.set_num_threads(3)
 x = torch.randn(3000, 300)
 (x @ x.t()).add_(1).sum()
@@ -70,7 +70,7 @@ from pathlib import Path
 from trisect.native import library
 library.PATH = Path({str(tmp_path / "missing.so")!r})
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.spmm import aggregate
+from trisect.ops import aggregate
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     matrix = Adjacency.from_csr(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), None, 2)
@@ -102,7 +102,7 @@ def test_every_level_gives_the_same_sums(level):
     code = """
 import torch
 from trisect.graph.adjacency import Adjacency
-from trisect.ops.spmm import aggregate
+from trisect.ops import aggregate
 from trisect.ops.spmm._aggregate_torch import sum_torch, max_torch
 torch.manual_seed(0)
 pointers = torch.arange(201) * 7

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-import warnings
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from static_cases import Setting, taken_gradients
 from torch import Tensor
 
 from trisect.comm import staging
@@ -21,53 +19,7 @@ from trisect.comm.local.mailbox import Mailboxes
 from trisect.comm.mesh import connect
 from trisect.comm.transport import Rows, Shape, Transport
 from trisect.layout import Layout
-from trisect.noise import Noise
 from trisect.train.processes.faults import is_lost
-
-
-def _trained(case: dict[str, Any], transport: str, room: int | None = None, seed: int = 9) -> dict[str, Any]:
-    setting = Setting({**case, "layout": {**case["layout"], "transport": transport}})
-    boxes = setting.mesh.mailboxes
-    if room is not None and boxes is not None:
-        boxes.room.limit = room
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        rank = setting.rank()
-        losses = []
-        for epoch in range(2):
-            order = list(range(setting.layout.chunks)) if setting.layout.chunks > 1 and epoch else None
-            losses.append(setting.epoch(rank, Noise(seed=seed, epoch=epoch), order))
-    return {
-        "losses": torch.stack(losses),
-        "gradients": taken_gradients(setting.model),
-        "bytes": setting.ledger.by_axis(),
-        "used": 0 if boxes is None else boxes.room.used,
-        "boxes": boxes is not None,
-        "said": [str(one.message) for one in caught if "shared memory" in str(one.message)],
-    }
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    gradients: dict[str, Tensor] = one["gradients"]
-    return (
-        bool(torch.equal(one["losses"], other["losses"]))
-        and gradients.keys() == other["gradients"].keys()
-        and all(torch.equal(g, other["gradients"][name]) for name, g in gradients.items())
-    )
-
-
-def transports(case: dict[str, Any]) -> dict[str, Any]:
-    """An epoch or two through shared memory, through the network, and with too little room for either alone."""
-    shared, network = _trained(case, "auto"), _trained(case, "network")
-    crowded, other = _trained(case, "auto", room=0), _trained(case, "network", seed=10)
-    return {
-        "same": _same(shared, network) and _same(crowded, network),
-        "other": _same(other, network),
-        "bytes": [one["bytes"] for one in (shared, network, crowded)],
-        "used": [one["used"] for one in (shared, network, crowded)],
-        "boxes": [one["boxes"] for one in (shared, network, crowded)],
-        "said": [len(one["said"]) for one in (shared, network, crowded)],
-    }
 
 
 def messages(case: dict[str, Any]) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def test_neighbours_are_of_the_same_host_and_can_be_read() -> None:
 def test_both_transports_give_the_same_bits(tmp_path: Path, ranks: ModuleType) -> None:
     options = {"layers": 4, "hidden": 6, "dropout": 0.3}
     cases = [
-        {"run": "transports", "module": "transport_cases", "layout": layout, "model": model, "options": options}
+        {"run": "transports", "module": "trained_cases", "layout": layout, "model": model, "options": options}
         for layout in ({"vertex": 2}, {"layer": 2, "chunks": 3}, {"vertex": 2, "wire": "int8"})
         for model in ("gcn", "gcnii")
     ]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trisect.data import load, read_directory, write_directory
-from trisect.data.generators import generate
+from trisect.data import generate, load, read_directory, write_directory
 from trisect.data.records import Record, StaticRecord, TextNames, TimelineRecord
 from trisect.errors import DataError
 

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trisect.data import load, read_directory
-from trisect.data.ingest import ingest
+from trisect.data import ingest, load, read_directory
 from trisect.data.ingest import tables as tables_module
 from trisect.data.records import Record, StaticRecord, TextNames, TimelineRecord
 from trisect.errors import DataError
@@ -309,7 +308,7 @@ with open(sys.argv[1], "wb") as file:
 """
 INGEST = """
 import resource, sys
-from trisect.data.ingest import ingest
+from trisect.data import ingest
 ingest(sys.argv[1], "a", "b", "ts", "1d", out=sys.argv[2])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """

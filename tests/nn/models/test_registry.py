@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from trisect.errors import ConfigError
-from trisect.nn import NAMES, Context, DynamicModel, Model, build, options
-from trisect.nn.models import recipe
+from trisect.nn import NAMES, Context, DynamicModel, Model, build, options, recipe
 
 STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gin")
 

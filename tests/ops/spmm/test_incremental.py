@@ -12,7 +12,7 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import row_sums
 from trisect.graph.timeline.timeline import Timeline
-from trisect.ops.spmm import aggregate
+from trisect.ops import aggregate
 from trisect.ops.spmm.incremental import Incremental, change_between, incremental_sums
 
 

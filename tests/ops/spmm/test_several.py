@@ -14,7 +14,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn import build
-from trisect.ops.spmm import aggregate
+from trisect.ops import aggregate
 from trisect.ops.spmm import grouping as grouping_module
 from trisect.ops.spmm import several as several_module
 from trisect.ops.spmm.grouping import grouped, make, prepare, worthwhile

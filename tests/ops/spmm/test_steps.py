@@ -9,7 +9,7 @@ from torch import Tensor
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges
-from trisect.ops.spmm import aggregate
+from trisect.ops import aggregate
 from trisect.ops.spmm.steps import aggregate_steps, product_steps
 
 
