@@ -13,6 +13,7 @@ tensorboard/         where tensorboard is installed
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -222,6 +223,8 @@ class RunRecorder:
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
         self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
+        self._fields: dict[str, Any] = {}
+        self._ending = ""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Write one line of metrics.jsonl."""
@@ -236,7 +239,11 @@ class RunRecorder:
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
         """Write what a rank did; `start` is in seconds since 1970."""
-        self._events.write(json.dumps({"name": name, "start": start, "seconds": seconds, **fields}) + "\n")
+        # actions are many: what they have in common is made once, and the rest without a dictionary
+        if fields != self._fields:
+            self._fields = fields
+            self._ending = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+        self._events.write(f'{{"name": {_quoted(name)}, "start": {start!r}, "seconds": {seconds!r}{self._ending}}}\n')
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
         """Write the state after meta["epoch"] epochs: the shards of all ranks, then the manifest."""
@@ -307,6 +314,11 @@ def _parsed(line: str) -> dict[str, Any] | None:
         return dict(json.loads(line))
     except ValueError:
         return None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _quoted(name: str) -> str:
+    return json.dumps(name)
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
