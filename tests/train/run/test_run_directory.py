@@ -37,6 +37,20 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def test_events_are_lines_of_json(tmp_path: Path):
+    told = [("0F0", 1.5, 0.1, {"epoch": 1}), ('say "so"', 2e9 + 1 / 3, 1e-7, {"epoch": 1}), ("0B0", 3.0, 0.0, {})]
+    told += [("guard", 4.0, 0.0, {"epoch": 2, "why": "α", "then": None}), ("0F0", 5.0, 1.0, {"epoch": 3})]
+    with RunDirectory.create(tmp_path / "run", config()) as directory:
+        recorder = RunRecorder(directory)
+        for name, start, seconds, fields in told:
+            recorder.event(name, start, seconds, **fields)
+        recorder.close()
+    lines = (tmp_path / "run" / "events" / "rank-0.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"name": name, "start": start, "seconds": seconds, **fields} for name, start, seconds, fields in told
+    ]
+
+
 def test_files_of_a_run(tmp_path: Path):
     with RunDirectory.create(tmp_path / "run", config()) as directory:
         record(directory, range(1, 4))
