@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,7 @@ class _Worker:
 
     def _train(self) -> Outcome:
         """Train, and write every file of the run directory but the report."""
-        directory = self._directory()
-        with directory if self.rank == 0 else nullcontext():
+        with self._directory() as directory:
             checkpoint = self._continue(directory) if self.job.resume else None
             if self.rank == 0:
                 directory.write_plan(self.setup.program.plan())
@@ -152,10 +151,10 @@ class _Worker:
                 result = trainer.run()
             finally:
                 recorder.close()
-        self.gather(None)  # every rank's events are on disk
-        summary = self._summary(result, [record["seconds"] for record in directory.metrics()])
-        if self.rank == 0:
-            directory.write_summary(summary)
+            self.gather(None)  # every rank's events are on disk
+            summary = self._summary(result, [record["seconds"] for record in directory.metrics()])
+            if self.rank == 0:
+                directory.write_summary(summary)
         return Outcome(summary)
 
     def _fit(self) -> Outcome:
@@ -183,15 +182,16 @@ class _Worker:
         self.gather(None)  # all ranks have written
         return Outcome()
 
-    def _directory(self) -> RunDirectory:
+    @contextmanager
+    def _directory(self) -> Iterator[RunDirectory]:
+        """Open the run directory on all ranks; rank 0 keeps other processes out before anything is read of it."""
         config, run = self.job.config, self.job.run
         if config is None or run is None:
             raise ConfigError("internal error: a job that trains has no run directory")
-        if self.rank == 0:
-            RunDirectory.reopen(run, config) if self.job.resume else RunDirectory.create(run, config)
-        path = Path(self.gather(str(run.absolute()))[0])
-        require_visible(path, self.gather)
-        return RunDirectory(path, config)
+        with RunDirectory.writing(run, config, resume=self.job.resume) if self.rank == 0 else nullcontext():
+            path = Path(self.gather(str(run.absolute()))[0])
+            require_visible(path, self.gather)
+            yield RunDirectory(path, config)
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
         """Read the newest checkpoint, and drop what was written after it."""

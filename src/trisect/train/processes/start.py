@@ -17,7 +17,7 @@ from trisect.train.loop import Recorder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import Listener, Relay
 from trisect.train.ranks import cut_data
-from trisect.train.run.continuing import check_resume
+from trisect.train.run.continuing import check_resume, check_settings
 from trisect.train.worker import Outcome, read_outcome, work, work_alone
 
 ReadData = Callable[[], Graph | Timeline]
@@ -35,6 +35,8 @@ def run_job(
         folders: temporary folders of the caller, which ranks that are started here remove if this process is killed.
     """
     world = world_from_environment()
+    if job.resume and world is None:
+        check_settings(job)  # before the data are read, which may take long
     # each process of a world may fit a model of its own
     if not is_cut(job.layout) and (world is None or job.verb == "fit"):
         return work_alone(job, read(), listener, recorder)
