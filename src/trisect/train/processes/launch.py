@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER
+from trisect.comm.interface import loopback
+from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, LISTENER
 from trisect.errors import LayoutError, RunError
 from trisect.ops.memory import free_bytes
 
@@ -59,35 +60,42 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
         ranks: list[subprocess.Popen[bytes]] = []
         try:
-            port = _free_port()
-            for rank in range(world):
-                variables = {
-                    **os.environ,
-                    "OMP_NUM_THREADS": str(threads_each),
-                    **(environment or {}),
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "LOCAL_WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    LAUNCHER: str(os.getpid()),
-                    FAILURES: folder,
-                    FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
-                }
-                with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
-                    stdin.write(handed)
-                    stdin.seek(0)
-                    ranks.append(
-                        subprocess.Popen(  # noqa: S603
-                            list(command),
-                            env=variables,
-                            stdin=stdin,
-                            stdout=None if rank == 0 else subprocess.DEVNULL,
-                            stderr=None if rank == 0 else errors,
-                            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
+            # handed over as it is: a port that was probed and closed could be another's by the time it is used
+            with socket.create_server(("127.0.0.1", 0), backlog=max(128, world)) as listener:
+                local = loopback()
+                for rank in range(world):
+                    variables = {
+                        **os.environ,
+                        "OMP_NUM_THREADS": str(threads_each),
+                        **(environment or {}),
+                        "RANK": str(rank),
+                        "LOCAL_RANK": str(rank),
+                        "WORLD_SIZE": str(world),
+                        "LOCAL_WORLD_SIZE": str(world),
+                        "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": str(listener.getsockname()[1]),
+                        **local,
+                        LAUNCHER: str(os.getpid()),
+                        FAILURES: folder,
+                        FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
+                    }
+                    if rank == 0:
+                        variables[LISTENER] = str(listener.fileno())
+                    with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
+                        stdin.write(handed)
+                        stdin.seek(0)
+                        ranks.append(
+                            subprocess.Popen(  # noqa: S603
+                                list(command),
+                                env=variables,
+                                stdin=stdin,
+                                stdout=None if rank == 0 else subprocess.DEVNULL,
+                                stderr=None if rank == 0 else errors,
+                                pass_fds=(listener.fileno(),) if rank == 0 else (),
+                                start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
+                            )
                         )
-                    )
+            # only rank 0 has the socket now, so that the meeting ends with it
             first = _watch(ranks, on_poll)
             failure = None if first is None else _failure(Path(folder), ranks, first)
         finally:
@@ -204,9 +212,3 @@ def _is_stopped(pid: int) -> bool:
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in ("T", "t")
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
