@@ -162,6 +162,7 @@ def _problem(
     keys: Tensor | None,
     ids: Tensor | None,
 ) -> _Problem:
+    matrix.checked()
     return _Problem(
         matrix.starts.data_ptr(),
         matrix.ends.data_ptr(),
