@@ -20,8 +20,8 @@ def check_arrays(
     starts: Tensor, ends: Tensor, indices: Tensor, values: Tensor | None, positions: Tensor | None
 ) -> None:
     """Raise a DataError for an array of another type, shape, layout or device than a matrix has; reads none of them."""
-    _check("starts", starts, (torch.int64,), None, starts)
-    _check("ends", ends, (torch.int64,), starts.numel(), starts)
+    _check("starts", starts, (torch.int64,), None, starts, contiguous=False)
+    _check("ends", ends, (torch.int64,), starts.numel(), starts, contiguous=False)
     _check("indices", indices, (torch.int32,), None, starts)
     if values is not None:
         if not isinstance(values, Tensor) or not values.is_floating_point():
@@ -75,6 +75,7 @@ def check_entries(
     """Raise a DataError that names the first row whose entries lie outside the arrays or columns, or descend."""
     if available() and indices.device.type == "cpu" and _FIRST_UNSOUND.exists():
         flaw = ctypes.c_int(0)
+        starts, ends = starts.contiguous(), ends.contiguous()
         row = _FIRST_UNSOUND(
             *(starts.data_ptr(), ends.data_ptr(), indices.data_ptr()),
             *(starts.numel(), indices.numel(), column_base, columns, ctypes.addressof(flaw)),

@@ -145,3 +145,26 @@ def test_fingerprints_follow_what_is_computed():
     assert fingerprint(config()) == fingerprint(config("train.epochs=7", "train.keep=5", "layout.vertex=2"))
     assert fingerprint(config()) != fingerprint(config("train.seed=1"))
     assert fingerprint(config()) != fingerprint(config("data.vertices=101"))
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "events", "metrics.jsonl", "events/rank-0.jsonl"])
+def test_links_out_of_a_run_are_refused(tmp_path: Path, name: str):
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
+        record(directory, range(1, 4))
+    (tmp_path / "run" / name).rename(tmp_path / "outside")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "outside")
+    before = contents(tmp_path)
+    with (
+        pytest.raises(CheckpointError, match="is a symbolic link"),
+        RunDirectory.writing(tmp_path / "run", config(), resume=True),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+def test_a_draft_of_a_file_does_not_follow_a_link(tmp_path: Path):
+    (tmp_path / "outside").write_text("kept")
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
+        (directory.path / ".summary.json.draft").symlink_to(tmp_path / "outside")
+        directory.write_summary({"epochs": 3})
+    assert (tmp_path / "outside").read_text() == "kept"

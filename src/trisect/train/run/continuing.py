@@ -14,7 +14,7 @@ from trisect.tasks import TaskContext
 from trisect.train.assemble import name_modules
 from trisect.train.job import Job
 from trisect.train.program import history_name
-from trisect.train.run.checkpoint import read_manifest
+from trisect.train.run.manifest import read_manifest
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.run.state import REMEDY, Shapes, require_state
 

@@ -97,6 +97,7 @@ class RunDirectory:
             cls.refuse_used(path)
             _make(path)
         with locked(path):
+            _refuse_links(path)
             yield cls.reopen(path, config) if resume else cls.create(path, config)
 
     @classmethod
@@ -272,6 +273,16 @@ def read_config(path: str | Path) -> Config:
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path / CONFIG} is damaged: it is not a mapping.")
     return parse_config(plain)
+
+
+def _refuse_links(path: Path) -> None:
+    """Raise where a part of the run directory lies elsewhere: who made the link would choose what is overwritten."""
+    for name in ("checkpoints", "events", METRICS, "tensorboard"):
+        if (path / name).is_symlink():
+            raise CheckpointError(f"{path / name} is a symbolic link; put what it leads to in its place, or remove it.")
+    for file in path.glob("events/*"):
+        if file.is_symlink():
+            raise CheckpointError(f"{file} is a symbolic link; remove it.")
 
 
 def _make(path: Path) -> None:
