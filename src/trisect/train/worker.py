@@ -31,7 +31,7 @@ from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Trainer
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
-from trisect.train.processes.faults import be_rank, leave
+from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
@@ -80,6 +80,7 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        show_phase(world.rank, Phase.READY)
         return _Worker(job, setup, gather, listener, partition=cut.quality).run()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder
+from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import Listener, Relay
 from trisect.train.ranks import cut_data
@@ -43,8 +43,7 @@ def run_job(
     if world is not None:
         return work(job, world, partial(cut_job, job, read), listener)
     require_room(job.layout.world)
-    with tempfile.TemporaryDirectory(prefix="trisect-job-") as name:
-        folder = Path(name)
+    with temporary_folder("trisect-job-") as folder:
         shards = folder / SHARDS
         shards.mkdir()
         cut_job(job, read, shards)
@@ -53,11 +52,12 @@ def run_job(
         if job.verb == "train":
             listener.say(f"{job.layout.world} ranks: {job.layout}.")
         launch(
-            [sys.executable, "-m", "trisect.train.worker", name],
+            [sys.executable, "-m", "trisect.train.worker", str(folder)],
             job.layout.world,
             threads=job.options.threads,
             handed=job.write(folder),
-            folders=[name, *folders],
+            folders=[folder, *folders],
+            startup=job.options.startup_timeout,
             on_poll=Relay(folder / TOLD, listener).tell,
         )
         return read_outcome(folder)

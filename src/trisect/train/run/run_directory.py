@@ -41,7 +41,17 @@ TRACE = "trace.json"
 # settings that may differ between a run and its continuation: they do not change what an epoch computes
 _FREE = {
     "data": {"directory"},
-    "train": {"epochs", "device", "threads", "timeout", "eval_every", "patience", "checkpoint_every", "keep"},
+    "train": {
+        "epochs",
+        "device",
+        "threads",
+        "timeout",
+        "startup_timeout",
+        "eval_every",
+        "patience",
+        "checkpoint_every",
+        "keep",
+    },
 }
 
 
