@@ -22,8 +22,13 @@ def predict(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; else that of the training.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
+    ] = None,
 ) -> None:
     """Write embeddings and predictions, with the parameters of the best epoch."""
+    from trisect.comm.interface import use_interface
     from trisect.comm.world import world_from_environment
     from trisect.config import apply_overrides, parse_config, parse_layout
     from trisect.train.from_config import ConfiguredData, resolve
@@ -45,6 +50,10 @@ def predict(
     data, folder = ConfiguredData(config), rows_folder(target)
     job = Job.of_config("predict", config, run, layout=chosen, rows=folder)
     world = world_from_environment()
+    if world is not None:
+        use_interface(interface)
+    elif interface is not None:
+        sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
     first = world is None or world.rank == 0
     with nullcontext() if world is None else be_rank(world), rows_folder_beside(target) if first else nullcontext():
         run_job(job, data, Spoken(), folders=[folder])
