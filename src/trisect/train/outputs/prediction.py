@@ -145,11 +145,11 @@ def write_predictions(asked: Prediction, listener: Listener) -> None:
         job = Job.of_config(
             "predict", config, asked.run, layout=layout, rows=folder, steps=asked.steps, embedded=embedded
         )
-        calibration = None
-        if asked.links and isinstance(task, LinkPrediction):
-            calibration = calibration_of(directory, config, layout, listener)
         with rows_folder_beside(target) if first else nullcontext():
             run_job(job, data, listener, folders=[folder])
+            calibration = None
+            if asked.links and isinstance(task, LinkPrediction):
+                calibration = calibration_of(directory, config, layout, listener)
             if first:
                 writer.write(data, folder, calibration)
 
@@ -237,14 +237,21 @@ class _Writer:
         if self._asked.top_k is not None:
             linked = "may be among them (--known)" if asked.known else "are left out; --known lets them in"
             self._say(f"Pairs that are linked at the step itself {linked}; a vertex with itself is left out.")
-        if calibration is not None and calibration.is_fitted:
+        if calibration is not None and calibration.is_fitted and calibration.slope == 0:
+            self._say(
+                "Better scores were no likelier links among the validation pairs; every pair has the share of linked"
+                " pairs as its probability."
+            )
+        elif calibration is not None and calibration.is_fitted:
             self._say(
                 f"Probabilities are fitted to {calibration.positives:,} links among the validation pairs: of a pair"
                 " drawn at random, that it is linked"
                 f" {getattr(self._task, 'horizon', 1)} step(s) later."
             )
         elif calibration is not None:
-            self._say("The run has no validation pairs; probabilities are the sigmoid of the score, not calibrated.")
+            self._say(
+                "Nothing is known of validation pairs; probabilities are the sigmoid of the score, not calibrated."
+            )
         return count
 
     def _scored(self, scorer: LinkScorer, record: TimelineRecord, step: int) -> Any:
@@ -278,11 +285,12 @@ def calibration_of(directory: RunDirectory, config: Config, layout: Layout, list
     kept = Calibration.read(directory.path)
     if kept is not None:
         return kept
+    if world_from_environment() is not None:  # a process joins one world, and has done so for its outputs
+        listener.say("The probabilities of this run are not fitted yet; predict once without torchrun to do so.")
+        return Calibration()
     listener.say("Fitting probabilities to the validation pairs, once for this run.")
     job = Job.of_config("calibrate", config, directory.path, layout=layout)
     outcome = run_job(job, ConfiguredData(config), listener)
     calibration = Calibration(**outcome.summary["calibration"])
-    world = world_from_environment()
-    if world is None or world.rank == 0:
-        calibration.write(directory.path)
+    calibration.write(directory.path)
     return calibration
