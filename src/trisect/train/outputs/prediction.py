@@ -24,11 +24,10 @@ from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import Job
 from trisect.train.outputs.calibration import Calibration
 from trisect.train.outputs.links import (
+    Linked,
     LinkScorer,
     Per,
     decoder_of,
-    linked_at,
-    memory_of,
     pair_blocks,
     read_pairs,
     require_pairs,
@@ -218,13 +217,13 @@ class _Writer:
         classes = record.edge_y if isinstance(self._task, EdgeClassification) else None
         outputs = 1 if classes is None else int(classes.max(initial=-1)) + 1
         decoder = decoder_of(self._task, width, outputs, parameters, self._config.train.dtype)
-        count = 0
+        count, linked = 0, Linked.of_record(record)
         with drafted(self._target) as draft, table_writer(draft, self._target.suffix) as table:
             for step in self._steps:
-                memory = memory_of(record, self._task, step) if isinstance(self._task, LinkPrediction) else None
+                memory = linked.memory(self._task, step)
                 held = _SavedEmbeddings(rows, step, self._config.train.dtype)
                 scorer = LinkScorer(decoder, held, memory, calibration)
-                for src, dst, scores in self._scored(scorer, record, step):
+                for src, dst, scores in self._scored(scorer, linked, step):
                     columns = {
                         "src": described.ids_of(src.numpy()),
                         "dst": described.ids_of(dst.numpy()),
@@ -235,8 +234,8 @@ class _Writer:
                     table.add(columns)
                     count += len(src)
         if self._asked.top_k is not None:
-            linked = "may be among them (--known)" if asked.known else "are left out; --known lets them in"
-            self._say(f"Pairs that are linked at the step itself {linked}; a vertex with itself is left out.")
+            present = "may be among them (--known)" if asked.known else "are left out; --known lets them in"
+            self._say(f"Pairs that are linked at the step itself {present}; a vertex with itself is left out.")
         if calibration is not None and calibration.is_fitted and calibration.slope == 0:
             self._say(
                 "Better scores were no likelier links among the validation pairs; every pair has the share of linked"
@@ -254,13 +253,13 @@ class _Writer:
             )
         return count
 
-    def _scored(self, scorer: LinkScorer, record: TimelineRecord, step: int) -> Any:
+    def _scored(self, scorer: LinkScorer, linked: Linked, step: int) -> Any:
         """Give (src, dst, scores [pairs, outputs]) of a step, some pairs at a time."""
         if self._pairs is not None:
             for src, dst in pair_blocks(*self._pairs):
                 yield src, dst, scorer.score(src, dst)
             return
-        leave_out = None if self._asked.known else linked_at(record, step)
+        leave_out = None if self._asked.known else linked.at(step)
         src, dst, scores = scorer.top_k(int(self._asked.top_k or 0), self._asked.per, leave_out)
         yield src, dst, scores[:, None]
 
