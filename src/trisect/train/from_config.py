@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.config import Config
+from trisect.config.names import CUSTOM
 from trisect.data.describe import notes
 from trisect.data.generators.generate import GENERATORS
 from trisect.data.load import check, load
@@ -28,6 +29,11 @@ Say = Callable[[str], None]
 
 def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     """Give the configuration with every option of generator, model and task filled in; unknown ones are refused."""
+    if config.data.object is not None:
+        raise DataError(
+            f"data.object says that the data were handed to trisect.fit in Python ({config.data.object}), and no file"
+            " has them; go on in Python, or give a source: name, path or generate."
+        )
     data = config.data.model_dump(exclude_none=True)
     check(source_of(config))
     if config.data.generate is not None:
@@ -37,6 +43,12 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
         data["path"] = str(Path(config.data.path).expanduser().absolute())
     if config.data.name is not None and data_dir is not None:
         data["directory"] = str(Path(data_dir).expanduser().absolute())
+    for section in (config.model, config.task):
+        if section.name == CUSTOM:
+            kind = "model" if section is config.model else "task"
+            raise ConfigError(
+                f"{kind}.name is custom: it was made in Python and handed to trisect.fit; go on there, or give a name."
+            )
     defaults = {name: option.default for name, option in model_options(config.model.name).items()}
     for key in config.model.options:
         if key not in defaults:

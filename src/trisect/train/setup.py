@@ -109,9 +109,9 @@ class Setup:
         """Give how many numbers are trained here."""
         return sum(parameter.numel() for parameter in self.modules.parameters())
 
-    def describe(self) -> str:
-        """Say how large the model is, and which steps each split reads."""
-        text = f"{self.parameters:,} parameters"
+    def describe(self, parameters: int | None = None) -> str:
+        """Say how large the model is (of several stages, all `parameters`), and which steps each split reads."""
+        text = f"{self.parameters if parameters is None else parameters:,} parameters"
         if self.timeline:
             runs = ((split, self.task.steps(split)) for split in SPLITS)
             text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)

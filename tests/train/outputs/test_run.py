@@ -139,6 +139,15 @@ def test_pyg_has_no_counterpart_of_every_layer() -> None:
         run.export(form="pyg")
 
 
+def test_a_run_that_fit_has_written(tmp_path: Path) -> None:
+    graph = trisect.Graph.generate("community", vertices=60, classes=3, features=4, per_class=8)
+    run = trisect.fit("gcn", graph, out=tmp_path / "run", layers=2, hidden=4, epochs=2, progress=False)
+    with pytest.raises(ConfigError, match="given its data by fit"):
+        trisect.load(tmp_path / "run")
+    again = trisect.load(tmp_path / "run", graph)
+    torch.testing.assert_close(again.predict()["probability"], run.predict()["probability"])
+
+
 def test_a_run_on_another_graph() -> None:
     whole = trisect.Graph.generate("community", vertices=60, classes=3, features=4, per_class=8)
     run = trisect.fit("gcn", whole, layers=2, hidden=4, epochs=2, precision="float64")
