@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 from trisect.data.formats.store import check_free, write_directory
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest import tables
-from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
+from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, is_absent, parse_columns
 from trisect.data.ingest.columns import Ids, IntegerIds, Times, Weights
-from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words
+from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words, listed
 from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.ingest.sources import Source, open_source
 from trisect.data.ingest.vertices import (
@@ -121,9 +121,12 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     numbers, names, vertices = columns.ids.finish()
     meta: dict[str, Any] = {"source": source.title.removeprefix("the table "), "columns": columns.roles}
     said = in_words(counts, source.title)
+    said += columns.unused()
+    for read in dict.fromkeys(each for each in (described, labelled) if each is not None):
+        said += _without_edges(read, numbers, vertices)
     y = _npy_labels(table.labels, vertices) if _is_npy(table.labels) else None
     if labelled is not None:
-        y = _labels(labelled, numbers[labelled.role], vertices, meta)
+        y = _labels(labelled, numbers[labelled.role], vertices, meta, said)
         said += [] if labelled is described else labelled.notes
     splits = {} if y is None or y.dtype.kind != "i" else random_splits(y, seed)
     empty = [name for name, mask in splits.items() if not mask.any()]
@@ -147,8 +150,12 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     counts["duplicates"] = count_duplicates(src, dst, time)
     meta["rows"] = {key: value for key, value in counts.items() if key != "reasons"}
     if counts["duplicates"]:
-        same = "src, dst and time" if time is not None else "src and dst"
-        said.append(f"{counts['duplicates']:,} rows repeat an earlier one (same {same}); they are kept.")
+        said.append(
+            f"{counts['duplicates']:,} rows repeat an earlier one (same src, dst and time); they are kept."
+            if time is not None
+            else f"{counts['duplicates']:,} rows repeat an earlier one (same src and dst); they become one edge, and"
+            " their weights are added."
+        )
     edge_x = None
     if raws:
         fitted = encodings.fit(raws, most=table.categories)
@@ -200,6 +207,8 @@ class _Columns:
         self._source, self._choice = source, table.on_missing
         self.ids: Any = Ids() if arrow else IntegerIds()
         self.roles = {"src": source.pick(table.src, "src", 0), "dst": source.pick(table.dst, "dst", 1)}
+        if self.roles["src"] == self.roles["dst"]:
+            raise DataError(f"src and dst are both the column {self.roles['src']!r}; name two columns.")
         for role, name in (("time", table.time), ("weight", table.weight), ("edge label", table.edge_label)):
             if name is not None:
                 self.roles[role] = source.pick(name, role)
@@ -212,6 +221,10 @@ class _Columns:
         wanted = parse_columns(table.edge_features)
         if wanted:
             tables.require_pyarrow("columns of edges become features")
+        for name, _ in wanted:
+            role = next((role for role in ("src", "dst", "edge label") if self.roles.get(role) == name), None)
+            if role is not None:
+                raise DataError(f"the column {name!r} of {source.title} is the {role}; it is no feature of edges.")
         self._attributes = [Attribute(source.pick(name, "the edge feature"), kind) for name, kind in wanted]
         self._names = [*self.roles.values(), *(name for name, _ in wanted)]
 
@@ -239,6 +252,11 @@ class _Columns:
             raise DataError(f"{self._source.title} has no row that can be used; all {counts['rows']:,} were dropped.")
         return counts
 
+    def unused(self) -> list[str]:
+        """Say which columns of the table nothing reads."""
+        names = [name for name in self._source.names if name not in self._names]
+        return [f"Not used of {self._source.title}: {listed(names)}."] if names else []
+
     def finish(self, meta: dict[str, Any]) -> tuple[Array | None, Array | None, list[Raw]]:
         """Weights, classes of edges, and the columns that become features."""
         weight = None if self._weights is None else self._weights.finish()
@@ -264,6 +282,7 @@ def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTabl
     if table.label_column is not None and (_is_npy(table.labels) or (table.labels is None and table.vertices is None)):
         raise DataError(f"label_column is {table.label_column!r} but no table has labels; give vertices or labels.")
     described = None
+    elsewhere = None if table.labels is None or _is_npy(table.labels) else _label_source(table)[2]
     if table.vertices is not None:
         names = [name for name, _ in parse_columns(table.features)]
         source = open_source(table.vertices, [table.id, table.vertex_time, own, *names], "the table of vertices")
@@ -279,26 +298,47 @@ def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTabl
             identity=table.id,
             features=table.features,
             label=None if own is None else source.pick(own, "label_column"),
+            label_elsewhere=elsewhere,
             time=table.vertex_time,
             on_missing=table.on_missing,
         )
     if table.labels is None or _is_npy(table.labels):
         return described, described if own is not None else None
+    labels, identity, label = _label_source(table)
+    labelled = read_vertices(
+        labels, ids, "labels", identity=identity, label=label, describe=False, on_missing=table.on_missing
+    )
+    return described, labelled
+
+
+def _label_source(table: Table) -> tuple[Source, str, str]:
+    """Open the table of labels; give it, its column of ids and its column of labels."""
     named = table.id if table.vertices is None else None
     source = open_source(table.labels, [named, table.label_column], "the table of labels")
     identity = source.pick(named, "id")
-    label = label_column(source, identity, table.label_column)
-    labelled = read_vertices(
-        source, ids, "labels", identity=identity, label=label, describe=False, on_missing=table.on_missing
-    )
-    return described, labelled
+    return source, identity, label_column(source, identity, table.label_column)
+
+
+def _without_edges(table: VertexTable, numbers: Mapping[str, Array], vertices: int) -> list[str]:
+    """Say how many ids of a table occur in no edge; refuse a table of which none does, since its ids are others."""
+    where = np.unique(numbers[table.role])
+    ends = np.zeros(vertices, bool)
+    ends[numbers["src"]] = True
+    ends[numbers["dst"]] = True
+    alone = int((~ends[where]).sum())
+    if alone == len(where):
+        raise DataError(
+            f"no id of {table.source.title} (column {table.identity!r}) occurs in an edge; name its column of ids with"
+            " id (--id), and write ids alike in both tables."
+        )
+    return [f"{alone:,} of {len(where):,} ids of {table.source.title} occur in no edge."] if alone else []
 
 
 def _is_npy(labels: Any) -> bool:
     return isinstance(labels, (str, Path)) and Path(labels).suffix.lower() == ".npy"
 
 
-def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any]) -> Array | None:
+def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any], said: list[str]) -> Array | None:
     """int64 [vertices] classes (-1: none), or float32 targets; `where` has the vertex of each row."""
     if table.label is None:
         return None
@@ -306,6 +346,12 @@ def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any
     values, names = classes(table.label, f"label {table.label.column!r}", targets=True)
     if names:
         meta["classes"] = names
+    said += [
+        f"label {table.label.column!r} has a class called {name!r}; leave such cells empty where they mean that"
+        " there is no label."
+        for name in names
+        if is_absent(name)
+    ]
     meta["columns"]["label"] = table.label.column
     y = np.full(vertices, -1 if values.dtype.kind == "i" else np.nan, values.dtype)
     y[where] = values
@@ -317,6 +363,10 @@ def _npy_labels(path: str | Path, vertices: int) -> Array:
         labels: Array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise DataError(f"labels {path} cannot be read ({error}); give an .npy file of numbers.") from error
+    if labels.ndim not in (1, 2) or labels.dtype.kind not in "iubf":
+        raise DataError(
+            f"labels {path} holds {labels.dtype} values of the shape {list(labels.shape)}; give a number a vertex."
+        )
     if len(labels) != vertices:
         raise DataError(
             f"labels {path} has {len(labels)} entries but there are {vertices} vertices; give one for each."
