@@ -80,6 +80,8 @@ def show(record: Record, title: str) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     timeline = isinstance(record, TimelineRecord)
+    if isinstance(record.meta.get("columns"), dict):
+        table.add_row("columns", ", ".join(f"{role} {name!r}" for role, name in record.meta["columns"].items()))
     kind = "undirected" if record.undirected else "directed"
     table.add_row("kind", f"{'timeline' if timeline else 'static graph'}, {kind}")
     table.add_row("vertices", f"{record.vertices:,}")

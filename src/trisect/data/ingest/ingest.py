@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,17 @@ import numpy as np
 from trisect.data.formats.store import check_free, write_directory
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest import tables
-from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, is_absent, parse_columns
+from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
 from trisect.data.ingest.columns import Ids, IntegerIds, Times, Weights
 from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words, listed
+from trisect.data.ingest.labels import is_npy, label_source, labels_of, npy_labels, without_edges
 from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.ingest.sources import Source, open_source
 from trisect.data.ingest.vertices import (
     VertexTable,
     changing_features,
     fixed_features,
-    label_column,
     read_vertices,
-    require_once,
 )
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
 from trisect.data.splits import random_splits
@@ -123,10 +122,10 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     said = in_words(counts, source.title)
     said += columns.unused()
     for read in dict.fromkeys(each for each in (described, labelled) if each is not None):
-        said += _without_edges(read, numbers, vertices)
-    y = _npy_labels(table.labels, vertices) if _is_npy(table.labels) else None
+        said += without_edges(read, numbers, vertices)
+    y = npy_labels(table.labels, vertices) if is_npy(table.labels) else None
     if labelled is not None:
-        y = _labels(labelled, numbers[labelled.role], vertices, meta, said)
+        y = labels_of(labelled, numbers[labelled.role], vertices, meta, said)
         said += [] if labelled is described else labelled.notes
     splits = {} if y is None or y.dtype.kind != "i" else random_splits(y, seed)
     empty = [name for name, mask in splits.items() if not mask.any()]
@@ -222,9 +221,9 @@ class _Columns:
         if wanted:
             tables.require_pyarrow("columns of edges become features")
         for name, _ in wanted:
-            role = next((role for role in ("src", "dst", "edge label") if self.roles.get(role) == name), None)
-            if role is not None:
-                raise DataError(f"the column {name!r} of {source.title} is the {role}; it is no feature of edges.")
+            use = next((role for role in ("src", "dst", "edge label") if self.roles.get(role) == name), None)
+            if use is not None:
+                raise DataError(f"the column {name!r} of {source.title} is the {use}; it is no feature of edges.")
         self._attributes = [Attribute(source.pick(name, "the edge feature"), kind) for name, kind in wanted]
         self._names = [*self.roles.values(), *(name for name, _ in wanted)]
 
@@ -279,10 +278,10 @@ def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTabl
             if getattr(table, name) is not None:
                 raise DataError(f"{name} is {getattr(table, name)!r} but there is no table of vertices; set vertices.")
     own = table.label_column if table.labels is None else None
-    if table.label_column is not None and (_is_npy(table.labels) or (table.labels is None and table.vertices is None)):
+    if table.label_column is not None and (is_npy(table.labels) or (table.labels is None and table.vertices is None)):
         raise DataError(f"label_column is {table.label_column!r} but no table has labels; give vertices or labels.")
     described = None
-    elsewhere = None if table.labels is None or _is_npy(table.labels) else _label_source(table)[2]
+    elsewhere = None if table.labels is None or is_npy(table.labels) else label_source(table)[2]
     if table.vertices is not None:
         names = [name for name, _ in parse_columns(table.features)]
         source = open_source(table.vertices, [table.id, table.vertex_time, own, *names], "the table of vertices")
@@ -302,76 +301,13 @@ def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTabl
             time=table.vertex_time,
             on_missing=table.on_missing,
         )
-    if table.labels is None or _is_npy(table.labels):
+    if table.labels is None or is_npy(table.labels):
         return described, described if own is not None else None
-    labels, identity, label = _label_source(table)
+    labels, identity, label = label_source(table)
     labelled = read_vertices(
         labels, ids, "labels", identity=identity, label=label, describe=False, on_missing=table.on_missing
     )
     return described, labelled
-
-
-def _label_source(table: Table) -> tuple[Source, str, str]:
-    """Open the table of labels; give it, its column of ids and its column of labels."""
-    named = table.id if table.vertices is None else None
-    source = open_source(table.labels, [named, table.label_column], "the table of labels")
-    identity = source.pick(named, "id")
-    return source, identity, label_column(source, identity, table.label_column)
-
-
-def _without_edges(table: VertexTable, numbers: Mapping[str, Array], vertices: int) -> list[str]:
-    """Say how many ids of a table occur in no edge; refuse a table of which none does, since its ids are others."""
-    where = np.unique(numbers[table.role])
-    ends = np.zeros(vertices, bool)
-    ends[numbers["src"]] = True
-    ends[numbers["dst"]] = True
-    alone = int((~ends[where]).sum())
-    if alone == len(where):
-        raise DataError(
-            f"no id of {table.source.title} (column {table.identity!r}) occurs in an edge; name its column of ids with"
-            " id (--id), and write ids alike in both tables."
-        )
-    return [f"{alone:,} of {len(where):,} ids of {table.source.title} occur in no edge."] if alone else []
-
-
-def _is_npy(labels: Any) -> bool:
-    return isinstance(labels, (str, Path)) and Path(labels).suffix.lower() == ".npy"
-
-
-def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any], said: list[str]) -> Array | None:
-    """int64 [vertices] classes (-1: none), or float32 targets; `where` has the vertex of each row."""
-    if table.label is None:
-        return None
-    require_once(table, where)
-    values, names = classes(table.label, f"label {table.label.column!r}", targets=True)
-    if names:
-        meta["classes"] = names
-    said += [
-        f"label {table.label.column!r} has a class called {name!r}; leave such cells empty where they mean that"
-        " there is no label."
-        for name in names
-        if is_absent(name)
-    ]
-    meta["columns"]["label"] = table.label.column
-    y = np.full(vertices, -1 if values.dtype.kind == "i" else np.nan, values.dtype)
-    y[where] = values
-    return y
-
-
-def _npy_labels(path: str | Path, vertices: int) -> Array:
-    try:
-        labels: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"labels {path} cannot be read ({error}); give an .npy file of numbers.") from error
-    if labels.ndim not in (1, 2) or labels.dtype.kind not in "iubf":
-        raise DataError(
-            f"labels {path} holds {labels.dtype} values of the shape {list(labels.shape)}; give a number a vertex."
-        )
-    if len(labels) != vertices:
-        raise DataError(
-            f"labels {path} has {len(labels)} entries but there are {vertices} vertices; give one for each."
-        )
-    return labels.astype(np.int64 if labels.dtype.kind in "iub" else np.float32)
 
 
 def _steps_of_rows(table: VertexTable, time: Array | None, columns: _Columns, meta: dict[str, Any]) -> Array:
