@@ -106,7 +106,7 @@ def show(record: Record, title: str) -> None:
         if record.y.dtype.kind in "iu":
             table.add_row("classes", describe.class_counts(record.y, record.meta.get("classes")))
         else:
-            table.add_row("targets", " x ".join(f"{n:,}" for n in record.y.shape))
+            table.add_row("targets", describe.target_range(record.y))
     if record.splits:
         splits = (f"{name} {int(mask.sum()):,}" for name, mask in record.splits.items())
         table.add_row("splits", ", ".join(splits))

@@ -127,7 +127,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     if labelled is not None:
         y = labels_of(labelled, numbers[labelled.role], vertices, meta, said)
         said += [] if labelled is described else labelled.notes
-    splits = {} if y is None or y.dtype.kind != "i" else random_splits(y, seed)
+    splits = _splits(y, seed, timeline=columns.times is not None)
     empty = [name for name, mask in splits.items() if not mask.any()]
     if empty:
         splits = {name: mask for name, mask in splits.items() if mask.any()}
@@ -194,6 +194,16 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             meta["notes"].append("Classes of edges are kept for timelines alone; the edge label of this graph is not.")
         return StaticRecord(**common)
     return TimelineRecord(offsets=offsets, edge_y=edge_y, time=time, **common)
+
+
+def _splits(y: Array | None, seed: int, *, timeline: bool) -> dict[str, Array]:
+    """Split the vertices with a label. Targets of a timeline are split by steps, later, and so not here."""
+    if y is None or (y.dtype.kind != "i" and timeline):
+        return {}
+    if y.dtype.kind == "i":
+        return random_splits(y, seed)
+    labelled = ~np.isnan(y) if y.ndim == 1 else ~np.isnan(y).any(axis=1)
+    return random_splits(np.where(labelled, 0, -1), seed)
 
 
 class _Columns:
