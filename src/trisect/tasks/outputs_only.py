@@ -21,20 +21,24 @@ class OutputsOnly(Task):
 
     Args:
         task: the one that the model was trained for. Of the data's labels it reads how many classes there are.
+        count: how many there are, where the data need not say it.
     """
 
     task: Task
+    count: int | None = None
 
     def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundOutputs:
         """Any data with the trained ones' labels will do; no vertex needs one."""
-        return BoundOutputs(self.task, self.task.outputs(data), data.steps if isinstance(data, Timeline) else 1)
+        return BoundOutputs(self.task, self.task.outputs(data) if self.count is None else self.count, data)
 
 
 class BoundOutputs(BoundTask):
     """The outputs of a task on one graph or timeline."""
 
-    def __init__(self, task: Task, outputs: int, steps: int) -> None:
-        self.task, self.outputs, self._steps = task, outputs, steps
+    def __init__(self, task: Task, outputs: int, data: Graph | Timeline) -> None:
+        self.task, self.outputs = task, outputs
+        self.timeline = data if isinstance(data, Timeline) else None
+        self._steps = data.steps if isinstance(data, Timeline) else 1
         self.channels = task.channels(outputs)
 
     def decoder(self, channels: int) -> nn.Module | None:

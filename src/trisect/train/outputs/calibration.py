@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def fit_sigmoid(scores: Tensor, labels: Tensor, weights: Tensor) -> Calibration:
     x = torch.stack([(scores - mean) / scale, torch.ones_like(scores)], 1)
     w = weights / weights.sum()
     prior = float((w * targets).sum())
-    beta = torch.tensor([1.0, torch.logit(torch.tensor(prior, dtype=torch.float64)).item()], dtype=torch.float64)
+    beta = torch.tensor([1.0, math.log(prior / (1 - prior))], dtype=torch.float64)
     before = _loss(x, targets, w, beta)
     for _ in range(_ROUNDS):
         p = torch.sigmoid(x @ beta)
@@ -114,6 +115,8 @@ def fit_sigmoid(scores: Tensor, labels: Tensor, weights: Tensor) -> Calibration:
             break
         before = now
     slope = float(beta[0]) / scale
+    if slope <= 0:  # a better score is no likelier a link: the share of links is all that is known
+        return Calibration(0.0, math.log(prior / (1 - prior)), scores.numel(), positives)
     return Calibration(slope, float(beta[1]) - slope * mean, scores.numel(), positives)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from trisect.data.ingest.columns import Ids
 from trisect.data.ingest.sources import open_source
 from trisect.data.records import Names, TimelineRecord
 from trisect.errors import ConfigError, DataError
+from trisect.graph.timeline.timeline import Timeline
 from trisect.tasks.base import Task
 from trisect.tasks.decoders import PairDecoder, Remembering
 from trisect.tasks.edge_classification import EdgeClassification
@@ -30,7 +31,9 @@ _SCORES = 1 << 22  # of a block of sources by a block of targets
 class Embeddings(Protocol):
     """Rows of embeddings of one step, in the user's vertex order, read as they are needed."""
 
-    vertices: int
+    @property
+    def vertices(self) -> int:
+        """Count the rows."""
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Give some consecutive rows."""
@@ -231,24 +234,57 @@ def read_pairs(table: Any, names: Names | None, vertices: int) -> tuple[Tensor, 
     return torch.from_numpy(where[numbers["src"]]), torch.from_numpy(where[numbers["dst"]])
 
 
-def memory_of(record: TimelineRecord, task: LinkPrediction, step: int) -> Memory | None:
-    """Give what the decoder remembers of pairs at a step, in the user's vertex order; None without a memory."""
-    if not task.memory:
-        return None
-    last = range(step, max(-1, step - task.memory), -1)
-    return Memory.gather([_codes(record, each) for each in last], record.vertices)
+@dataclass(frozen=True, eq=False)
+class Linked:
+    """Which pairs are linked at each step, in the user's vertex order.
 
+    Attributes:
+        events: gives (src, dst) of a step, int64 [events] each.
+        undirected: an event links both directions.
+    """
 
-def linked_at(record: TimelineRecord, step: int) -> Pairs:
-    """Give the pairs that are linked at a step."""
-    return Pairs.from_codes(torch.unique(_codes(record, step)), record.vertices)
+    events: Callable[[int], tuple[Tensor, Tensor]]
+    vertices: int
+    undirected: bool
 
+    @classmethod
+    def of_record(cls, record: TimelineRecord) -> Linked:
+        """Read the events of a record."""
 
-def _codes(record: TimelineRecord, step: int) -> Tensor:
-    stretch = slice(int(record.offsets[step]), int(record.offsets[step + 1]))
-    ends = [np.asarray(end[stretch], np.int64) for end in (record.src, record.dst)]
-    src, dst = (np.concatenate([a, b]) for a, b in (ends, ends[::-1])) if record.undirected else ends
-    return torch.from_numpy(src * record.vertices + dst)
+        def events(step: int) -> tuple[Tensor, Tensor]:
+            stretch = slice(int(record.offsets[step]), int(record.offsets[step + 1]))
+            src, dst = (np.asarray(end[stretch], np.int64) for end in (record.src, record.dst))
+            return torch.from_numpy(src), torch.from_numpy(dst)
+
+        return cls(events, record.vertices, record.undirected)
+
+    @classmethod
+    def of_timeline(cls, timeline: Timeline) -> Linked:
+        """Read the events of a timeline, whatever the order of its vertices."""
+
+        def events(step: int) -> tuple[Tensor, Tensor]:
+            src, dst = (end.long() for end in timeline.events(step))
+            order = timeline.order
+            return (src.cpu(), dst.cpu()) if order is None else (order[src].cpu(), order[dst].cpu())
+
+        return cls(events, timeline.vertices, timeline.undirected)
+
+    def _codes(self, step: int) -> Tensor:
+        src, dst = self.events(step)
+        if self.undirected:
+            src, dst = torch.cat([src, dst]), torch.cat([dst, src])
+        return src * self.vertices + dst
+
+    def at(self, step: int) -> Pairs:
+        """Give the pairs that are linked at a step."""
+        return Pairs.from_codes(torch.unique(self._codes(step)), self.vertices)
+
+    def memory(self, task: Task, step: int) -> Memory | None:
+        """Give what the decoder remembers of pairs at a step; None where the task has no memory."""
+        if not isinstance(task, LinkPrediction) or not task.memory:
+            return None
+        last = range(step, max(-1, step - task.memory), -1)
+        return Memory.gather([self._codes(each) for each in last], self.vertices)
 
 
 def pair_blocks(src: Tensor, dst: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -85,7 +85,7 @@ class PredictedData:
                 return later.join(base)
 
             record = load(source_of(self._config), self._config.data.directory, join)
-            if self._labels == (None, None):  # labels that are made up on reading
+            if all(labels is None for labels in self._labels):  # labels that are made up on reading
                 self._own(load_record(self._config))
         self.record = record = self._with_classes(record)
         self._on_read(self)

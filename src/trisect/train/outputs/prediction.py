@@ -24,11 +24,10 @@ from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import Job
 from trisect.train.outputs.calibration import Calibration
 from trisect.train.outputs.links import (
+    Linked,
     LinkScorer,
     Per,
     decoder_of,
-    linked_at,
-    memory_of,
     pair_blocks,
     read_pairs,
     require_pairs,
@@ -145,11 +144,11 @@ def write_predictions(asked: Prediction, listener: Listener) -> None:
         job = Job.of_config(
             "predict", config, asked.run, layout=layout, rows=folder, steps=asked.steps, embedded=embedded
         )
-        calibration = None
-        if asked.links and isinstance(task, LinkPrediction):
-            calibration = calibration_of(directory, config, layout, listener)
         with rows_folder_beside(target) if first else nullcontext():
             run_job(job, data, listener, folders=[folder])
+            calibration = None
+            if asked.links and isinstance(task, LinkPrediction):
+                calibration = calibration_of(directory, config, layout, listener)
             if first:
                 writer.write(data, folder, calibration)
 
@@ -218,13 +217,13 @@ class _Writer:
         classes = record.edge_y if isinstance(self._task, EdgeClassification) else None
         outputs = 1 if classes is None else int(classes.max(initial=-1)) + 1
         decoder = decoder_of(self._task, width, outputs, parameters, self._config.train.dtype)
-        count = 0
+        count, linked = 0, Linked.of_record(record)
         with drafted(self._target) as draft, table_writer(draft, self._target.suffix) as table:
             for step in self._steps:
-                memory = memory_of(record, self._task, step) if isinstance(self._task, LinkPrediction) else None
+                memory = linked.memory(self._task, step)
                 held = _SavedEmbeddings(rows, step, self._config.train.dtype)
                 scorer = LinkScorer(decoder, held, memory, calibration)
-                for src, dst, scores in self._scored(scorer, record, step):
+                for src, dst, scores in self._scored(scorer, linked, step):
                     columns = {
                         "src": described.ids_of(src.numpy()),
                         "dst": described.ids_of(dst.numpy()),
@@ -235,25 +234,32 @@ class _Writer:
                     table.add(columns)
                     count += len(src)
         if self._asked.top_k is not None:
-            linked = "may be among them (--known)" if asked.known else "are left out; --known lets them in"
-            self._say(f"Pairs that are linked at the step itself {linked}; a vertex with itself is left out.")
-        if calibration is not None and calibration.is_fitted:
+            present = "may be among them (--known)" if asked.known else "are left out; --known lets them in"
+            self._say(f"Pairs that are linked at the step itself {present}; a vertex with itself is left out.")
+        if calibration is not None and calibration.is_fitted and calibration.slope == 0:
+            self._say(
+                "Better scores were no likelier links among the validation pairs; every pair has the share of linked"
+                " pairs as its probability."
+            )
+        elif calibration is not None and calibration.is_fitted:
             self._say(
                 f"Probabilities are fitted to {calibration.positives:,} links among the validation pairs: of a pair"
                 " drawn at random, that it is linked"
                 f" {getattr(self._task, 'horizon', 1)} step(s) later."
             )
         elif calibration is not None:
-            self._say("The run has no validation pairs; probabilities are the sigmoid of the score, not calibrated.")
+            self._say(
+                "Nothing is known of validation pairs; probabilities are the sigmoid of the score, not calibrated."
+            )
         return count
 
-    def _scored(self, scorer: LinkScorer, record: TimelineRecord, step: int) -> Any:
+    def _scored(self, scorer: LinkScorer, linked: Linked, step: int) -> Any:
         """Give (src, dst, scores [pairs, outputs]) of a step, some pairs at a time."""
         if self._pairs is not None:
             for src, dst in pair_blocks(*self._pairs):
                 yield src, dst, scorer.score(src, dst)
             return
-        leave_out = None if self._asked.known else linked_at(record, step)
+        leave_out = None if self._asked.known else linked.at(step)
         src, dst, scores = scorer.top_k(int(self._asked.top_k or 0), self._asked.per, leave_out)
         yield src, dst, scores[:, None]
 
@@ -278,11 +284,12 @@ def calibration_of(directory: RunDirectory, config: Config, layout: Layout, list
     kept = Calibration.read(directory.path)
     if kept is not None:
         return kept
+    if world_from_environment() is not None:  # a process joins one world, and has done so for its outputs
+        listener.say("The probabilities of this run are not fitted yet; predict once without torchrun to do so.")
+        return Calibration()
     listener.say("Fitting probabilities to the validation pairs, once for this run.")
     job = Job.of_config("calibrate", config, directory.path, layout=layout)
     outcome = run_job(job, ConfiguredData(config), listener)
     calibration = Calibration(**outcome.summary["calibration"])
-    world = world_from_environment()
-    if world is None or world.rank == 0:
-        calibration.write(directory.path)
+    calibration.write(directory.path)
     return calibration
