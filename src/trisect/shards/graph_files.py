@@ -42,6 +42,7 @@ class Cut:
         symmetric: whether the matrix is its own transpose.
         quality: of the parts, as the summary shows it.
         by_columns: whether rows are redistributed by columns: then parts are equal in size, and `whole` is on disk.
+        edge_channels: how many features an edge has that layers read.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class Cut:
     symmetric: bool
     quality: dict[str, Any]
     by_columns: bool = False
+    edge_channels: int = 0
 
     @property
     def vertices(self) -> int:
@@ -142,6 +144,7 @@ def write_graph_shards(
         "symmetric": adjacency.is_symmetric(),
         "quality": _quality(graph.adjacency, partition),
         "by_columns": columns,
+        "edge_channels": graph.edge_channels,
     }
     (folder / _META).write_text(json.dumps(meta))
 
@@ -165,6 +168,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         symmetric=meta["symmetric"],
         quality=meta["quality"],
         by_columns=meta["by_columns"],
+        edge_channels=meta["edge_channels"],
     )
 
 
@@ -201,6 +205,7 @@ def read_part_graph(cut: Cut, part: int) -> PartGraph:
     rows = arrays["pointers"].numel() - 1
     values = arrays.get("values")
     matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
+    matrix = matrix.with_features(arrays.get("edge_x"))
     receive = arrays["receive"].reshape(cut.parts, cut.chunks, 2).tolist()
     counts = arrays["send_counts"].tolist()
     lists = torch.split(arrays["send"], counts)
@@ -232,6 +237,8 @@ def _write_matrix(matrix: Adjacency, folder: Path) -> None:
     save_array(folder / "indices.npy", matrix.indices)
     if matrix.values is not None:
         save_array(folder / "values.npy", matrix.values)
+    if matrix.features is not None:
+        save_array(folder / "edge_x.npy", matrix.features)
 
 
 def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:

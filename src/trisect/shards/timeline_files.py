@@ -25,7 +25,7 @@ from trisect.shards.whole_timeline import whole_timeline
 
 _HOST = torch.device("cpu")
 META = "timeline.json"
-ARRAYS = ("src", "dst", "weight", "x", "y", "edge_y", "order")
+ARRAYS = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,7 @@ class TimelineCut:
         halo: int64 [training, parts], the rows of others that each part reads at each step.
         vertex_work: what a vertex costs in a step, in events; the runs were balanced by it.
         by_columns: whether rows are redistributed by columns.
+        edge_channels: how many features an edge has that layers read.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class TimelineCut:
     halo: Tensor
     vertex_work: float = 1.0
     by_columns: bool = False
+    edge_channels: int = 0
 
     @property
     def remote(self) -> list[int]:
@@ -95,6 +97,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
         first=meta["first"],
         steps=meta["steps"],
+        merge=meta["merge"],
         **arrays,  # type: ignore[arg-type]
     )
     return TimelineCut(
@@ -109,6 +112,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         halo=load_array(folder / "halo.npy"),
         vertex_work=meta["vertex_work"],
         by_columns=meta["by_columns"],
+        edge_channels=meta["edge_channels"],
     )
 
 
@@ -145,6 +149,8 @@ def read_timeline_part(
         starts=cut.starts,
         smoothing=cut.timeline.smoothing,
         first=cut.timeline.first,
+        edge_x=arrays.get("edge_x"),
+        merge=cut.timeline.merge,
     )
     order = torch.arange(cut.starts[-1]) if cut.timeline.order is None else cut.timeline.order
     sums = _mapped(cut.folder / "sums.npy")
