@@ -1,4 +1,4 @@
-"""Messages with edge features against plain torch and PyG: values, gradients, blocks, dropout, controls that must fail."""
+"""Messages with edge features against plain torch and PyG: values, gradients, blocks, dropout, negative controls."""
 
 from __future__ import annotations
 

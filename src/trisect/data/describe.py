@@ -90,9 +90,7 @@ def class_counts(y: Array, names: Sequence[str] | None = None, most: int = 8) ->
 
 
 def notes(record: Record) -> list[str]:
-    """What a run should say of its data at the start: classes and their counts, features that are made up, and edge
-    features that nothing reads.
-    """
+    """What a run should say of its data at the start: classes and their counts, and features that are made up."""
     lines = []
     if record.y is not None and record.y.dtype.kind in "iu":
         lines.append(f"classes: {class_counts(record.y, record.meta.get('classes'))}")
@@ -106,9 +104,4 @@ def notes(record: Record) -> list[str]:
         )
     elif record.meta.get("made_features"):
         lines.append(f"The features are made up: {record.meta['made_features']}.")
-    if record.edge_x is not None:
-        lines.append(
-            f"edge_x holds {record.edge_x.shape[1]} features an edge, which no layer reads yet; ingest a column as"
-            " --weight where it should count."
-        )
     return lines

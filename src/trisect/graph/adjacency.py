@@ -389,7 +389,8 @@ class Adjacency:
         """The same entries and values with these features of edges (laid out like `indices`)."""
         if features is not None and (features.dim() != 2 or features.shape[0] != self.indices.numel()):
             raise DataError(
-                f"The edges' features have the shape {list(features.shape)}; [{self.indices.numel()}, features] is needed."
+                f"The edges' features have the shape {list(features.shape)}; "
+                f"[{self.indices.numel()}, features] is needed."
             )
         result = replace(self, features=features)
         result._derived.entries = self._derived.entries

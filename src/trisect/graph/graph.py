@@ -190,7 +190,7 @@ class Graph:
         return torch.log1p(torch.stack(degrees, 1).float())
 
     def normalised(self, kind: Normalisation, *, self_loops: bool, dtype: torch.dtype = torch.float32) -> Adjacency:
-        """The matrix that a model reads (see `graph.build.normalise`), with the features of its edges if there are any."""
+        """The matrix that a model reads (see `graph.build.normalise`), with its edges' features."""
         raw = self.adjacency.to(dtype)
         if raw.values is None and dtype != torch.float32 and kind != "none":
             raw = raw.with_values(torch.ones(raw.indices.numel(), dtype=dtype, device=raw.device))

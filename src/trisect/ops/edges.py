@@ -167,7 +167,8 @@ def _check(x: Tensor, adjacency: Adjacency, width: int, weight: Tensor | None) -
         )
     if tuple(weight.shape) != (width, adjacency.edge_channels):
         raise ConfigError(
-            f"The weight of edge features has shape {tuple(weight.shape)}; {(width, adjacency.edge_channels)} is needed."
+            f"The weight of edge features has shape {tuple(weight.shape)}; "
+            f"{(width, adjacency.edge_channels)} is needed."
         )
 
 
@@ -328,8 +329,8 @@ class _AttendEdges(torch.autograd.Function):
         tensors = (x, target, attention, out, alpha, signs, d_out, pairs, d_target, d_weight, d_attention)
         _done(_ATTEND_ROWS[dtype](ctypes.addressof(problem), *(library.pointer(t) for t in tensors), count))
         problem = call.problem(call.adjacency.transpose(positions=True))
-        tensors = (x, attention, signs, pairs, d_out, d_x, d_attention)
-        _done(_ATTEND_COLUMNS[dtype](ctypes.addressof(problem), *(library.pointer(t) for t in tensors), count))
+        read = (x, attention, signs, pairs, d_out, d_x, d_attention)
+        _done(_ATTEND_COLUMNS[dtype](ctypes.addressof(problem), *(library.pointer(t) for t in read), count))
         return d_x, d_target, d_attention, d_weight, None, None, None
 
 

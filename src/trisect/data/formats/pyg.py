@@ -196,22 +196,18 @@ def _weight(data: Any, edges: int) -> Array | None:
 
 
 def _attributes(data: Any, name: str, edges: int) -> Array | None:
-    """float32 [edges, features]; says that no layer reads them yet, and what to do with a single column."""
+    """float32 [edges, features]; says of a single column that it is no weight."""
     values = _float(_get(data, name))
     if values is None or values.size == 0:
         return None
     if values.shape[0] != edges:
         raise DataError(f"{name} has the shape {list(values.shape)} for {edges} edges; give one row an edge.")
     values = values.reshape(edges, -1)
-    remedy = (
-        f"set edge_weight = {name} where it is a weight"
-        if values.shape[1] == 1
-        else "set edge_weight where one of its columns is a weight"
-    )
-    warnings.warn(
-        f"{name} is kept as edge features (edge_x, {values.shape[1]} an edge), which no layer reads yet; {remedy}.",
-        stacklevel=3,
-    )
+    if values.shape[1] == 1:
+        warnings.warn(
+            f"{name} is read as one feature an edge (edge_x), not as a weight; set edge_weight where it is one.",
+            stacklevel=3,
+        )
     return values
 
 
