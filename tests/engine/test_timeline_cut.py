@@ -131,7 +131,8 @@ def with_edges(world: int) -> list[Case]:
         4: [{"time": 2, "vertex": 2, "blocks": 2}, {"vertex": 2, "layer": 2}],
     }
     return [
-        case(layout, model, options, **forms[(number + k) % len(forms)])
+        # PyG's convolution reads four features, of which `count` makes one
+        case(layout, model, options, **forms[(number + k) % (3 if model == "pyg" else 4)])
         for number, layout in enumerate(layouts[world])
         for k, (model, options) in enumerate(EDGES)
         if model != "pyg" or "layer" not in layout
@@ -285,6 +286,8 @@ CASES: dict[str, tuple[int, list[Case]]] = {
             case({"vertex": 2, "spatial": "redistribute"}, "gcnii", DEEP, **{"break": "swap"}),
             case({"vertex": 2}, "gcn", DEEP, overlap=True, symmetric=True, **{"break": "swap"}),
             case({"time": 2, "blocks": 4, "temporal": "halo"}, "tm-gcn", TM, runs=HOLES, **{"break": "send"}),
+            *(case({"vertex": 2}, model, options, merge="mean", **{"break": "edge"}) for model, options in EDGES),
+            case({"time": 2}, *EDGES[0], merge="sum", **{"break": "edge"}),
         ],
     ),
     "coarse": (

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from trisect.config.names import DYNAMIC_MODELS, MODELS, STATIC_MODELS, identifier
 from trisect.errors import ConfigError, unknown
-from trisect.nn.base import Model
+from trisect.nn.base import Model, edge_channels_of
 from trisect.nn.models import dynamic_models, static_models
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
 from trisect.nn.temporal.dynamic import DynamicModel
