@@ -93,6 +93,7 @@ def with_entry_features(
     row, column = matrix.coordinates()
     entry = torch.searchsorted(row * matrix.columns + column, target * matrix.columns + source)
     features, counts = _merged(edge_x, entry, edge, row.numel(), merge)
+    features = features.to(matrix.dtype)
     added = torch.nonzero(counts == 0)[:, 0]
     if added.numel():
         sums = torch.zeros(matrix.rows, features.shape[1], dtype=torch.float64, device=features.device)
@@ -100,7 +101,7 @@ def with_entry_features(
         others = (matrix.ends - matrix.starts).index_select(0, row[added]) - 1
         means = sums.index_select(0, row[added]) / others.clamp(min=1)[:, None]
         features.index_copy_(0, added, means.to(features.dtype))
-    return matrix.with_features(features.to(matrix.dtype))
+    return matrix.with_features(features)
 
 
 def _merged(edge_x: Tensor, entry: Tensor, edge: Tensor | None, entries: int, merge: Merge) -> tuple[Tensor, Tensor]:
