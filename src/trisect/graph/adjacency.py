@@ -427,7 +427,7 @@ class Adjacency:
                 f"The edges' features have the shape {list(features.shape)}; "
                 f"[{self.indices.numel()}, features] is needed."
             )
-        result = replace(self, features=features)
+        result = replace(self, features=features)._as_sound_as(self)
         result._derived.entries = self._derived.entries
         turned = self._derived.transpose
         if turned is not None and turned.positions is not None:
