@@ -210,7 +210,7 @@ class _Joining:
         return offsets
 
     def _steps_of_vertices(self, base: TimelineRecord, table: VertexTable, events: Array) -> Array:
-        """Give the step in which each row of the table of vertices begins to hold; `events`: the times of all events."""
+        """Give the step in which each row of a table of vertices begins to hold; `events`: times of all events."""
         if table.time is None or base.time is None:
             raise DataError("internal error: a table of vertices has times, and the trained events have none.")
         if table.are_dates != bool(base.meta.get("dates", base.meta.get("time_unit") == "us")):
