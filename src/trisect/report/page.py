@@ -89,7 +89,7 @@ def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
         tiles.append((size(summary["communication"]["bytes_per_epoch"]), "sent an epoch"))
     return (
         '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{v}</b><span>{html.escape(n)}</span></div>' for v, n in tiles)
+        + "".join(f'<div class="tile"><b>{html.escape(v)}</b><span>{html.escape(n)}</span></div>' for v, n in tiles)
         + "</div>"
     )
 
@@ -97,6 +97,7 @@ def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
 def _curves(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Iterable[str]:
     """One chart of the losses, then one for each measure, its splits as lines."""
     best = summary.get("best_epoch")
+    best = best if isinstance(best, int) else None
     loss = [Series("train", "ca", _points(records, ("loss",)))]
     loss += [Series(split, _SPLIT_COLOURS[split], _points(records, (split, "loss"))) for split in ("val", "test")]
     last = int(records[-1]["epoch"])
@@ -182,11 +183,8 @@ def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     )
     rest = {key: value for key, value in config.items() if key != "layout"}
     text = yaml.safe_dump(rest, sort_keys=False)
-    version = (
-        f'<p class="note">Trisect {html.escape(str(summary["version"]))}, {summary["world"]} rank(s).</p>'
-        if summary
-        else ""
-    )
+    release, world = (html.escape(str(summary.get(key))) for key in ("version", "world"))
+    version = f'<p class="note">Trisect {release}, {world} rank(s).</p>' if summary else ""
     return (
         f'<div class="two"><div class="card"><h3>Layout</h3><table>{table}</table>{version}</div>'
         f'<div class="card"><h3>config.yaml</h3><pre>{html.escape(text)}</pre></div></div>'

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from trisect.train.outputs.calibration import calibrate
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
 from trisect.train.outputs.steps import parse_steps
-from trisect.train.processes.faults import be_rank, leave
+from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
@@ -85,6 +85,7 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        show_phase(world.rank, Phase.READY)
         return _Worker(job, setup, gather, listener, partition=cut.quality).run()
 
 
@@ -140,23 +141,23 @@ class _Worker:
         parameters = sum(self.gather(self.setup.parameters if self.holds_parameters else 0))
         self.listener.say(f"{in_words(self.job.model)}, {self.setup.describe(parameters)}")
         self.listener.watch(self.monitor)
-        directory = None if self.job.run is None else self._directory()
-        if directory is None:
-            recorder = self._with_callers(EpochsOnly(self.listener.epoch))
-            result, seconds = Trainer(self.setup, self.job.options, recorder).run(), None
-        else:
-            result, seconds = self._train_in(directory)
-        summary = summarise(
-            result,
-            self.setup.layout,
-            parameters=parameters,
-            baselines=self._baselines(),
-            partition=self.partition,
-            memory_bytes=self.memory_bytes,
-            seconds=seconds,
-        )
-        if directory is not None and self.rank == 0:
-            directory.write_summary(summary)
+        with nullcontext() if self.job.run is None else self._directory() as directory:
+            if directory is None:
+                recorder = self._with_callers(EpochsOnly(self.listener.epoch))
+                result, seconds = Trainer(self.setup, self.job.options, recorder).run(), None
+            else:
+                result, seconds = self._train_in(directory)
+            summary = summarise(
+                result,
+                self.setup.layout,
+                parameters=parameters,
+                baselines=self._baselines(),
+                partition=self.partition,
+                memory_bytes=self.memory_bytes,
+                seconds=seconds,
+            )
+            if directory is not None and self.rank == 0:
+                directory.write_summary(summary)
         if self.job.verb == "train":
             return Outcome(summary)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
@@ -169,24 +170,23 @@ class _Worker:
         """Train, and write every file of the run directory but the summary and the report; gives the seconds of all
         epochs, those before a resume included.
         """
-        with directory if self.rank == 0 else nullcontext():
-            checkpoint = self._continue(directory) if self.job.resume else None
-            if self.rank == 0:
-                directory.write_plan(self.setup.program.plan())
-            recorder = RunRecorder(
-                directory,
-                rank=self.rank,
-                on_epoch=self.listener.epoch,
-                gather=self.gather,
-                holds_parameters=self.holds_parameters,
-            )
-            try:
-                trainer = Trainer(self.setup, self.job.options, self._with_callers(recorder))
-                if checkpoint is not None:
-                    trainer.load(checkpoint.tensors, checkpoint.meta)
-                result = trainer.run()
-            finally:
-                recorder.close()
+        checkpoint = self._continue(directory) if self.job.resume else None
+        if self.rank == 0:
+            directory.write_plan(self.setup.program.plan())
+        recorder = RunRecorder(
+            directory,
+            rank=self.rank,
+            on_epoch=self.listener.epoch,
+            gather=self.gather,
+            holds_parameters=self.holds_parameters,
+        )
+        try:
+            trainer = Trainer(self.setup, self.job.options, self._with_callers(recorder))
+            if checkpoint is not None:
+                trainer.load(checkpoint.tensors, checkpoint.meta)
+            result = trainer.run()
+        finally:
+            recorder.close()
         self.gather(None)  # every rank's events are on disk
         return result, [record["seconds"] for record in directory.metrics()]
 
@@ -238,16 +238,17 @@ class _Worker:
         parameters = trained_parameters(directory, self.listener.say, rank=self.rank, gather=self.gather)
         load_parameters(self.setup, parameters, directory)
 
-    def _directory(self) -> RunDirectory:
+    @contextmanager
+    def _directory(self) -> Iterator[RunDirectory]:
+        """Open the run directory on all ranks; rank 0 keeps other processes out before anything is read of it."""
         config, run = self.job.config, self.job.run
         if config is None or run is None:
             raise ConfigError("internal error: a job that trains has no run directory")
         config = config.model_copy(update={"train": replace(config.train, monitor=self.monitor)})
-        if self.rank == 0:
-            RunDirectory.reopen(run, config) if self.job.resume else RunDirectory.create(run, config)
-        path = Path(self.gather(str(run.absolute()))[0])
-        require_visible(path, self.gather)
-        return RunDirectory(path, config)
+        with RunDirectory.writing(run, config, resume=self.job.resume) if self.rank == 0 else nullcontext():
+            path = Path(self.gather(str(run.absolute()))[0])
+            require_visible(path, self.gather)
+            yield RunDirectory(path, config)
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
         """Read the newest checkpoint, and drop what was written after it."""
