@@ -177,7 +177,11 @@ def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path, config: st
         ("links", "time=9", "layout.time is 9, but the timeline has 8 training steps"),
         ("links", "blocks=9", "layout.blocks is 9, but the timeline has 8 training steps"),
         ("links", "blocks=none", "layout.blocks is 'none', but must be a whole number of at least 1, or auto"),
-        ("links", "time=2,temporal=halo", "layout.temporal is halo, but layer 0 of the model cannot use it: it remembers all steps"),
+        (
+            "links",
+            "time=2,temporal=halo",
+            "layout.temporal is halo, but layer 0 of the model cannot use it: it remembers all steps",
+        ),
         (
             "evolving",
             "time=2,temporal=redistribute",
