@@ -12,9 +12,10 @@ from trisect.config import TrainOptions
 from trisect.layout import Layout
 from trisect.report import write_report
 from trisect.tasks import Task
-from trisect.train.fit import ModelLike, Run
+from trisect.train.fit import ModelLike
 from trisect.train.fit import fit as fit_quietly
 from trisect.train.loop import Recorder
+from trisect.train.outputs.run import Run
 from trisect.train.run.run_directory import RunDirectory
 
 

@@ -157,6 +157,9 @@ def ingest(
     ] = "refuse",
     undirected: Annotated[bool, typer.Option("--undirected", help="Each row stands for both directions.")] = False,
     time_unit: Annotated[str, typer.Option("--time-unit", help="Unit of times that are numbers: s, ms, us, ns.")] = "s",
+    encoding: Annotated[
+        Path | None, typer.Option("--encoding", help="A graph directory whose encoding of columns is used again.")
+    ] = None,
 ) -> None:
     """Turn a table of edges, with or without times, into a graph directory; beside it perhaps a table of vertices."""
     with progress_bar(f"reading {table.name}") as progress:
@@ -180,6 +183,7 @@ def ingest(
             on_missing=on_missing,
             undirected=undirected,
             time_unit=time_unit,
+            encoding=encoding,
             progress=progress,
         )
     record = read_directory(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -25,6 +25,7 @@ from trisect.tasks.simple_rules import RULES, SimpleRules
 from trisect.tasks.splits import SplitSizes, notes_on_steps, split_steps
 
 _MEASURES = ("map", "mrr", "auc")
+_FOR_ALL = 100  # sampled pairs a positive that stand for all, where probabilities are fitted
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,19 @@ class LinkPrediction(Task):
             )
         return BoundLinkPrediction(self, data, context)
 
+    def outputs(self, data: Graph | Timeline) -> int:
+        """A pair has one score."""
+        return 1
+
+    def make_decoder(self, channels: int, outputs: int) -> PairDecoder:
+        """The decoder scores pairs, and reads the memory of pairs where the task has one."""
+        decoder = pair_decoder(self.decoder, channels, outputs, self.hidden)
+        return Remembering(decoder) if self.memory else decoder
+
+    def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
+        """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
+        return {"embedding": frames}
+
 
 class BoundLinkPrediction(BoundTask):
     """This is link prediction on one timeline."""
@@ -125,8 +139,7 @@ class BoundLinkPrediction(BoundTask):
 
     def decoder(self, channels: int) -> PairDecoder:
         """The decoder scores pairs, and reads the memory of pairs where the task has one."""
-        decoder = pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
-        return Remembering(decoder) if self.task.memory else decoder
+        return self.task.make_decoder(channels, 1)
 
     def _remembered(self, step: int) -> dict[str, Any]:
         """The decoder reads these arguments at a step, beside the embeddings."""
@@ -252,6 +265,24 @@ class BoundLinkPrediction(BoundTask):
         labels[: len(pairs)] = 1
         return sources, torch.cat([pairs.dst, dst]), labels
 
+    @torch.no_grad()
+    def validation_scores(self, decoder: nn.Module | None, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Give scores, labels and weights of the pairs by which a step is judged, float64 [pairs] each.
+
+        A sampled pair weighs as many as it stands for, so that all pairs of candidates weigh what they are: one each.
+        """
+        pairs, among = self._pairs[step], self._candidates(step)
+        wanted = copy(self) if self.task.eval_negatives == "all" else self
+        if wanted is not self:
+            wanted.task, wanted._negatives = replace(self.task, eval_negatives=_FOR_ALL), {}
+        src, dst, labels = wanted._asked(step)
+        scores = cast(PairDecoder, decoder)(frame, src, dst, **self._remembered(step))[:, 0]
+        weights = torch.ones_like(scores, dtype=torch.float64)
+        sampled = scores.numel() - len(pairs)
+        if sampled:
+            weights[len(pairs) :] = max(1.0, (among.size * (among.size - 1) - len(pairs)) / sampled)
+        return scores.double().cpu(), labels.double().cpu(), weights.cpu()
+
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Each measure becomes a vector with one entry a step of the timeline."""
         score, sums = cast(PairDecoder, decoder), self._no_sums()
@@ -303,7 +334,7 @@ class BoundLinkPrediction(BoundTask):
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
-        return {"embedding": frames}
+        return self.task.columns(decoder, frames)
 
 
 def first_seen(timeline: Timeline) -> Tensor:

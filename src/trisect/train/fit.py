@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions, parse_layout
@@ -27,94 +25,13 @@ from trisect.train.device import check_device
 from trisect.train.fit_config import config_of
 from trisect.train.job import Job
 from trisect.train.loop import Recorder, Result
-from trisect.train.outputs.predict import embed, predict
+from trisect.train.outputs.run import Run
 from trisect.train.processes.listening import Listener, NoListener
 from trisect.train.processes.start import run_job
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
-
-
-class Run:
-    """A finished run; the model holds the parameters of the best epoch.
-
-    Attributes:
-        result: everything that was measured.
-        summary: what summary.json of a run directory has.
-        layout: as it was run.
-    """
-
-    def __init__(
-        self, result: Result, setup: Setup | Callable[[], Setup], summary: dict[str, Any], layout: Layout
-    ) -> None:
-        self.result, self.summary, self.layout = result, summary, layout
-        self._setup = setup
-
-    @cached_property
-    def setup(self) -> Setup:
-        """Give the model on its data in this process, for further outputs."""
-        return self._setup if isinstance(self._setup, Setup) else self._setup()
-
-    @property
-    def loss(self) -> list[float]:
-        """Give the training loss of each epoch."""
-        return self.result.loss
-
-    @property
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Give `train`, `val`, `test` → measures, at the best epoch."""
-        return self.result.metrics
-
-    @property
-    def model(self) -> AnyModel:
-        """Give the trained model."""
-        return cast("AnyModel", self.result.modules["model"])
-
-    @property
-    def decoder(self) -> nn.Module | None:
-        """Give the trained part after the model, where the task has one."""
-        return dict(self.result.modules.items()).get("decoder")
-
-    def predict(self, steps: range | None = None) -> dict[str, Tensor]:
-        """Give the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
-        return {name: self._shaped(value) for name, value in predict(self.setup, steps).items()}
-
-    def embeddings(self, steps: range | None = None) -> Tensor:
-        """Give the embeddings: [vertices, channels], on a timeline [steps, vertices, channels]."""
-        return self._shaped(embed(self.setup, steps))
-
-    @torch.no_grad()
-    def score(self, src: Any, dst: Any, step: int = -1) -> Tensor:
-        """Of pairs of the user's vertices, what the decoder gives for them from the embeddings of a step:
-        [pairs, outputs]. Only for tasks on pairs.
-        """
-        from trisect.tasks.decoders import PairDecoder
-
-        if not isinstance(self.decoder, PairDecoder):
-            raise ConfigError("scores of pairs need a task on pairs: link-prediction or edge-classification.")
-        step = range(self.setup.steps)[step]
-        z = embed(self.setup, range(step, step + 1))[0]
-        rows = [torch.as_tensor(ends, dtype=torch.int64) for ends in (src, dst)]
-        scores: Tensor = self.decoder.cpu()(z, *rows)
-        return scores
-
-    def save(self, path: str | Path) -> None:
-        """Write the parameters as safetensors."""
-        from safetensors.torch import save_file
-
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.result.modules.state_dict().items()}
-        save_file(tensors, str(path))
-
-    def _shaped(self, value: Tensor) -> Tensor:
-        return value if self.setup.timeline else value[0]
-
-    def __repr__(self) -> str:
-        shown = {
-            split: {name: round(value, 4) for name, value in measures.items() if isinstance(value, float)}
-            for split, measures in self.metrics.items()
-        }
-        return f"Run(epochs={self.result.epochs}, best_epoch={self.result.best_epoch}, metrics={shown})"
 
 
 def fit(

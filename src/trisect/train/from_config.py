@@ -35,7 +35,7 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
             " has them; go on in Python, or give a source: name, path or generate."
         )
     data = config.data.model_dump(exclude_none=True)
-    check(_source(config))
+    check(source_of(config))
     if config.data.generate is not None:
         arguments = GENERATORS[config.data.generate].arguments
         data = {**{name: argument.default for name, argument in arguments.items()}, **data}
@@ -62,10 +62,10 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
 
 def load_record(config: Config) -> Record:
     """Give the data as plain arrays, in the user's vertex order."""
-    return load(_source(config), data_dir=config.data.directory)
+    return load(source_of(config), data_dir=config.data.directory)
 
 
-def _source(config: Config) -> dict[str, Any]:
+def source_of(config: Config) -> dict[str, Any]:
     """Give the section `data` as `data.load` takes it."""
     return config.data.model_dump(exclude_none=True, exclude={"directory"})
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError
-from trisect.nn.models.source import ModelMaker
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser
@@ -114,32 +113,6 @@ class Result:
     program: Program | None = field(repr=False)
     stopped_early: bool = False
     staleness: dict[str, Any] | None = None
-
-
-def train(
-    model: nn.Module | ModelMaker,
-    data: Any,
-    task: Any,
-    options: TrainOptions | None = None,
-    *,
-    recorder: Recorder | None = None,
-    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
-) -> Result:
-    """Train a model on a graph or a timeline.
-
-    Args:
-        model: a `Model`, a `DynamicModel`, or a function of (in_channels, out_channels or None) that makes one.
-        data: a `Graph` or a `Timeline`.
-        task: a `Task`, its name, or {name: …, options}.
-        recorder: told of epochs, actions and checkpoints.
-        resume: the tensors and meta of a checkpoint; the run goes on after its epoch.
-    """
-    options = TrainOptions() if options is None else options
-    setup = Setup.of(model, data, task, options)
-    trainer = Trainer(setup, options, NoRecorder() if recorder is None else recorder)
-    if resume is not None:
-        trainer.load(*resume)
-    return trainer.run()
 
 
 class Trainer:

@@ -32,8 +32,10 @@ from trisect.train.device import device_of_rank
 from trisect.train.estimate import estimate_memory
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
+from trisect.train.outputs.calibration import calibrate
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
+from trisect.train.outputs.steps import parse_steps
 from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
@@ -131,7 +133,8 @@ class _Worker:
 
     def run(self) -> Outcome:
         """Do what the job's verb says."""
-        return self._predict() if self.job.verb == "predict" else self._train()
+        outputs = {"predict": self._predict, "calibrate": self._calibrate}
+        return outputs.get(self.job.verb, self._train)()
 
     def _train(self) -> Outcome:
         """Train; a caller of `fit` gets what was measured and all trained parameters besides the summary."""
@@ -216,14 +219,24 @@ class _Worker:
         if config is None or run is None or rows is None:
             raise ConfigError("internal error: a job that predicts has no run directory")
         require_visible(rows, self.gather)
-        directory = RunDirectory(run, config)
-        parameters = trained_parameters(directory, self.listener.say, rank=self.rank, gather=self.gather)
-        load_parameters(self.setup, parameters, directory)
-        writer = RowsWriter(rows, self.rank)
-        for first, columns in outputs(self.setup):
+        self._load_parameters(RunDirectory(run, config))
+        writer, steps = RowsWriter(rows, self.rank), parse_steps(self.job.steps, self.setup.steps)
+        for first, columns in outputs(self.setup, steps, embedded=self.job.embedded):
             writer.add(first, self.setup.vertices, columns)
         self.gather(None)  # all ranks have written
         return Outcome()
+
+    def _calibrate(self) -> Outcome:
+        """Score the validation pairs with the parameters of the best epoch, and fit probabilities to them."""
+        config, run = self.job.config, self.job.run
+        if config is None or run is None:
+            raise ConfigError("internal error: a job that calibrates has no run directory")
+        self._load_parameters(RunDirectory(run, config))
+        return Outcome({"calibration": calibrate(self.setup, self.gather)})
+
+    def _load_parameters(self, directory: RunDirectory) -> None:
+        parameters = trained_parameters(directory, self.listener.say, rank=self.rank, gather=self.gather)
+        load_parameters(self.setup, parameters, directory)
 
     @contextmanager
     def _directory(self) -> Iterator[RunDirectory]:

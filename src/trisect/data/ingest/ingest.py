@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trisect.data.formats.store import check_free, write_directory
+from trisect.data.formats.store import check_free, read_encoding, write_directory
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest import tables
 from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
@@ -53,6 +53,8 @@ class Table:
         categories: so many categories of a column have a feature of their own.
         on_missing: what happens to bad rows: `refuse`, `drop`, or `zero` (0 stands for missing weights).
         undirected: each row stands for both directions.
+        encoding: a graph directory (or what its encoding.json holds) whose columns, means, scales and categories are
+            used instead of fitted ones, so that a model that was trained there can read the features.
     """
 
     src: str | None = None
@@ -72,6 +74,7 @@ class Table:
     edge_features: str | Sequence[str] | None = None
     categories: int = encodings.MOST_CATEGORIES
     on_missing: OnMissing = "refuse"
+    encoding: Any = None
 
 
 def ingest(
@@ -111,15 +114,20 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         seed: of the split where there are labels.
     """
     _check(table)
+    table, stored = with_stored_columns(table)
     wanted = parse_columns(table.edge_features)
     source = open_source(
         path, [table.src, table.dst, table.time, table.weight, table.edge_label, *(n for n, _ in wanted)]
     )
-    columns = _Columns(source, table)
+    columns = EdgeColumns(source, table)
     counts = columns.read(_part(progress, _READING))
     described, labelled = _read_tables(table, columns.ids)
     numbers, names, vertices = columns.ids.finish()
     meta: dict[str, Any] = {"source": source.title.removeprefix("the table "), "columns": columns.roles}
+    if described is not None:
+        meta["columns"]["id"] = described.source.pick(table.id, "id")
+        if table.vertex_time is not None:
+            meta["columns"]["vertex time"] = table.vertex_time
     said = in_words(counts, source.title)
     y = _npy_labels(table.labels, vertices) if _is_npy(table.labels) else None
     if labelled is not None:
@@ -137,7 +145,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         time = columns.times.finish()
         unit = "us" if columns.times.are_dates else table.time_unit
         period = _period(table.period, time, columns.times.are_dates)
-        meta.update(period=period, time_unit=unit)
+        meta.update(period=period, time_unit=unit, dates=columns.times.are_dates)
         if not bool((time[1:] >= time[:-1]).all()):
             order = np.argsort(time, kind="stable")
             time = time[order]
@@ -151,7 +159,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         said.append(f"{counts['duplicates']:,} rows repeat an earlier one (same {same}); they are kept.")
     edge_x = None
     if raws:
-        fitted = encodings.fit(raws, most=table.categories)
+        fitted = stored.get("edges") or encodings.fit(raws, most=table.categories)
         said += encodings.notes(fitted, raws, source.title)
         edge_x = encodings.apply(fitted, raws, order)
         meta.setdefault("encoding", {})["edges"] = fitted.plain()
@@ -159,11 +167,11 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     if described is not None and described.raws:
         where, train = numbers[described.role], splits.get("train")
         if described.time is None or offsets is None:
-            x, used, lines = fixed_features(described, where, vertices, train, table.categories)
+            x, used, lines = fixed_features(described, where, vertices, train, table.categories, stored.get("vertices"))
         else:
             step = _steps_of_rows(described, time, columns, meta)
             x, used, lines = changing_features(
-                described, where, vertices, step, len(offsets) - 1, train, table.categories
+                described, where, vertices, step, len(offsets) - 1, train, table.categories, stored.get("vertices")
             )
         meta.setdefault("encoding", {})["vertices"] = used.plain()
         said += lines
@@ -190,7 +198,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     return TimelineRecord(offsets=offsets, edge_y=edge_y, time=time, **common)
 
 
-class _Columns:
+class EdgeColumns:
     """The columns of the table of edges while it is read."""
 
     def __init__(self, source: Source, table: Table) -> None:
@@ -249,6 +257,28 @@ class _Columns:
             edge_y = edge_y.astype(np.int8 if count < 128 else np.int64)
             meta["edge_classes"] = names or [str(k) for k in range(count)]
         return weight, edge_y, [attribute.finish() for attribute in self._attributes]
+
+
+def with_stored_columns(table: Table) -> tuple[Table, dict[str, encodings.Encoding]]:
+    """Give the table with the columns of a stored encoding, where it names one, and the encodings of its parts."""
+    if table.encoding is None:
+        return table, {}
+    plain = table.encoding if isinstance(table.encoding, Mapping) else read_encoding(table.encoding)
+    stored = {part: encodings.Encoding.of(plain[part]) for part in ("vertices", "edges") if part in plain}
+    if not stored:
+        raise DataError(
+            f"encoding is {table.encoding}, which keeps none (no encoding.json); name a graph directory that was made"
+            " from a table of vertices or with edge features."
+        )
+    for part, option in (("vertices", table.features), ("edges", table.edge_features)):
+        if option is not None and part in stored:
+            raise DataError(
+                f"the columns {option!r} are named beside encoding, which names those of {part} already; leave them"
+                " out."
+            )
+    chosen = {part: [f"{column.column}:{column.kind}" for column in stored[part].columns] for part in stored}
+    features = chosen.get("vertices") if table.vertices is not None else None
+    return replace(table, features=features, edge_features=chosen.get("edges", table.edge_features)), stored
 
 
 def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTable | None]:
@@ -324,7 +354,7 @@ def _npy_labels(path: str | Path, vertices: int) -> Array:
     return labels.astype(np.int64 if labels.dtype.kind in "iub" else np.float32)
 
 
-def _steps_of_rows(table: VertexTable, time: Array | None, columns: _Columns, meta: dict[str, Any]) -> Array:
+def _steps_of_rows(table: VertexTable, time: Array | None, columns: EdgeColumns, meta: dict[str, Any]) -> Array:
     """Give the step in which each row of a table of vertices begins to hold."""
     if time is None or table.time is None or columns.times is None:
         raise DataError("internal error: a table of vertices with times was read beside edges without times.")

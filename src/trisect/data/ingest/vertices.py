@@ -145,16 +145,22 @@ def require_once(table: VertexTable, where: Array) -> None:
 
 
 def fixed_features(
-    table: VertexTable, where: Array, vertices: int, train: Array | None, most: int
+    table: VertexTable,
+    where: Array,
+    vertices: int,
+    train: Array | None,
+    most: int,
+    stored: Encoding | None = None,
 ) -> tuple[Array, Encoding, list[str]]:
     """float32 [vertices, features] of a table with one row a vertex, their encoding, and what to say of it.
 
     Args:
         where: the vertex of each row.
         train: the training vertices, bool [vertices]; None: not known.
+        stored: an encoding that is used instead of a fitted one.
     """
     require_once(table, where)
-    encoding = fit(
+    encoding = stored or fit(
         table.raws,
         None if train is None else train[where],
         statistics=_statistics(train),
@@ -172,14 +178,22 @@ def fixed_features(
 
 
 def changing_features(
-    table: VertexTable, where: Array, vertices: int, step: Array, steps: int, train: Array | None, most: int
+    table: VertexTable,
+    where: Array,
+    vertices: int,
+    step: Array,
+    steps: int,
+    train: Array | None,
+    most: int,
+    stored: Encoding | None = None,
 ) -> tuple[Array, Encoding, list[str]]:
     """float32 [steps, vertices, features] of a table with times: the last value holds, before the first it is missing.
 
     Args:
         step: the step of each row; what was before the first step holds in it.
+        stored: an encoding that is used instead of a fitted one.
     """
-    encoding = fit(
+    encoding = stored or fit(
         table.raws, None if train is None else train[where], statistics=_statistics(train), most=most, flag=True
     )
     said = [*table.notes, *notes(encoding, table.raws, table.source.title)]
