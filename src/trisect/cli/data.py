@@ -80,6 +80,8 @@ def show(record: Record, title: str) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     timeline = isinstance(record, TimelineRecord)
+    if isinstance(record.meta.get("columns"), dict):
+        table.add_row("columns", ", ".join(f"{role} {name!r}" for role, name in record.meta["columns"].items()))
     kind = "undirected" if record.undirected else "directed"
     table.add_row("kind", f"{'timeline' if timeline else 'static graph'}, {kind}")
     table.add_row("vertices", f"{record.vertices:,}")
@@ -104,7 +106,7 @@ def show(record: Record, title: str) -> None:
         if record.y.dtype.kind in "iu":
             table.add_row("classes", describe.class_counts(record.y, record.meta.get("classes")))
         else:
-            table.add_row("targets", " x ".join(f"{n:,}" for n in record.y.shape))
+            table.add_row("targets", describe.target_range(record.y))
     if record.splits:
         splits = (f"{name} {int(mask.sum()):,}" for name, mask in record.splits.items())
         table.add_row("splits", ", ".join(splits))

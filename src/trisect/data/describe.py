@@ -90,9 +90,18 @@ def class_counts(y: Array, names: Sequence[str] | None = None, most: int = 8) ->
     return f"{len(classes)} ({listed}{rest}{none})"
 
 
+def target_range(y: Array) -> str:
+    """Targets of a regression in words: `60, from -1.5 to 2.25, mean 0.1; none: 5`."""
+    present = y[~np.isnan(y)]
+    if not present.size:
+        return f"0; none: {y.size:,}"
+    none = f"; none: {y.size - present.size:,}" if present.size < y.size else ""
+    return f"{present.size:,}, from {present.min():g} to {present.max():g}, mean {present.mean():g}{none}"
+
+
 def notes(data: Any) -> list[str]:
-    """What a run should say of its data at the start: classes and their counts, features that are made up, and edge
-    features that nothing reads.
+    """What a run should say of its data at the start: classes with counts or targets, features that are made up,
+    and edge features that nothing reads.
 
     Args:
         data: a record, or a graph or timeline made of one, whose arrays are tensors.
@@ -101,6 +110,8 @@ def notes(data: Any) -> list[str]:
     meta = getattr(data, "meta", {})
     if data.y is not None and (y := np.asarray(data.y)).dtype.kind in "iu":
         lines.append(f"classes: {class_counts(y, meta.get('classes'))}")
+    elif data.y is not None and y.size:
+        lines.append(f"targets: {target_range(y)}")
     edge_y = getattr(data, "edge_y", None)
     if edge_y is not None:
         lines.append(f"edge classes: {class_counts(np.asarray(edge_y), meta.get('edge_classes'))}")
