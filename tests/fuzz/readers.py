@@ -1,4 +1,4 @@
-"""Bytes that were damaged, and settings that make no sense, for every reader of files: a value, or one of our sentences.
+"""Damaged bytes, and settings that make no sense, for every reader of files: a value, or one of our sentences.
 
 `python tests/fuzz/readers.py 100000` (`make fuzz`) runs so many cases over all readers and prints the count of each.
 """
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,39 @@ layout: {vertex: 1}
 train: {epochs: 2, lr: 0.01, started: 2024-05-01, list: [1, 2, &a {b: c}, *a]}
 """
 PIECES = [
-    b"\x00", b"\xff\xfe", b"\x1b[2J", b"\n", b",", b'"', b"'", b"NaN", b"inf", b"-1", b"1e999", b"9" * 40, b"2024-13-45",
-    b"&a [*a]", b"[" * 3000, b"{a: " * 400, b"!!python/object:os.system x", b"\xc3\x28", b"0x", b"1:60:99", b"null", b"~",
-    b"\xe2\x80\xa8", b"\t", b" " * 300, b"<<: *a", b"%", b"#", b"-0", b"18446744073709551616", b"true", b"\r",
-]  # fmt: skip
+    b"\x00",
+    b"\xff\xfe",
+    b"\x1b[2J",
+    b"\n",
+    b",",
+    b'"',
+    b"'",
+    b"NaN",
+    b"inf",
+    b"-1",
+    b"1e999",
+    b"9" * 40,
+    b"2024-13-45",
+    b"&a [*a]",
+    b"[" * 3000,
+    b"{a: " * 400,
+    b"!!python/object:os.system x",
+    b"\xc3\x28",
+    b"0x",
+    b"1:60:99",
+    b"null",
+    b"~",
+    b"\xe2\x80\xa8",
+    b"\t",
+    b" " * 300,
+    b"<<: *a",
+    b"%",
+    b"#",
+    b"-0",
+    b"18446744073709551616",
+    b"true",
+    b"\r",
+]
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
@@ -103,13 +133,24 @@ def _parquet() -> list[bytes]:
     import pyarrow.parquet as parquet
 
     kinds = [
-        pa.array(["a", "b", None]), pa.array([1, 2, 3]), pa.array([1.5, None, float("nan")]), pa.array([True, False, None]),
-        pa.array([b"x", b"\xff", None]), pa.array([[1], [2, 3], None]), pa.array([{"k": 1}, None, {"k": 2}]),
-        pa.array([0, 10**15, None], pa.timestamp("us")), pa.array([0, 1, 2], pa.timestamp("ns", tz="Europe/Berlin")),
-        pa.array([1, 2, 3], pa.date32()), pa.array([1, 2, None], pa.duration("s")), pa.array([1, 2, 3], pa.time64("us")),
-        pa.array([1, 2, 3]).cast(pa.decimal128(24, 3)), pa.array(["x", "y", "x"]).dictionary_encode(), pa.nulls(3),
-        pa.array([2**63, 1, 2], pa.uint64()), pa.array([1.0, 2.0, 65504.0], pa.float16()),
-    ]  # fmt: skip
+        pa.array(["a", "b", None]),
+        pa.array([1, 2, 3]),
+        pa.array([1.5, None, float("nan")]),
+        pa.array([True, False, None]),
+        pa.array([b"x", b"\xff", None]),
+        pa.array([[1], [2, 3], None]),
+        pa.array([{"k": 1}, None, {"k": 2}]),
+        pa.array([0, 10**15, None], pa.timestamp("us")),
+        pa.array([0, 1, 2], pa.timestamp("ns", tz="Europe/Berlin")),
+        pa.array([1, 2, 3], pa.date32()),
+        pa.array([1, 2, None], pa.duration("s")),
+        pa.array([1, 2, 3], pa.time64("us")),
+        pa.array([1, 2, 3]).cast(pa.decimal128(24, 3)),
+        pa.array(["x", "y", "x"]).dictionary_encode(),
+        pa.nulls(3),
+        pa.array([2**63, 1, 2], pa.uint64()),
+        pa.array([1.0, 2.0, 65504.0], pa.float16()),
+    ]
     files = []
     rng = random.Random(1)
     for _ in range(40):
@@ -151,9 +192,11 @@ def _arrays(rng: random.Random) -> dict[str, np.ndarray]:
 
 
 GOOD = {
-    "src": np.array([0, 1, 2, 3], np.int64), "dst": np.array([1, 2, 3, 0], np.int64), "time": np.array([0, 1, 1, 2]),
+    "src": np.array([0, 1, 2, 3], np.int64),
+    "dst": np.array([1, 2, 3, 0], np.int64),
+    "time": np.array([0, 1, 1, 2]),
     "label": np.array([0, 1, 0, 1]),
-}  # fmt: skip
+}
 
 
 def _npz_cases(folder: Path, rng: random.Random) -> Iterator[Case]:
@@ -164,7 +207,7 @@ def _npz_cases(folder: Path, rng: random.Random) -> Iterator[Case]:
         content = file.getvalue()
         path.write_bytes(damaged(content, rng) if rng.random() < 0.5 else content)
         more = rng.choice([{}, {}, {"period": "1d"}, {"features": 4}, {"features": 4, "classes": 2}, {"lags": 2}])
-        yield lambda: load({"path": str(path), **more})
+        yield partial(load, {"path": str(path), **more})
 
 
 def _npy_cases(folder: Path, rng: random.Random) -> Iterator[Case]:
@@ -241,7 +284,7 @@ def _generator_cases(folder: Path, rng: random.Random) -> Iterator[Case]:
         arguments: dict[str, Any] = {key: value for key, value in small.items() if key in GENERATORS[name].arguments}
         for key in rng.sample(sorted(GENERATORS[name].arguments), 2):
             arguments[key] = rng.choice(odd)
-        yield lambda: generate(name, **arguments)
+        yield partial(generate, name, **arguments)
 
 
 def _yaml(path: Path, rng: random.Random) -> Any:
@@ -277,7 +320,8 @@ def fuzz(name: str, cases: int, seed: int = 0) -> dict[str, int]:
                 counts["sentences"] += 1
                 text = str(error)
                 assert text.strip(), f"case {number} of {name}, seed {seed}: an empty message"
-                assert "\n" not in text and len(text) <= LONGEST, f"case {number} of {name}, seed {seed}: {text[:300]}"
+                assert len(text) <= LONGEST, f"case {number} of {name}, seed {seed}: {text[:300]}"
+                assert "\n" not in text, f"case {number} of {name}, seed {seed}: {text[:300]}"
             except Exception as error:
                 where = "".join(traceback.format_exception(error, limit=-4))
                 raise AssertionError(f"case {number} of {name}, seed {seed}: {where}") from error

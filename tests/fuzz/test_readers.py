@@ -43,7 +43,7 @@ def test_what_is_no_sentence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         yield lambda: 1 // 0
 
     monkeypatch.setitem(readers.READERS, "broken", broken)
-    with pytest.raises(AssertionError, match="case 0 of broken, seed 4: .*"):
+    with pytest.raises(AssertionError, match=r"case 0 of broken, seed 4: .*"):
         readers.fuzz("broken", 1, seed=4)
 
 
@@ -68,11 +68,11 @@ def test_yaml(tmp_path: Path, text: str, words: str) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match=r"no regular file"):
         load_config(tmp_path / "pipe")
     for name in ("e.csv", "e.npz"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(DataError, match="no regular file|does not exist"):
+        with pytest.raises(DataError, match=r"no regular file|does not exist"):
             load({"path": str(tmp_path / name)})
 
 
@@ -86,22 +86,22 @@ def test_small_files_do_not_unpack_to_more_than_is_free(tmp_path: Path) -> None:
     path = tmp_path / "l.npy"
     np.save(path, np.array([0, 1, 1]))
     path.write_bytes(path.read_bytes().replace(b"(3,), }", b"(999999999999,), }"))
-    with pytest.raises(DataError, match="damaged"):
+    with pytest.raises(DataError, match=r"damaged"):
         read_table({"a": [0, 1, 2], "b": [1, 2, 0]}, Table(labels=path))
     np.savez(tmp_path / "g.npz", indptr=np.array([0, 1]), indices=np.array([2**40]))
-    with pytest.raises(DataError, match="would take .* GiB, and .* are free"):
+    with pytest.raises(DataError, match=r"would take .* GiB, and .* are free"):
         load({"path": str(tmp_path / "g.npz")})
     (tmp_path / "long.txt.gz").write_bytes(gzip.compress(b"1 2\n" + b"3" * (20 << 20)))
-    with pytest.raises(DataError, match="a line of more than 8 MiB"):
+    with pytest.raises(DataError, match=r"a line of more than 8 MiB"):
         read_table(tmp_path / "long.txt.gz", Table())
-    with pytest.raises(TrisectError, match="would take .* GiB"):
+    with pytest.raises(TrisectError, match=r"would take .* GiB"):
         generate("community", vertices=10**12)
     for value in (float("inf"), float("nan"), 10**30):
-        with pytest.raises(ConfigError, match="vertices"):
+        with pytest.raises(ConfigError, match=r"vertices"):
             generate("community", vertices=value)
 
 
 def test_bytes_that_are_no_text_are_never_passed_over(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(b"a,b\n1,2\n\xff,3,4\n2,1\n")
-    with pytest.raises(DataError, match="not UTF-8 text .* 0xff"):
+    with pytest.raises(DataError, match=r"not UTF-8 text .* 0xff"):
         read_table(tmp_path / "e.csv", Table(on_missing="drop"))
