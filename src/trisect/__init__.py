@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from trisect.version import __version__
 
 if TYPE_CHECKING:
     from trisect import nn
+    from trisect.api.fit import fit
     from trisect.errors import TrisectError
     from trisect.graph.graph import Graph
     from trisect.graph.timeline.timeline import Timeline
     from trisect.layout import Layout
-    from trisect.train.fit import fit
     from trisect.train.outputs.run import Run, load
 
 __all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "load", "nn"]
@@ -24,7 +24,7 @@ _WHERE = {
     "Run": "trisect.train.outputs.run",
     "Timeline": "trisect.graph.timeline.timeline",
     "TrisectError": "trisect.errors",
-    "fit": "trisect.train.fit",
+    "fit": "trisect.api.fit",
     "load": "trisect.train.outputs.run",
 }
 

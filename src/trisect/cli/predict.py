@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trisect.cli.source import Spoken
+from trisect.cli.source import Spoken, sentence
 
 
 def predict(
@@ -46,8 +46,14 @@ def predict(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; else that of the training.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
+    ] = None,
 ) -> None:
     """Write embeddings and predictions, with the parameters of the best epoch."""
+    from trisect.comm.interface import use_interface
+    from trisect.comm.world import world_from_environment
     from trisect.config import parse_layout
     from trisect.errors import ConfigError
     from trisect.train.outputs.prediction import Prediction, write_predictions
@@ -56,6 +62,10 @@ def predict(
         raise ConfigError(f"--since is {since} and --steps is {steps}; give one of them.")
     if since is not None and since < 0:
         raise ConfigError(f"--since is {since}; it must be the number of a step, from 0 on.")
+    if world_from_environment() is not None:
+        use_interface(interface)
+    elif interface is not None:
+        sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
     asked = Prediction(
         run,
         out=out,

@@ -128,6 +128,20 @@ class BoundTask(ABC):
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """Named measures, `loss` among them, from merged statistics."""
 
+    def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
+        """Measure rules that need no training on what val and test ask: split → rule → statistics.
+
+        Args:
+            first, every: only each `every`-th step is measured, from the `first` on; the statistics of all shares add
+                up to those of the whole.
+        """
+        return {}
+
+    def rule_metrics(self, statistics: Statistics) -> dict[str, float]:
+        """Named measures of a simple rule; it has no loss."""
+        measures = self.metrics(statistics)
+        return {name: value for name, value in measures.items() if isinstance(value, float) and name != "loss"}
+
     @abstractmethod
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """What the user gets for these outputs, named; every tensor begins with [steps, rows, …]."""

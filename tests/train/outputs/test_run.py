@@ -42,7 +42,7 @@ def test_a_loaded_run_is_what_fit_gives(folder: Path) -> None:
     assert Calibration.read(folder / "links") == loaded.calibration
     assert "epochs=3" in repr(loaded)
     state = loaded.export(folder / "model.safetensors")
-    assert set(state) == {name for name in fitted.export()}
+    assert set(state) == set(fitted.export())
     assert (folder / "model.safetensors").exists()
 
 
@@ -135,8 +135,17 @@ def test_pyg_has_no_counterpart_of_every_layer() -> None:
     pytest.importorskip("torch_geometric")
     graph = trisect.Graph.generate("community", vertices=40, classes=3, features=4, per_class=5)
     run = trisect.fit("resgcn+", graph, layers=2, hidden=4, epochs=1)
-    with pytest.raises(ConfigError, match="layer 1 of the model, ResGCNLayer.*state_dict"):
+    with pytest.raises(ConfigError, match=r"layer 1 of the model, ResGCNLayer.*state_dict"):
         run.export(form="pyg")
+
+
+def test_a_run_that_fit_has_written(tmp_path: Path) -> None:
+    graph = trisect.Graph.generate("community", vertices=60, classes=3, features=4, per_class=8)
+    run = trisect.fit("gcn", graph, out=tmp_path / "run", layers=2, hidden=4, epochs=2, progress=False)
+    with pytest.raises(ConfigError, match="given its data by fit"):
+        trisect.load(tmp_path / "run")
+    again = trisect.load(tmp_path / "run", graph)
+    torch.testing.assert_close(again.predict()["probability"], run.predict()["probability"])
 
 
 def test_a_run_on_another_graph() -> None:
@@ -146,3 +155,24 @@ def test_a_run_on_another_graph() -> None:
     torch.testing.assert_close(again.predict()["probability"], run.predict()["probability"], rtol=1e-10, atol=1e-12)
     other = trisect.Graph.from_edges([0, 1], [1, 2], vertices=4, x=torch.ones(4, 4))
     assert run.on(other).predict()["probability"].shape == (4, 3)
+
+
+@pytest.mark.parametrize(("name", "first"), [("gcn", 7), ("tm-gcn", 3), ("cd-gcn", 0)])
+def test_only_what_outputs_read_is_run(name: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline = trisect.Timeline.generate("evolving", **{k: v for k, v in DATA.items() if k != "generate"})
+    options = {"window": 3} if name == "tm-gcn" else {}  # two layers that read two frames back each
+    run = trisect.fit(
+        name, timeline, "node-classification", layers=2, hidden=4, epochs=1, precision="float64", **options
+    )
+    whole = run.embeddings()
+    program, steps = run.setup.program, []
+    begin = program._engine.begin
+
+    def noted(*arguments, **named):  # type: ignore[no-untyped-def]
+        steps.extend(step for block in named["facts"].runs for own in block for step in own)
+        return begin(*arguments, **named)
+
+    monkeypatch.setattr(program._engine, "begin", noted)
+    part = run.embeddings(range(7, 9))
+    assert steps == list(range(first, 9))
+    torch.testing.assert_close(part, whole[7:], rtol=1e-10, atol=1e-12)

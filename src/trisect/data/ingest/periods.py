@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from trisect.data.records import Array
 from trisect.errors import DataError
 
-TimeUnit = Literal["s", "ms", "us", "ns"]
 Period = int | float | str
 
 SECONDS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 604800}

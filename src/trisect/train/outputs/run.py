@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import Config, TrainOptions
+from trisect.config.names import CUSTOM
 from trisect.data.ids import positions_of, read_ids
 from trisect.data.later import OnLate
 from trisect.data.records import Names
@@ -196,7 +197,7 @@ class Run:
         calibration = self.calibration  # of the validation pairs, which other data do not have
         if isinstance(data, (Graph, Timeline)):
             read: Graph | Timeline = data
-        elif self._config is None:
+        elif self._config is None or self._config.data.object is not None:
             raise ConfigError(
                 "the run was not loaded from a directory that knows its columns; give on() a Graph or a Timeline."
             )
@@ -251,7 +252,13 @@ class Run:
         return f"Run(epochs={self.summary.get('epochs')}, best_epoch={best}, metrics={shown})"
 
 
-def load(path: str | Path, data: Graph | Timeline | None = None, *, data_dir: str | Path | None = None) -> Run:
+def load(
+    path: str | Path,
+    data: Graph | Timeline | None = None,
+    model: AnyModel | None = None,
+    *,
+    data_dir: str | Path | None = None,
+) -> Run:
     """Read a finished run from its directory, for outputs in this process.
 
         >>> run = trisect.load("runs/deep-1")                       # doctest: +SKIP
@@ -260,18 +267,25 @@ def load(path: str | Path, data: Graph | Timeline | None = None, *, data_dir: st
     The data are read when an output or the model is first asked for.
 
     Args:
-        data: in place of what the run's config.yaml names, such as the `Graph` that `fit` was given.
+        data: the `Graph` or `Timeline` that `fit` was given, where the run was made by it.
+        model: the model that `fit` was given, where it was no name; it takes the trained parameters.
         data_dir: where named data sets lie.
     """
     directory = RunDirectory.reopen(path)
     summary = directory.summary()
     if summary is None:
         raise ConfigError(f"The run in {path} has not ended (it has no summary.json); let it finish, or resume it.")
-    config = directory.config if data is not None else resolve(directory.config, data_dir)
+    config = directory.config
+    handed = {"data": config.data.object is not None, "model": config.model.name == CUSTOM}
+    for kind, argument in (("data", data), ("model", model)):
+        if handed[kind] and argument is None:
+            raise ConfigError(f"The run in {path} was given its {kind} by fit; give it to load as well ({kind}=…).")
+    config = config if data is not None else resolve(config, data_dir)
 
     def setup() -> Setup:
         read = ConfiguredData(config)() if data is None else data
-        made = Setup.of(named_model(config), read, make_task(config.task.model_dump()), config.train)
+        maker = named_model(config) if model is None else model
+        made = Setup.of(maker, read, make_task(config.task.model_dump()), config.train)
         load_parameters(made, trained_parameters(directory), directory)
         return made
 
