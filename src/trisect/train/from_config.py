@@ -29,7 +29,8 @@ Say = Callable[[str], None]
 def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     """Give the configuration with every option of generator, model and task filled in; unknown ones are refused."""
     data = config.data.model_dump(exclude_none=True)
-    check(_source(config))
+    if not config.data.described:
+        check(_source(config))
     if config.data.generate is not None:
         arguments = GENERATORS[config.data.generate].arguments
         data = {**{name: argument.default for name, argument in arguments.items()}, **data}
@@ -50,6 +51,11 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
 
 def load_record(config: Config) -> Record:
     """Give the data as plain arrays, in the user's vertex order."""
+    if config.data.described:
+        raise DataError(
+            "data is described by its sizes and not there, so that it can be planned and checked but not trained; give"
+            " one of data.name, data.path and data.generate."
+        )
     return load(_source(config), data_dir=config.data.directory)
 
 
