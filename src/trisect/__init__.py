@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from trisect.graph.timeline.timeline import Timeline
     from trisect.layout import Layout
     from trisect.train.fit import Run, fit
+    from trisect.train.planning import plan
 
-__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "nn"]
+__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "nn", "plan"]
 
 # torch takes seconds to import, and `trisect --help` needs none of it: names are found when they are asked for
 _WHERE = {
@@ -24,6 +25,7 @@ _WHERE = {
     "Timeline": "trisect.graph.timeline.timeline",
     "TrisectError": "trisect.errors",
     "fit": "trisect.train.fit",
+    "plan": "trisect.train.planning",
 }
 
 

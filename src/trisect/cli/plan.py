@@ -38,7 +38,7 @@ def plan(
     if calibrate and cluster is not None:
         raise ConfigError("--calibrate measures this machine, and --cluster names another; give one of them.")
 
-    from trisect.train.planning import cluster_path
+    from trisect.train.clusters import cluster_path
 
     if calibrate:
         from trisect.train.calibrate import calibrate as measure

@@ -72,7 +72,7 @@ class CostModel:
             return 0.0, 0.0
         acting = self.acting
         run = rank // (acting.parts * acting.layout.layer)
-        key = (run, action.stage, action.verb, action.first, action.last, action.side, action.block, action.chunk)
+        key = (run, action.stage, action.verb, action.first, action.last, action.side, action.block)
         cost = self._cells.get(key)
         if cost is None:
             cost = self._cells[key] = self._work(run, action)
@@ -229,6 +229,8 @@ class CostModel:
 
     def _crosses(self, rank: int, action: Action) -> bool:
         """Say whether rows leave the host."""
+        if self.world <= self.cluster.ranks_on_host(self.world):
+            return False
         first, last = self._group(rank, action)
         return self.cluster.host_of(first, self.world) != self.cluster.host_of(last, self.world)
 

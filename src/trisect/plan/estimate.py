@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trisect.exchanges.catalogue import volume
+from trisect.exchanges.catalogue import exchange_of, volume
 from trisect.exchanges.facts import Facts
 from trisect.layout import Layout
 from trisect.plan.build import schedule_of
@@ -92,8 +92,14 @@ def estimate(
         memory: of the same workload, so that layers are looked at once.
         timed: whether seconds are worked out too.
     """
-    model = MemoryModel(workload) if memory is None else memory
-    facts = workload.facts(layout)
+    return estimate_facts(workload, workload.facts(layout), cluster, memory, timed=timed)
+
+
+def estimate_facts(
+    workload: Workload, facts: Facts, cluster: Cluster, memory: MemoryModel | None = None, *, timed: bool = True
+) -> Estimate:
+    """Work out what facts would cost, which a run may have made from its data as they were cut."""
+    model, layout = MemoryModel(workload) if memory is None else memory, facts.layout
     sized = cluster.resized(layout.world)
     seconds = epoch_seconds(workload, facts, sized) if timed else None
     moved, exact_bytes = bytes_by_axis(workload, facts, sized) if timed else (dict.fromkeys(AXES, 0), False)
@@ -124,8 +130,6 @@ def bytes_by_axis(workload: Workload, facts: Facts, cluster: Cluster) -> tuple[d
         # states cross between runs: one time fewer than there are runs
         "time": facts.parts * max(1, facts.layout.time - 1) / (few.parts * max(1, few.layout.time - 1)),
     }
-    from trisect.exchanges.catalogue import exchange_of
-
     sums = dict.fromkeys(AXES, 0.0)
     for rank, actions in enumerate(schedule_of(few).ranks):
         for action in actions:

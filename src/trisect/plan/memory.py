@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.reduce import stage_bytes
 from trisect.plan.cluster import Device
-from trisect.plan.probe import Saved, key_of, saved_by
+from trisect.plan.probe import Saved, SavedTensor, key_of, saved_by
 from trisect.plan.segments import segments_of
 from trisect.plan.workload import Workload
 
@@ -21,6 +21,8 @@ _ENTRY, _ROW = 8, 16
 _SMALLEST = 1 << 20  # below, buffers are no pages of their own
 # gradients of what is read, of what is written and of the message between them
 _GRADIENTS = 3.0
+# of a layer that could not be run to see what it keeps, in units of its output
+_UNKNOWN = 3.0
 # buffers of messages that may wait for their reader
 _SLOTS = 2
 
@@ -148,7 +150,11 @@ class MemoryModel:
         aggregated = number == 0 and facts.aggregated
         key = (*key_of(layer), aggregated)
         if key not in self._saved:
-            self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype)
+            try:
+                self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype)
+            except Exception:  # a user's layer may want what a few rows of a ring do not have
+                each = SavedTensor(_UNKNOWN * layer.out_channels * facts.dtype.itemsize, 0.0, 0.0)
+                self._saved[key] = Saved((each,), reads=True, writes=True)
         return self._saved[key]
 
     def _layers_kept(self, facts: Facts, stage: int) -> range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ _SIMULATED = 32
 _BLOCKS = (1, 2, 4, 8, 16, 32)
 # A simpler layout is taken where a more complicated one is faster by less than this.
 _WORTH_IT = 0.02
+_WIRES: tuple[Wire, ...] = ("bfloat16", "int8")
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,26 @@ class PlanChoice:
 
 
 def search(
-    workload: Workload, cluster: Cluster, devices: int, *, approximate: bool = False, count: int = 5
+    workload: Workload,
+    cluster: Cluster,
+    devices: int,
+    *,
+    approximate: bool = False,
+    count: int = 5,
+    all_devices: bool = False,
 ) -> PlanChoice:
     """Look at all layouts that so many devices, or fewer, allow.
 
     Args:
         approximate: whether layouts are allowed whose result is not that of one process.
         count: how many of the best are given.
+        all_devices: whether a layout must use all of them, as under torchrun, whose ranks are there.
     """
     memory = MemoryModel(workload)
     fitting: list[tuple[float, Layout]] = []
     refused: list[Estimate] = []
     tried = 0
-    for layout in layouts(workload, devices, approximate=approximate):
+    for layout in layouts(workload, [devices] if all_devices else worlds(devices), approximate=approximate):
         try:
             looked = estimate(workload, layout, cluster, memory, timed=False)
         except LayoutError:
@@ -96,6 +104,11 @@ def search(
         if len(timed) >= _SIMULATED or (worst and least > worst[0]):
             break
         timed.append(estimate(workload, layout, cluster, memory))
+    if approximate:
+        # what is rounded on the wire moves fewer bytes and changes nothing else
+        for each in sorted(timed, key=_order)[:count]:
+            if each.layout.world > 1:
+                timed += [estimate(workload, replace(each.layout, wire=wire), cluster, memory) for wire in _WIRES]
     timed = _distinct(sorted(timed, key=_order))
     timed = _simplest_first(timed)
     return PlanChoice(
@@ -144,9 +157,9 @@ def least_seconds(workload: Workload, layout: Layout, cluster: Cluster) -> float
     return costs.least_epoch()
 
 
-def layouts(workload: Workload, devices: int, *, approximate: bool) -> Iterator[Layout]:
-    """Give the layouts of so many devices or fewer that the model and the data allow."""
-    for world in worlds(devices):
+def layouts(workload: Workload, counts: Iterable[int], *, approximate: bool) -> Iterator[Layout]:
+    """Give the layouts of these numbers of ranks that the model and the data allow."""
+    for world in counts:
         for time, layer, vertex in cuts(world):
             if layer > len(workload.layers) or vertex > workload.vertices:
                 continue
@@ -176,18 +189,15 @@ def _options(workload: Workload, cut: Layout, *, approximate: bool) -> Iterator[
     spatial: tuple[Spatial, ...] = ("halo", "redistribute") if cut.vertex > 1 else ("auto",)
     temporal: tuple[Temporal, ...] = _temporal(workload) if cut.time > 1 else ("auto",)
     blocks = [n for n in _BLOCKS if n * cut.time <= workload.training] if workload.timeline else [1]
-    wires: tuple[Wire, ...] = ("float32", "bfloat16", "int8") if approximate and cut.world > 1 else ("float32",)
     for space in spatial:
         for along in temporal:
             for count in blocks or [1]:
                 for again in (False, True):
-                    for wire in wires:
-                        yield replace(cut, wire=wire, spatial=space, temporal=along, blocks=count, recompute=again)
+                    yield replace(cut, spatial=space, temporal=along, blocks=count, recompute=again)
     if approximate and not workload.timeline and (cut.layer > 1):
         for chunks in (2 * cut.layer, 4 * cut.layer, 8 * cut.layer):
             if chunks * cut.vertex <= workload.vertices:
-                for wire in wires:
-                    yield replace(cut, chunks=chunks, spatial="halo" if cut.vertex > 1 else "auto", wire=wire)
+                yield replace(cut, chunks=chunks, spatial="halo" if cut.vertex > 1 else "auto")
 
 
 def _temporal(workload: Workload) -> tuple[Temporal, ...]:

@@ -26,6 +26,7 @@ from trisect.train.device import check_device
 from trisect.train.job import Job
 from trisect.train.loop import NoRecorder, Recorder, Result
 from trisect.train.outputs.predict import embed, predict
+from trisect.train.planning import choose_layout
 from trisect.train.processes.listening import NoListener
 from trisect.train.processes.start import run_job
 from trisect.train.setup import Setup
@@ -133,7 +134,8 @@ def fit(
         model: a name (`gcn`, `gcnii`, `cd-gcn`, …), a `trisect.nn` model, or a list of layers.
         graph: a `Graph`, a `Timeline`, or PyG's `Data`, `TemporalData` or list of `Data`.
         task: a name, {name: …, options}, or a `Task`.
-        layout: such as `vertex=2,layer=2`, or a `Layout`. Where it cuts, the ranks are processes that are started here
+        layout: such as `vertex=2,layer=2`, a `Layout`, or `auto`: what the planner picks. Where it cuts, the ranks are
+            processes that are started here
             (no guard around the main module is needed), or under torchrun the world that is found. The model ends up
             with the trained parameters all the same.
         recorder: receives epochs, events and checkpoints in one process; only epochs when the layout uses several.
@@ -149,6 +151,8 @@ def fit(
     training = TrainOptions(**{"checkpoint_every": None, **own})
     maker = model_maker(model, options, training.seed)
     data = as_data(graph)
+    if chosen.auto:
+        chosen, _ = choose_layout(maker, data, task, training)
     job = Job("fit", maker, make_task(task), training, chosen)
     told = NoRecorder() if recorder is None else recorder
     outcome = run_job(job, lambda: data, _Told(told), recorder=told)

@@ -3,69 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trisect.comm.world import world_from_environment
 from trisect.config import Config, TrainOptions
+from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import ModelSource
-from trisect.ops.memory import free_bytes
-from trisect.plan.cluster import Cluster, Device, Link, read_cluster
-from trisect.plan.estimate import Estimate, estimate
-from trisect.plan.presets import find_cluster
+from trisect.plan.cluster import Cluster
 from trisect.plan.quantities import show_seconds
 from trisect.plan.search import PlanChoice, search
 from trisect.plan.workload import Workload
 from trisect.tasks import Task
+from trisect.train.clusters import cluster_of, local_cluster
 from trisect.train.from_config import ConfiguredData
 from trisect.train.job import named_model
+from trisect.train.sizes import described_data, too_large_to_read
 from trisect.train.workloads import DescribedData, workload_of, workload_of_description
-
-CLUSTER_VARIABLE = "TRISECT_CLUSTER"
-
-
-def cluster_path() -> Path:
-    """Say where the cluster file of this machine is kept."""
-    asked = os.environ.get(CLUSTER_VARIABLE)
-    if asked:
-        return Path(asked).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "trisect" / "cluster.yaml"
-
-
-def local_cluster() -> Cluster:
-    """Give this machine as it was calibrated, or else a guess; its memory is what is free now."""
-    path, free = cluster_path(), free_bytes(torch.device("cpu"))
-    if path.exists():
-        measured = read_cluster(path)
-        return replace(measured, device=replace(measured.device, memory=free))
-    cores = os.cpu_count() or 1
-    device = Device(
-        flops=4e10 * cores,
-        gather={16: 2e9 * cores, 64: 4e9 * cores, 256: 6e9 * cores},
-        gather_cached={16: 5e9 * cores, 64: 1e10 * cores, 256: 1.5e10 * cores},
-        cache=1 << 20,
-        elementwise=5e9 * cores,
-        memory=free,
-    )
-    inside = Link(bandwidth=4e9, latency=3e-5, message=1e-4, copies=True)
-    between = Link(bandwidth=1.25e8, latency=1e-4, message=1e-4)
-    # one rank uses all cores with its threads; several divide them
-    shares = {ranks: 1.0 / ranks for ranks in range(1, cores + 1)}
-    return Cluster("this machine", device, inside, between, devices=cores, shares=shares, source="guessed")
-
-
-def cluster_of(name: str | Path | Cluster | None) -> Cluster:
-    """Give a cluster by name, file or value; None: this machine."""
-    if isinstance(name, Cluster):
-        return name
-    return local_cluster() if name is None else find_cluster(str(name))
 
 
 def plan(
@@ -111,37 +72,74 @@ def plan_workload(
     return search(workload, chosen, count, approximate=approximate)
 
 
-def configured_workload(config: Config, data: Graph | Timeline | None = None) -> Workload:
-    """Give the workload of a resolved configuration; `data` where they are read already."""
+def configured_workload(config: Config, data: Graph | Timeline | DescribedData | None = None) -> Workload:
+    """Give the workload of a resolved configuration; `data` where they are read already, or to be taken as described.
+
+    Data that would not fit here when they are generated are not: their sizes follow from the generator's arguments.
+    """
     maker, task = named_model(config), config.task.model_dump()
-    described = described_data(config)
-    if described is not None:
+    if data is None:
+        data = described_data(config) or too_large_to_read(config)
+    if isinstance(data, DescribedData):
         pairs = config.task.name in ("link-prediction", "edge-classification")
-        return workload_of_description(maker, described, config.train, pairs=pairs)
+        return workload_of_description(maker, data, config.train, pairs=pairs)
     read = ConfiguredData(config)() if data is None else data
     return workload_of(maker, read, task, config.train)
 
 
-def described_data(config: Config) -> DescribedData | None:
-    """Give the sizes of data that are described; None where they have a source."""
-    if not config.data.described:
-        return None
-    smoothing = config.data.smoothing
-    return DescribedData.of_section(config.data.options, 1 if smoothing is None else smoothing.length)
-
-
 def choose_layout(
-    maker: ModelSource, data: Graph | Timeline, task: Any, options: TrainOptions, devices: int
-) -> tuple[Layout, str, PlanChoice]:
-    """Give the best exact layout of this machine for so many ranks, and one sentence that says so."""
-    choice = plan_workload(workload_of(maker, data, task, options), None, devices)
+    maker: ModelSource,
+    data: Graph | Timeline,
+    task: Any,
+    options: TrainOptions,
+    devices: int | None = None,
+    *,
+    all_devices: bool = False,
+) -> tuple[Layout, str]:
+    """Give the best exact layout on this machine, and one sentence that says what it is and why.
+
+    Args:
+        devices: how many ranks there may be; None: a rank for each core, or for each device.
+        all_devices: whether it must be so many, as under torchrun.
+    """
+    workload = workload_of(maker, data, task, options)
+    count = devices_here(options.device) if devices is None else devices
+    choice = search(workload, local_cluster(), count, all_devices=all_devices)
     layout = choice.layout
-    name = "one rank" if layout.world == 1 else str(layout)
     seconds = choice.best[0].seconds
     expected = "" if seconds is None else f", about {show_seconds(seconds.total)} an epoch"
-    return layout, f"Layout: {name}{expected}. {choice.reason}", choice
+    name = "one rank" if layout.world == 1 else str(layout)
+    return layout, f"Layout {name}{expected}. {choice.reason}"
 
 
-def estimate_run(workload: Workload, layout: Layout) -> Estimate | None:
-    """Give what a run under a layout is expected to cost on this machine."""
-    return estimate(workload, layout, local_cluster())
+def devices_here(device: str) -> int:
+    """Say how many ranks this machine has room for: a core each, or a device each."""
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return os.cpu_count() or 1
+
+
+def settle_layout(
+    config: Config, read: Callable[[], Graph | Timeline], devices: int | None, say: Callable[[str], None]
+) -> tuple[Config, Callable[[], Graph | Timeline]]:
+    """Replace `layout: auto` by the layout that the planner picks; gives the data that were read for it, too.
+
+    Args:
+        devices: how many ranks there may be; None leaves a layout that is no `auto` as it is.
+    """
+    world = world_from_environment()
+    if not config.layout.auto and devices is None:
+        return config, read
+    if not config.layout.auto and config.layout != Layout():
+        raise ConfigError(
+            f"--devices is {devices}, and layout is {config.layout}, which says how many ranks there are; give one of "
+            "them, or layout: auto."
+        )
+    if world is not None and devices is not None and devices != world.size:
+        raise ConfigError(f"--devices is {devices}, but {world.size} ranks were started; leave --devices out.")
+    data = read()
+    count = devices if world is None else world.size
+    task = config.task.model_dump()
+    layout, said = choose_layout(named_model(config), data, task, config.train, count, all_devices=world is not None)
+    say(said)
+    return config.model_copy(update={"layout": layout}), lambda: data

@@ -24,9 +24,11 @@ from trisect.comm.world import World, world_from_environment
 from trisect.errors import CheckpointError, ConfigError, TrisectError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
+from trisect.plan.estimate import Estimate
 from trisect.shards.graph_files import read_cut
+from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
-from trisect.train.estimate import estimate_memory
+from trisect.train.estimate import estimate_setup
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Trainer
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
@@ -80,7 +82,8 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
-        return _Worker(job, setup, gather, listener, partition=cut.quality).run()
+        expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
+        return _Worker(job, setup, gather, listener, partition=cut.quality, expected=expected).run()
 
 
 def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
@@ -94,8 +97,8 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
         if job.verb == "train" and job.config is not None:
             model = job.config.model
             listener.say(f"{model.name}: {model.layers} layers of {model.hidden}, {setup.describe()}")
-        estimate = estimate_memory(setup, data.vertices, setup.layout)
-        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate)
+        expected = estimate_setup(setup, data, job.options, local_cluster())
+        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, expected=expected)
         return replace(worker.run(), setup=setup)
 
 
@@ -105,7 +108,8 @@ class _Worker:
     Args:
         setup: the model and the data of this rank.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
-        partition, memory_bytes: the quality of the cut and the estimate of memory, for the summary.
+        partition: the quality of the cut, for the summary.
+        expected: on rank 0, what the planner says of the run.
     """
 
     def __init__(
@@ -117,11 +121,11 @@ class _Worker:
         *,
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
-        memory_bytes: int | None = None,
+        expected: Estimate | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
         self.recorder = EpochsOnly(listener.epoch) if recorder is None else recorder
-        self.partition, self.memory_bytes = partition, memory_bytes
+        self.partition, self.expected = partition, expected
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
@@ -137,7 +141,8 @@ class _Worker:
         with directory if self.rank == 0 else nullcontext():
             checkpoint = self._continue(directory) if self.job.resume else None
             if self.rank == 0:
-                directory.write_plan(self.setup.program.plan())
+                expected = None if self.expected is None else self.expected.plain()
+                directory.write_plan({**self.setup.program.plan(), "expected": expected})
             recorder = RunRecorder(
                 directory,
                 rank=self.rank,
@@ -205,12 +210,13 @@ class _Worker:
 
     def _summary(self, result: Result, seconds: list[float] | None = None) -> dict[str, Any]:
         counts = self.gather(self.setup.parameters if self.holds_parameters else 0)
+        expected = self.gather(None if self.expected is None else self.expected.plain())[0]
         return summarise(
             result,
             self.setup.layout,
             parameters=sum(counts),
             partition=self.partition,
-            memory_bytes=self.memory_bytes,
+            expected=expected,
             seconds=seconds,
         )
 

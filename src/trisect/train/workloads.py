@@ -34,7 +34,7 @@ from trisect.train.blocks import keeps_aggregation
 MOST_ENTRIES = 6_000_000
 # Of a graph of which nothing is said, a partitioner leaves about this share of the neighbours that chance would.
 _LOCALITY = 0.3
-_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
+MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 
 
 def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: TrainOptions) -> Workload:
@@ -52,7 +52,7 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "layers": tuple(model.stack),
         "head": model.head if isinstance(model, DynamicModel) else None,
         "extra": 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad),
-        "copies": _MOMENTS.get(options.optimiser, 2),
+        "copies": MOMENTS.get(options.optimiser, 2),
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
         "fetched": 0.5 if bound.reads_pairs else 0.0,
@@ -195,7 +195,7 @@ class DescribedData:
             raise ConfigError(f"data.halo is {halo!r}; give rows of other parts for each vertex, such as 2.6.")
         whole = {key: int(data[key]) for key in ("vertices", "edges", "steps", "features", "classes") if key in data}
         return cls(
-            **whole,  # type: ignore[arg-type]
+            **whole,
             halo=halo,
             undirected=bool(data.get("undirected", True)),
             fixed=bool(data.get("fixed", True)),
@@ -256,7 +256,7 @@ def workload_of_description(
         symmetric=data.undirected and model.normalisation != "row",
         fetches=pairs,
         fetched=0.5 if pairs else 0.0,
-        copies=_MOMENTS.get(options.optimiser, 2),
+        copies=MOMENTS.get(options.optimiser, 2),
         described=True,
         dtype=options.dtype,
     )
