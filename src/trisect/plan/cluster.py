@@ -70,7 +70,7 @@ class Device:
     half: Seconds = 1e-4
     step: Seconds = 2e-5
     host_link: Rate | None = None
-    libraries: Size = 300 << 20
+    libraries: Size = 335 << 20
     page: Positive = 1 << 21
 
     def gather_rate(self, width: int, table: float) -> float:

@@ -7,13 +7,14 @@ comes before (reading, sorting, preparing the matrix) has its own peak, and the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.reduce import stage_bytes
 from trisect.plan.cluster import Device
 from trisect.plan.probe import Saved, SavedTensor, key_of, saved_by
-from trisect.plan.segments import segments_of
+from trisect.plan.segments import overlaps, segments_of
 from trisect.plan.workload import Workload
 
 # bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
@@ -172,22 +173,31 @@ class MemoryModel:
         entries = self._entries_of_part(facts)
         total, size = 0.0, facts.dtype.itemsize
         kept = self._layers_kept(facts, stage)
-        chunks = facts.layout.chunks if facts.stale else 1
+        shares = self._shares(facts, stage)
         before: Saved | None = None
         for number in kept:
             saved, layer = self.saved(number, facts), facts.layers[number]
-            total += sum(paged(t.bytes(rows * steps, entries * steps), device, chunks) for t in saved.inside)
+            total += sum(in_pieces(t.bytes(rows * steps, entries * steps), device, shares) for t in saved.inside)
             # the input is the output of the layer before: one of the two keeps it, or neither
             if (before.writes if before is not None else False) or (saved.reads and number > 0):
-                total += paged(rows * steps * layer.in_channels * size, device, chunks)
+                total += in_pieces(rows * steps * layer.in_channels * size, device, shares)
             before = saved
         if before is not None and before.writes:
-            total += paged(rows * steps * facts.layers[kept[-1]].out_channels * size, device, chunks)
+            total += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)
         groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
         if facts.recompute:
             width = max(facts.layers[number].in_channels for number in kept)
-            total += groups * paged(rows * steps * width * size, device, 1)
+            total += groups * paged(rows * steps * width * size, device)
         return total
+
+    def _shares(self, facts: Facts, stage: int) -> list[float]:
+        """The shares of a part's rows that cells have: chunks, the boundary and the interior of a part, or all."""
+        if facts.stale and facts.layout.chunks > 1:
+            return [1.0 / facts.layout.chunks] * facts.layout.chunks
+        if overlaps(facts, stage):
+            boundary = min(1.0, self.workload.parts(facts.parts).boundary)
+            return [boundary, 1.0 - boundary]
+        return [1.0]
 
     def _entries_of_part(self, facts: Facts) -> float:
         training = self.workload.entries[: self.workload.training]
@@ -198,11 +208,11 @@ class MemoryModel:
         layers = facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]]
         width = max(max(layer.in_channels if k > 0 else 0, layer.out_channels) for k, layer in enumerate(layers))
         size = facts.dtype.itemsize
-        total = _GRADIENTS * paged(rows * steps * width * size, device, 1)
+        total = _GRADIENTS * paged(rows * steps * width * size, device)
         if stage == facts.layout.layer - 1:
-            total += 2.0 * paged(rows * steps * facts.out_channels * size, device, 1)
+            total += 2.0 * paged(rows * steps * facts.out_channels * size, device)
         shared = {layer.writes for layer in facts.layers if layer.writes is not None}
-        return total + len(shared) * paged(rows * steps * width * size, device, 1)
+        return total + len(shared) * paged(rows * steps * width * size, device)
 
     def _history(self, facts: Facts, device: Device, stage: int, columns: float) -> float:
         """Rows of an earlier epoch, and where they are kept apart from this epoch's, those too."""
@@ -211,7 +221,7 @@ class MemoryModel:
         recipe = facts.layout.recipe
         copies = 2.0 if recipe is not None and recipe.apart else 1.0
         return copies * sum(
-            paged(columns * layer.message_channels * facts.dtype.itemsize, device, 1)
+            paged(columns * layer.message_channels * facts.dtype.itemsize, device)
             for _, layer in self._readers(facts, stage)
         )
 
@@ -230,7 +240,7 @@ class MemoryModel:
             return 0.0
         size = facts.dtype.itemsize
         readers = self._readers(facts, stage)
-        sizes = sorted(paged(columns * steps * layer.message_channels * size, device, 1) for _, layer in readers)
+        sizes = sorted(paged(columns * steps * layer.message_channels * size, device) for _, layer in readers)
         if any(layer.across == "redistribute" for _, layer in readers):
             return 2.0 * sum(sizes[-1:]) * facts.parts / max(1, facts.parts)
         return sum(sizes[-2:]) + sum(sizes[-1:])
@@ -269,9 +279,11 @@ class MemoryModel:
         return total
 
 
-def paged(count: float, device: Device, pieces: int) -> float:
-    """Give the bytes that a buffer takes; a large one takes whole pages. `pieces`: it is made of so many buffers."""
-    piece = count / pieces
-    if piece < _SMALLEST:
-        return count
-    return float(-(-piece // device.page) * device.page * pieces)
+def in_pieces(count: float, device: Device, shares: Sequence[float]) -> float:
+    """Give the bytes that buffers take which together have so many, each a share of them."""
+    return sum(paged(count * share, device) for share in shares)
+
+
+def paged(count: float, device: Device) -> float:
+    """Give the bytes that a buffer takes; a large one takes whole pages."""
+    return count if count < _SMALLEST else float(-(-count // device.page) * device.page)

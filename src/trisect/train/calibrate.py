@@ -108,7 +108,11 @@ def _measured(ranks: int) -> list[dict[str, Any]]:
 
 
 def _rank(folder: Path, world: World) -> None:
-    found: dict[str, Any] = {"libraries": peak_rss_bytes()}
+    found: dict[str, Any] = {}
+    if world.size == 1:
+        found["half"], found["step"] = _measure_overhead()
+        # of a run on next to nothing: what is left is libraries
+        found["libraries"] = peak_rss_bytes()
     transport = None
     if world.size > 1:
         mesh = connect(Layout(vertex=world.size), torch.device("cpu"), _TIMEOUT)
@@ -118,8 +122,6 @@ def _rank(folder: Path, world: World) -> None:
     if transport is not None:
         transport.gather(None)
         found["link"] = _measure_link(transport, world)
-    else:
-        found["half"], found["step"] = _measure_overhead()
     (folder / f"{world.rank}.json").write_text(json.dumps(found))
     if transport is not None:
         transport.gather(None)
