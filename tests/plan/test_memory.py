@@ -42,7 +42,7 @@ def test_what_a_layout_saves():
     workload = static("gcnii", layers=16, hidden=64, vertices=ROWS, edges=400_000)
     whole = _memory(workload, "vertex=1")
     assert _memory(workload, "recompute=true").activations < 0.55 * whole.activations
-    assert _memory(workload, "vertex=4").activations < 0.3 * whole.activations
+    assert _memory(workload, "vertex=4").activations < 0.35 * whole.activations
     assert _memory(workload, "vertex=4").halo > 0
     assert _memory(workload, "layer=4,chunks=8").history > 0
     dynamic = timeline(vertices=ROWS, edges=400_000)

@@ -56,8 +56,13 @@ class CostModel:
     def overhead(self, rank: int, action: Action) -> float:
         """Give the seconds that an action costs its rank whatever its size."""
         if action.verb in (Verb.POST, Verb.WAIT):
-            return self._link(rank, action).message / self._turns
+            return self._link(rank, action).message / self._turns * self._chunks_for_one(action)
         return self._cell(rank, action)[1] / self._turns
+
+    def _chunks_for_one(self, action: Action) -> float:
+        """Say for how many messages of a carry one stands, where fewer chunks stand for all."""
+        carries = action.peer is not None and exchange_of(action).axis == "time"
+        return self.facts.carry_chunks / self.acting.carry_chunks if carries else 1.0
 
     @cached_property
     def _turns(self) -> float:
@@ -88,12 +93,12 @@ class CostModel:
         back = action.verb is Verb.BACKWARD
         seconds = overhead = 0.0
         for k in range(first, last + 1):
-            work, count = work_of(facts, k, back=back), len(steps)
+            work, count, calls = work_of(facts, k, back=back), len(steps), 1.0
             kind, own = facts.halves[k].kind, rows
             if kind in _HALF_STATE and facts.halves[k].layer < len(facts.layers):
                 layer = facts.layers[facts.halves[k].layer]
                 if layer.along == "carry" and layer.state != "weight":
-                    own = rows / acting.carry_chunks
+                    own, calls = rows / acting.carry_chunks, facts.carry_chunks / acting.carry_chunks
                 elif layer.along == "redistribute":
                     own, count = rows / facts.layout.time, len(acting.steps(action.block or 0))
                     count = round(count * facts.layout.time / acting.layout.time)
@@ -107,7 +112,7 @@ class CostModel:
                 )
             else:
                 seconds += work.seconds(self.cluster.device, rows=own, entries=entries, table=table, steps=count)
-            overhead += work.overhead(self.cluster.device, count)
+            overhead += calls * work.overhead(self.cluster.device, count)
         return seconds / self._share, overhead
 
     def _rows(self, action: Action, steps: range) -> tuple[float, float, float]:
@@ -198,7 +203,7 @@ class CostModel:
         if action.verb is Verb.REDUCE:
             return self._reduce(size)
         link, sharing = self._link(rank, action), self._sharing(rank, action)
-        return link.latency + size * sharing / link.bandwidth
+        return link.latency * self._chunks_for_one(action) + size * sharing / link.bandwidth
 
     def _reduce(self, size: float) -> float:
         """A ring: each rank sends its bucket twice less its own share, in 2(P-1) messages. Stages share a link."""

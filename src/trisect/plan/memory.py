@@ -22,6 +22,8 @@ _ENTRY, _ROW = 8, 16
 _SMALLEST = 1 << 20  # below, buffers are no pages of their own
 # gradients of what is read, of what is written and of the message between them
 _GRADIENTS = 3.0
+# buffers of a layer whose rows are turned into columns and back
+_TURNED = 4.0
 # of a layer that could not be run to see what it keeps, in units of its output
 _UNKNOWN = 3.0
 # buffers of messages that may wait for their reader
@@ -208,7 +210,9 @@ class MemoryModel:
         layers = facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]]
         width = max(max(layer.in_channels if k > 0 else 0, layer.out_channels) for k, layer in enumerate(layers))
         size = facts.dtype.itemsize
-        total = _GRADIENTS * paged(rows * steps * width * size, device)
+        # with several parts, gradients of messages are counted with the halo
+        count = _GRADIENTS - (1.0 if facts.parts > 1 else 0.0)
+        total = count * paged(rows * steps * width * size, device)
         if stage == facts.layout.layer - 1:
             total += 2.0 * paged(rows * steps * facts.out_channels * size, device)
         shared = {layer.writes for layer in facts.layers if layer.writes is not None}
@@ -233,17 +237,18 @@ class MemoryModel:
         ]
 
     def _boards(self, facts: Facts, device: Device, stage: int, columns: float, steps: int) -> float:
-        """Rows of other parts that are read, and beside them the own ones: of two layers at a time; of layers that
-        keep their message for backward, of all.
-        """
+        """Rows of other parts beside the own ones, or their gradients."""
         if facts.parts == 1 or facts.stale:
             return 0.0
-        size = facts.dtype.itemsize
+        size, rows = facts.dtype.itemsize, max(facts.rows)
         readers = self._readers(facts, stage)
-        sizes = sorted(paged(columns * steps * layer.message_channels * size, device) for _, layer in readers)
         if any(layer.across == "redistribute" for _, layer in readers):
-            return 2.0 * sum(sizes[-1:]) * facts.parts / max(1, facts.parts)
-        return sum(sizes[-2:]) + sum(sizes[-1:])
+            # the message by rows and by columns, and the sums by columns and by rows: each as large as the others
+            widest = max(layer.message_channels for _, layer in readers)
+            return _TURNED * paged(rows * steps * widest * size, device)
+        sizes = sorted(paged(columns * steps * layer.message_channels * size, device) for _, layer in readers)
+        # forward has the rows of two layers at a time, and no gradients yet; backward has the gradients of one
+        return sum(sizes[-1:])
 
     def _carries(self, facts: Facts, device: Device, stage: int, rows: int) -> float:
         """The states between blocks, and those that begin and end a run."""
@@ -267,6 +272,8 @@ class MemoryModel:
         if facts.parts > 1:
             widths = [layer.message_channels for _, layer in self._readers(facts, stage)]
             remote = max(facts.remote) / facts.parts if facts.remote else 0.0
+            if any(layer.across == "redistribute" for _, layer in self._readers(facts, stage)):
+                remote = rows * (facts.parts - 1) / facts.parts
             total += _SLOTS * remote * steps * max(widths, default=0) * size / chunks
         if facts.layout.layer > 1:
             boundary = sum(facts.boundary_widths(stage)) if stage > 0 else 0

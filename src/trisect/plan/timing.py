@@ -20,7 +20,7 @@ from trisect.schedule.simulate import simulate
 
 # Runs along time that are simulated, where there are more; chunks of a carry likewise.
 _RUNS = (6, 12)
-_CHUNKS = 48
+_CHUNKS = 256
 
 
 @dataclass(frozen=True)
