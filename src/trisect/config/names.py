@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-StaticModelName = Literal["gcn", "sage", "gcnii", "resgcn+", "gat", "gin"]
+StaticModelName = Literal["gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine"]
 DynamicModelName = Literal["cd-gcn", "wd-gcn", "evolvegcn-o", "evolvegcn-h", "tm-gcn", "recurrent"]
 ModelName = Literal[StaticModelName, DynamicModelName]
 TaskName = Literal["node-classification", "link-prediction", "edge-classification", "node-regression"]
@@ -16,6 +16,8 @@ STATIC_MODELS: tuple[str, ...] = get_args(StaticModelName)
 DYNAMIC_MODELS: tuple[str, ...] = get_args(DynamicModelName)
 MODELS: tuple[str, ...] = get_args(ModelName)
 TASKS: tuple[str, ...] = get_args(TaskName)
+CUSTOM = "custom"
+"""What config.yaml calls a model or a task that is an object of Python, handed to `fit`."""
 
 
 def identifier(name: str) -> str:

@@ -50,17 +50,21 @@ class DataConfig(OpenSection):
     Without a source, `vertices`, `edges` and more describe data that are not there; they can be planned, not trained.
 
     Attributes:
+        object: in the run directory of `fit`, instead of a source: what was handed over, and the hash of its arrays.
         directory: where named data sets lie, unless the command line or TRISECT_DATA says so.
         period: how long a step of a timeline is.
         smoothing: how a snapshot gathers edges of the snapshots before it.
+        edge_merge: what the features of edges between the same vertices become; by default their mean.
     """
 
     name: str | None = None
     path: str | None = None
     generate: str | None = None
+    object: str | None = None
     directory: str | None = None
     period: Annotated[Any, AfterValidator(_period)] = None
     smoothing: SmoothingConfig | None = None
+    edge_merge: Literal["sum", "mean", "last", "count"] | None = None
 
     @property
     def described(self) -> bool:
@@ -71,25 +75,28 @@ class DataConfig(OpenSection):
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
         sources = [key for key in ("name", "path", "generate") if getattr(self, key) is not None]
-        if len(sources) != 1 and not self.described:
+        if len(sources) + (self.object is not None) != 1 and not self.described:
             said = " and ".join(sources) if sources else "none of them"
             raise ValueError(f"needs exactly one of name, path and generate, and has {said}")
         return self
 
 
 class ModelConfig(OpenSection):
-    """Which model, how deep and how wide; further options belong to the model. None: the model's own default."""
+    """Which model, how deep and how wide; further options belong to the model. None: the model's own default.
 
-    name: ModelName
+    In the run directory of `fit` it may be `custom`, with the model in words as `object`.
+    """
+
+    name: Literal[ModelName, "custom"]
     layers: Positive | None = None
     hidden: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 class TaskConfig(OpenSection):
-    """What is learnt; further options belong to the task."""
+    """What is learnt; further options belong to the task. In the run directory of `fit` it may be `custom`."""
 
-    name: TaskName
+    name: Literal[TaskName, "custom"]
 
 
 def _by_name(value: Any) -> Any:

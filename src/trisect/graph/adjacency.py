@@ -16,6 +16,7 @@ from torch import Tensor
 from trisect.errors import DataError
 from trisect.graph import csr
 from trisect.graph.derived import Derived, Origin
+from trisect.graph.sound import check_arrays, check_entries, check_sizes, narrow_indices, pointer_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class Adjacency:
         self_start: the column that is row 0 itself; row i is column self_start + i. (Rows are a run of the columns.)
         positions: int32 or int64 [same length as indices], only in a transposed matrix: where each entry stands in the
             original's `indices`, for values that belong to edges and are made on the way (attention).
+        features: float [same length as indices, features], those of each edge, or None. They live with the rows that
+            read them: a transposed matrix has none, and finds them by its positions.
     """
 
     starts: Tensor
@@ -44,6 +47,7 @@ class Adjacency:
     column_base: int = 0
     self_start: int = 0
     positions: Tensor | None = None
+    features: Tensor | None = None
     # not among the arguments, so that `replace` begins with nothing derived
     _derived: Derived = field(default_factory=Derived, init=False, repr=False)
 
@@ -51,9 +55,35 @@ class Adjacency:
     def from_csr(
         cls, indptr: Tensor, indices: Tensor, values: Tensor | None, columns: int, self_start: int = 0
     ) -> Adjacency:
-        """A matrix from CSR arrays that are already valid and sorted (see `graph.build` for user input)."""
-        pointers = indptr.to(torch.int64)
-        return cls(pointers[:-1], pointers[1:], indices.to(torch.int32), values, columns, 0, self_start)
+        """A matrix from CSR arrays, sorted within rows (`graph.build` makes one from edges in any order)."""
+        pointers, indices = pointer_array(indptr), narrow_indices(indices)
+        return cls(pointers[:-1], pointers[1:], indices, values, columns, 0, self_start)
+
+    def __post_init__(self) -> None:
+        """Refuse arrays of another type, shape or device; what they hold is looked at by `checked`."""
+        check_arrays(self.starts, self.ends, self.indices, self.values, self.positions)
+        check_sizes(self.columns, self.column_base, self.self_start)
+
+    def checked(self) -> Adjacency:
+        """This matrix, after a look at every entry: whoever hands its arrays to a kernel asks for it. Done once.
+
+        Raises:
+            DataError: an entry lies outside the arrays or the columns, or a row is not in ascending order.
+        """
+        if not self._derived.sound:
+            arrays = (self.starts, self.ends, self.indices)
+            check_entries(*arrays, self.columns, self.column_base, self.positions)
+            self._derived.sound = True
+        return self
+
+    def vouched(self) -> Adjacency:
+        """This matrix, which was made of sound ones in a way that keeps it so and need not be looked at."""
+        self._derived.sound = True
+        return self
+
+    def _as_sound_as(self, matrix: Adjacency) -> Adjacency:
+        self._derived.sound = matrix._derived.sound
+        return self
 
     @property
     def rows(self) -> int:
@@ -76,6 +106,11 @@ class Adjacency:
         return torch.float32 if self.values is None else self.values.dtype
 
     @property
+    def edge_channels(self) -> int:
+        """Give the number of features of an edge; 0 where there are none."""
+        return 0 if self.features is None else self.features.shape[1]
+
+    @property
     def entries(self) -> int:
         """Count the entries of the block."""
         if self._derived.entries is None:
@@ -91,7 +126,8 @@ class Adjacency:
 
     def _count_bytes(self, seen: dict[int, int]) -> None:
         derived = self._derived
-        for array in (self.starts, self.ends, self.indices, self.values, self.positions, *derived.arrays()):
+        own = (self.starts, self.ends, self.indices, self.values, self.positions, self.features)
+        for array in (*own, *derived.arrays()):
             if array is not None:
                 storage = array.untyped_storage()
                 seen[storage.data_ptr()] = storage.nbytes()
@@ -108,11 +144,16 @@ class Adjacency:
             self_start=self.self_start + start,
         )
         block._derived.origin = Origin("rows", self, start, stop)
-        return block
+        return block._as_sound_as(self)
+
+    def rows_at(self, rows: Tensor) -> Adjacency:
+        """Give the rows of these numbers, or where a mask is True, as a view."""
+        return replace(self, starts=self.starts[rows], ends=self.ends[rows])._as_sound_as(self)
 
     def columns_between(self, start: int, stop: int) -> Adjacency:
         """Columns start..stop-1, numbered from 0, as a view (two searches per row, no copy of the entries)."""
         _check_range("columns", start, stop, self.columns)
+        self.checked()
         block = replace(
             self,
             starts=csr.lower_bound(self.indices, self.starts, self.ends, start + self.column_base),
@@ -122,7 +163,7 @@ class Adjacency:
             self_start=self.self_start - start,
         )
         block._derived.origin = Origin("columns", self, start, stop)
-        return block
+        return block.vouched()
 
     def transpose(self, *, positions: bool = False) -> Adjacency:
         """The transposed matrix, built once. The transpose of a view is a view of the whole matrix's.
@@ -144,7 +185,7 @@ class Adjacency:
         else:
             result = self._turned()
             if not positions and _equal(result, self):
-                result = replace(self, self_start=-self.self_start, positions=None)
+                result = replace(self, self_start=-self.self_start, positions=None, features=None).vouched()
         self._join(result)
         derived.make_transpose = None
         return result
@@ -163,12 +204,13 @@ class Adjacency:
 
     def _turned(self) -> Adjacency:
         """Sort the entries by column into a new matrix."""
+        self.checked()
         arrays = (self.indices, self.starts, self.ends)
         pointers, rows, positions = csr.turn(*arrays, self.columns, self.column_base, self.entries)
         values = None if self.values is None else self.values[positions]
         return Adjacency(
             pointers[:-1], pointers[1:], rows, values, self.rows, self_start=-self.self_start, positions=positions
-        )
+        ).vouched()
 
     def has_transpose(self) -> bool:
         """Tell whether the transpose is there already."""
@@ -181,7 +223,7 @@ class Adjacency:
 
     def as_symmetric(self) -> Adjacency:
         """This matrix, known to be symmetric with its values: the transpose has the same arrays."""
-        self._join(replace(self, self_start=-self.self_start))
+        self._join(replace(self, self_start=-self.self_start, features=None)._as_sound_as(self))
         return self
 
     def with_entries(self, entries: int) -> Adjacency:
@@ -214,7 +256,7 @@ class Adjacency:
         rows = torch.nonzero(turned.ends > turned.starts)[:, 0]
         derived.read = (None, turned)
         if rows.numel() < turned.rows:
-            derived.read = (rows, replace(turned, starts=turned.starts[rows], ends=turned.ends[rows]))
+            derived.read = (rows, turned.rows_at(rows))
             if not had_transpose and 2 * rows.numel() <= turned.rows:
                 # two integers for every column of the whole matrix are much for a small block
                 derived.transpose = None
@@ -222,15 +264,25 @@ class Adjacency:
 
     def values_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the values in the type that a kernel reads; converted once for a matrix and all its views."""
-        values = self.values
-        if values is None or (values.dtype == dtype and values.is_contiguous()):
-            return values
+        return self._converted(self.values, dtype, self._home()._derived.values)
+
+    def features_as(self, dtype: torch.dtype) -> Tensor | None:
+        """Give the edges' features in the type that a kernel reads; converted once for a matrix and all its views."""
+        return self._converted(self.features, dtype, self._home()._derived.features)
+
+    def _home(self) -> Adjacency:
+        """Give the matrix that this one is a view of, or itself."""
         home = self
         while home._derived.origin is not None:
             home = home._derived.origin.matrix
-        kept = home._derived.values
+        return home
+
+    @staticmethod
+    def _converted(array: Tensor | None, dtype: torch.dtype, kept: dict[torch.dtype, Tensor]) -> Tensor | None:
+        if array is None or (array.dtype == dtype and array.is_contiguous()):
+            return array
         if dtype not in kept:
-            kept[dtype] = values.to(dtype).contiguous()
+            kept[dtype] = array.to(dtype).contiguous()
         return kept[dtype]
 
     def inverse_counts(self, dtype: torch.dtype) -> Tensor:
@@ -279,6 +331,7 @@ class Adjacency:
 
     def compact(self) -> Adjacency:
         """The block as a matrix of its own, with contiguous entries; itself where that is so already."""
+        self.checked()
         if self.is_plain():
             return self
         entry = self.entry_positions()
@@ -291,7 +344,8 @@ class Adjacency:
             None if self.values is None else self.values[entry],
             self.columns,
             self_start=self.self_start,
-        )
+            features=None if self.features is None else self.features[entry],
+        ).vouched()
 
     def pointers(self) -> Tensor:
         """int64 [rows + 1] of a matrix whose entries are contiguous."""
@@ -307,6 +361,7 @@ class Adjacency:
 
     def coordinates(self) -> tuple[Tensor, Tensor]:
         """The row and the column of each entry, row by row: int64 [entries] both, numbered from 0 within the block."""
+        self.checked()
         row = torch.repeat_interleave(torch.arange(self.rows, device=self.device), self.ends - self.starts)
         read = self.indices if self.is_plain() else self.indices[self.entry_positions()] - self.column_base
         return row, read.long()
@@ -315,14 +370,23 @@ class Adjacency:
         """The values in the order of `edge_index`, or None."""
         if self.values is None or self.is_plain():
             return self.values
-        return self.values[self.entry_positions()]
+        return self.values[self.checked().entry_positions()]
+
+    def edge_attributes(self) -> Tensor | None:
+        """The edges' features in the order of `edge_index`, [entries, features], or None; PyG's `edge_attr`."""
+        if self.features is None or self.is_plain():
+            return self.features
+        return self.features[self.entry_positions()]
 
     def to(self, target: torch.device | str | torch.dtype) -> Adjacency:
         """The same matrix on another device, or with values of another type. Views are made compact on a move."""
         if isinstance(target, torch.dtype):
-            if self.values is None or self.values.dtype == target:
-                return self
-            return self.with_values(self.values.to(target))
+            result = self
+            if self.values is not None and self.values.dtype != target:
+                result = self.with_values(self.values.to(target))
+            if self.features is not None and self.features.dtype != target:
+                result = result.with_features(self.features.to(target))
+            return result
         device = torch.device(target)
         if device == self.device:
             return self
@@ -336,7 +400,8 @@ class Adjacency:
             matrix.column_base,
             matrix.self_start,
             None if matrix.positions is None else matrix.positions.to(device),
-        )
+            None if matrix.features is None else matrix.features.to(device),
+        )._as_sound_as(matrix)
 
     def double(self) -> Adjacency:
         """The same matrix with float64 values."""
@@ -348,11 +413,25 @@ class Adjacency:
 
     def with_values(self, values: Tensor | None) -> Adjacency:
         """The same entries with other values (laid out like `indices`). A transpose that exists is not built again."""
-        result = replace(self, values=values)
+        result = replace(self, values=values)._as_sound_as(self)
         turned = self._derived.transpose
         if turned is not None and turned.positions is not None:
             moved = None if values is None else values[turned.positions.long()]
-            result._join(replace(turned, values=moved))
+            result._join(replace(turned, values=moved)._as_sound_as(turned))
+        return result
+
+    def with_features(self, features: Tensor | None) -> Adjacency:
+        """The same entries and values with these features of edges (laid out like `indices`)."""
+        if features is not None and (features.dim() != 2 or features.shape[0] != self.indices.numel()):
+            raise DataError(
+                f"The edges' features have the shape {list(features.shape)}; "
+                f"[{self.indices.numel()}, features] is needed."
+            )
+        result = replace(self, features=features)._as_sound_as(self)
+        result._derived.entries = self._derived.entries
+        turned = self._derived.transpose
+        if turned is not None and turned.positions is not None:
+            result._join(replace(turned)._as_sound_as(turned))
         return result
 
     def dense(self) -> Tensor:

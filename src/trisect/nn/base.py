@@ -8,7 +8,7 @@ return value; nothing is kept on `self` between calls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, Protocol, cast
@@ -60,6 +60,7 @@ class Layer(nn.Module):
         writes: under which name later layers may read its output, or None.
         draws_before: whether `prepare` draws random numbers.
         preaggregates: whether `combine_aggregated` exists: all that the layer asks of its neighbours is Â·x.
+        edge_channels: how many features of an edge the layer reads; 0: none.
         collects: whether `combine` reads its message by `ops.convolve`, `ops.convolve_dense` or the sum of
             `ops.aggregate`, and its own rows by `message.of_block`, and in no other way. Then a cut need not copy the
             rows that a chunk reads. A layer that does more reads `message.rows`, which then hold all columns.
@@ -73,6 +74,7 @@ class Layer(nn.Module):
     draws_before: bool = False
     preaggregates: bool = False
     collects: bool = False
+    edge_channels: int = 0
 
     @property
     def message_channels(self) -> int:
@@ -144,33 +146,6 @@ class Layer(nn.Module):
                 return self.combine_aggregated(sums[t], frames[t], context)
 
         return each_step(step, contexts, xs, self.out_channels)
-
-    def prepare_steps(self, xs: Tensor, contexts: Sequence[Context], into: Tensor | None = None) -> Tensor:
-        """Do `prepare` for each step of a timeline: all steps at once, or one by one where each draws its own numbers.
-
-        Args:
-            xs: [steps, rows, in_channels], or [rows, in_channels] for the same features in all steps.
-            contexts: one a step, each with the noise of the rows.
-            into: [steps, rows, message_channels]; the result is then there. Steps may lie at any distance.
-
-        Returns: [steps, rows, message_channels].
-        """
-        steps = len(contexts)
-        apart = bool(self.reads) or (self.draws_before and any(context.noise is not None for context in contexts))
-        if type(self).prepare is Layer.prepare:
-            message = xs if xs.dim() == 3 else xs.expand(steps, *xs.shape)
-        elif xs.dim() == 2 and not apart:
-            rows = self.prepare(xs, Context())
-            message = rows.expand(steps, *rows.shape)
-        elif apart or steps == 1 or (into is not None and not into.is_contiguous()):
-            frames = frames_of(xs, steps)
-            channels = self.message_channels
-            return each_step(lambda t, context: self.prepare(frames[t], context), contexts, xs, channels, into)
-        else:
-            flat = None if into is None else alias(into.flatten(0, 1))
-            rows = self.prepare(xs.flatten(0, 1), Context(into=flat))
-            message = rows.reshape(steps, xs.shape[1], -1)
-        return message if into is None else joined(into, [message])
 
     def combine_steps(
         self, messages: Sequence[Message], xs: Tensor, adjacencies: Snapshots, contexts: Sequence[Context]
@@ -270,6 +245,11 @@ class Model(nn.Module):
         """Give the width of the output (logits: the last layer has no activation)."""
         return self.stack[-1].out_channels
 
+    @property
+    def edge_channels(self) -> int:
+        """Give the number of features of an edge that layers read; 0: no layer reads any."""
+        return edge_channels_of(self.stack)
+
     def reset_parameters(self, seed: int) -> None:
         """Draw all parameters anew: layer i from (seed, i), whatever is built beside it."""
         for number, layer in enumerate(self.stack):
@@ -306,6 +286,16 @@ def check_chain(layers: Sequence[Layer]) -> None:
             )
         if layer.writes is not None:
             written.add(layer.writes)
+
+
+def edge_channels_of(layers: Iterable[nn.Module]) -> int:
+    """Give the number of features of an edge that these layers read; all that read any must read the same number."""
+    widths = sorted({layer.edge_channels for layer in layers if isinstance(layer, Layer)} - {0})
+    if len(widths) > 1:
+        raise ConfigError(
+            f"one layer reads {widths[0]} features of an edge and another {widths[1]}; give all the number of the data."
+        )
+    return widths[0] if widths else 0
 
 
 class HasWidths(Protocol):

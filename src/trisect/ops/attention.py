@@ -6,6 +6,7 @@ Each direction gathers every neighbour's row once and stores nothing for an edge
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,9 +52,12 @@ def attend(
         [rows, heads, channels].
     """
     _check(x, source_score, target_score, adjacency)
+    if not (adjacency.starts.is_contiguous() and adjacency.ends.is_contiguous()):
+        starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
+        adjacency = replace(adjacency, starts=starts, ends=ends)
     keys, ids = None, None
     if noise is not None and dropout > 0.0:
-        keys, ids = _draws(adjacency, noise, source_vertices)
+        keys, ids = pair_draws(adjacency, noise, source_vertices)
     threshold = 0 if keys is None else drop_threshold(dropout)
     scale = 1.0 if keys is None else 1.0 / (1.0 - dropout)
     same = x.dtype == source_score.dtype == target_score.dtype
@@ -108,7 +112,7 @@ def _check(x: Tensor, source_score: Tensor, target_score: Tensor, adjacency: Adj
             raise ConfigError(f"{name} has shape {tuple(score.shape)}; {(rows, x.shape[1])} is needed.")
 
 
-def _draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def pair_draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Give the rows' keys and the columns' vertex ids (None: columns are vertices 0, 1, …)."""
     targets = noise.vertex_ids(adjacency.rows, adjacency.device)
     if source_vertices is None and noise.vertices is not None:
@@ -162,6 +166,7 @@ def _problem(
     keys: Tensor | None,
     ids: Tensor | None,
 ) -> _Problem:
+    matrix.checked()
     return _Problem(
         matrix.starts.data_ptr(),
         matrix.ends.data_ptr(),

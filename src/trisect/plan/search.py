@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trisect.errors import LayoutError
-from trisect.layout import Layout, Spatial, Temporal, Wire
+from trisect.layout.layout import Layout, Spatial, Temporal, Wire
 from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.estimate import AXES, Estimate, estimate, is_exact

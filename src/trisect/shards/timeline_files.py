@@ -15,6 +15,7 @@ from trisect.graph.build import MatrixForm
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.timeline import Runs
+from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import load_array
 from trisect.shards.kept_runs import KeptRuns
 from trisect.shards.part_blocks import block_stream
@@ -25,7 +26,7 @@ from trisect.shards.whole_timeline import whole_timeline
 
 _HOST = torch.device("cpu")
 META = "timeline.json"
-ARRAYS = ("src", "dst", "weight", "x", "y", "edge_y", "order")
+ARRAYS = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,8 @@ class TimelineCut:
         aggregated: whether Â·x of the first layer is kept.
         halo: int64 [training, parts], the rows of others that each part reads at each step.
         vertex_work: what a vertex costs in a step, in events; the runs were balanced by it.
-        by_columns: whether rows are redistributed by columns.
+        spatial: by which exchange rows cross parts.
+        edge_channels: how many features an edge has that layers read.
     """
 
     folder: Path
@@ -55,7 +57,8 @@ class TimelineCut:
     aggregated: bool
     halo: Tensor
     vertex_work: float = 1.0
-    by_columns: bool = False
+    spatial: str = "auto"
+    edge_channels: int = 0
 
     @property
     def remote(self) -> list[int]:
@@ -95,6 +98,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
         first=meta["first"],
         steps=meta["steps"],
+        merge=meta["merge"],
         **arrays,  # type: ignore[arg-type]
     )
     return TimelineCut(
@@ -108,7 +112,8 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         aggregated=meta["aggregated"],
         halo=load_array(folder / "halo.npy"),
         vertex_work=meta["vertex_work"],
-        by_columns=meta["by_columns"],
+        spatial=meta["spatial"],
+        edge_channels=meta["edge_channels"],
     )
 
 
@@ -129,7 +134,7 @@ def read_timeline_part(
         ledger: counts the snapshots that are brought to the device.
         device: where they are read.
     """
-    if len(cut.starts) == 2 or cut.by_columns:
+    if len(cut.starts) == 2 or sums_apart(cut.spatial):
         rows = slice(cut.starts[part_index], cut.starts[part_index + 1])
         return whole_timeline(
             cut.timeline, form, dtype, budget, ledger, aggregated=cut.aggregated, rows=rows, device=device
@@ -145,6 +150,8 @@ def read_timeline_part(
         starts=cut.starts,
         smoothing=cut.timeline.smoothing,
         first=cut.timeline.first,
+        edge_x=arrays.get("edge_x"),
+        merge=cut.timeline.merge,
     )
     order = torch.arange(cut.starts[-1]) if cut.timeline.order is None else cut.timeline.order
     sums = _mapped(cut.folder / "sums.npy")

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from trisect.graph.build import MatrixForm, normalise, row_sums
+from trisect.graph.edge_features import both_ways
 from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import Runs, halo_rows
+from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import create_array, save_array
 from trisect.shards.timeline_files import ARRAYS, META
 
@@ -31,7 +33,7 @@ def write_timeline_shards(
     folder: Path,
     *,
     aggregated: bool,
-    by_columns: bool = False,
+    spatial: str = "auto",
     dtype: torch.dtype = torch.float32,
     vertex_work: float = 1.0,
 ) -> None:
@@ -40,14 +42,15 @@ def write_timeline_shards(
     Args:
         runs: of the training steps.
         form: how snapshots are prepared.
-        by_columns: whether rows are redistributed by columns: then every rank reads whole snapshots.
+        spatial: by which exchange rows cross parts; where it sums up neighbours in a half of its own, every rank reads
+            full snapshots.
         aggregated: whether Â·x of the first layer is to be kept.
         vertex_work: by which the runs were balanced (see `step_work`).
     """
-    cut = partition.parts > 1 and not by_columns
+    cut = partition.parts > 1 and not sums_apart(spatial)
     for name in ARRAYS:
         array = getattr(timeline, name)
-        if array is not None and not (cut and name == "x"):
+        if array is not None and not (cut and name in ("x", "edge_x")):
             save_array(folder / f"{name}.npy", array)
     save_array(folder / "offsets.npy", timeline.offsets)
     for name, mask in timeline.splits.items():
@@ -78,31 +81,30 @@ def write_timeline_shards(
         "fixed": timeline.x is not None and timeline.x.dim() == 2,
         "aggregated": aggregated,
         "vertex_work": vertex_work,
-        "by_columns": by_columns,
+        "spatial": spatial,
+        "edge_channels": timeline.edge_channels,
+        "merge": timeline.merge,
     }
     (folder / META).write_text(json.dumps(meta))
 
 
 def _write_events(timeline: Timeline, partition: Partition, owner: Tensor, folder: Path) -> None:
-    source, target, weight = timeline.src, timeline.dst, timeline.weight
+    source, target, event = timeline.src, timeline.dst, torch.arange(timeline.src.numel())
     every = timeline.offsets.numel() - 1
-    step = torch.repeat_interleave(torch.arange(every), timeline.offsets.diff())
     if timeline.undirected:
-        back = torch.nonzero(source != target)[:, 0]
-        source, target = torch.cat([source, target[back]]), torch.cat([target, source[back]])
-        weight = None if weight is None else torch.cat([weight, weight[back]])
-        step = torch.cat([step, step[back]])
-        order = torch.argsort(step, stable=True)
-        source, target, step = source[order], target[order], step[order]
-        weight = None if weight is None else weight[order]
+        # events stay in their order, by which the features of the last one are chosen
+        source, target, event = both_ways(source, target)
+    step = torch.repeat_interleave(torch.arange(every), timeline.offsets.diff())[event]
     holder, reader = owner[source.long()], owner[target.long()]
     for part in range(partition.parts):
         part_folder, first = folder / f"part-{part}", partition.part(part)[0]
         mine = torch.nonzero(reader == part)[:, 0]
         save_array(part_folder / "src.npy", _columns(source[mine], *partition.part(part)))
         save_array(part_folder / "dst.npy", target[mine] - first)
-        if weight is not None:
-            save_array(part_folder / "weight.npy", weight[mine])
+        for name in ("weight", "edge_x"):
+            array = getattr(timeline, name)
+            if array is not None:
+                save_array(part_folder / f"{name}.npy", array[event[mine]])
         save_array(part_folder / "offsets.npy", _offsets(step[mine], every))
         read = torch.nonzero((holder == part) & (reader != part))[:, 0]
         # each row once a step and reader, however many events read it

@@ -36,7 +36,7 @@ from trisect.ops.memory import free_bytes
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.plan.cluster import Cluster, Device, Link
 from trisect.plan.timing import epoch_seconds
-from trisect.train.loop import train
+from trisect.train.fit import fit
 from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
@@ -198,7 +198,8 @@ def _overhead_of(model: NamedModel, data: Graph | Timeline, options: TrainOption
 
 
 def _best_epoch(model: NamedModel, data: Graph | Timeline, options: TrainOptions) -> float:
-    return min(train(model, data, "node-classification", options).seconds[2:])
+    settings = {"epochs": options.epochs, "eval_every": options.eval_every, **model.options}
+    return min(fit(model.name, data, "node-classification", **settings).result.seconds[2:])
 
 
 def _units(model: NamedModel, data: Graph | Timeline, options: TrainOptions, half: float, step: float) -> float:

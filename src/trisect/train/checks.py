@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, DataError, LayoutError
+from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
+from trisect.plan.choose import check_asked
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
@@ -24,9 +28,23 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     width = feature_width(data)
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}.")
+    _check_edges(model, data)
     decoded = task.decoder(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
+
+
+def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
+    """Raise where layers read other features of edges than the data have; say so where none are read."""
+    if model.edge_channels and data.edge_channels != model.edge_channels:
+        have = f"have {data.edge_channels}" if data.edge_channels else "have none (give edge_x)"
+        raise ConfigError(f"the model reads {model.edge_channels} features of an edge, and the data {have}.")
+    if data.edge_channels and not model.edge_channels:
+        warnings.warn(
+            f"The data have {data.edge_channels} features an edge, and no layer of the model reads them; use gatv2, "
+            "gine, recurrent with spatial: gatv2 or gine, or FromPyG of a convolution with edge_dim.",
+            stacklevel=3,
+        )
 
 
 @torch.no_grad()
@@ -109,16 +127,5 @@ def _require_timeline(layout: Layout, model: AnyModel, vertices: int, training: 
         raise LayoutError(
             f"layout.vertex is {layout.vertex}, more than the timeline's {vertices} vertices; use fewer parts."
         )
-    if not isinstance(model, DynamicModel):
-        return
-    kinds = {layer.state_kind for layer in model.stack}
-    if layout.temporal == "halo" and kinds != {"window"}:
-        raise LayoutError(
-            "layout.temporal is halo, which fits models that read a window of frames alone, such as tm-gcn; use "
-            f"{'carry' if 'weight' in kinds else 'carry or redistribute'}, or auto."
-        )
-    if layout.temporal == "redistribute" and "weight" in kinds:
-        raise LayoutError(
-            "layout.temporal is redistribute, but the model's state is a weight matrix, which has no vertices to deal "
-            "out (EvolveGCN); use carry or auto."
-        )
+    layers = [facts_of(layer) for layer in model.stack]
+    check_asked([layer for layer in layers if layer.state is not None], "temporal", layout.temporal, "time")

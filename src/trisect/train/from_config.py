@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.config import Config
+from trisect.config.names import CUSTOM
 from trisect.data.describe import notes
 from trisect.data.generators.generate import GENERATORS
 from trisect.data.load import check, load
@@ -17,20 +18,28 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import options as model_options
+from trisect.nn.models.registry import reads_edges
 from trisect.settings.nearest import unknown_setting
 from trisect.tasks import make_task
 from trisect.train.checks import require_fit
 from trisect.train.job import named_model
 from trisect.train.setup import Setup
 
+_MERGES = {"sum": "sum", "mean": "mean", "last": "last one's"}
+
 Say = Callable[[str], None]
 
 
 def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     """Give the configuration with every option of generator, model and task filled in; unknown ones are refused."""
+    if config.data.object is not None:
+        raise DataError(
+            f"data.object says that the data were handed to trisect.fit in Python ({config.data.object}), and no file"
+            " has them; go on in Python, or give a source: name, path or generate."
+        )
     data = config.data.model_dump(exclude_none=True)
     if not config.data.described:
-        check(_source(config))
+        check(source_of(config))
     if config.data.generate is not None:
         arguments = GENERATORS[config.data.generate].arguments
         data = {**{name: argument.default for name, argument in arguments.items()}, **data}
@@ -38,6 +47,12 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
         data["path"] = str(Path(config.data.path).expanduser().absolute())
     if config.data.name is not None and data_dir is not None:
         data["directory"] = str(Path(data_dir).expanduser().absolute())
+    for section in (config.model, config.task):
+        if section.name == CUSTOM:
+            kind = "model" if section is config.model else "task"
+            raise ConfigError(
+                f"{kind}.name is custom: it was made in Python and handed to trisect.fit; go on there, or give a name."
+            )
     defaults = {name: option.default for name, option in model_options(config.model.name).items()}
     for key in config.model.options:
         if key not in defaults:
@@ -56,10 +71,10 @@ def load_record(config: Config) -> Record:
             "data is described by its sizes and not there, so that it can be planned and checked but not trained; give"
             " one of data.name, data.path and data.generate."
         )
-    return load(_source(config), data_dir=config.data.directory)
+    return load(source_of(config), data_dir=config.data.directory)
 
 
-def _source(config: Config) -> dict[str, Any]:
+def source_of(config: Config) -> dict[str, Any]:
     """Give the section `data` as `data.load` takes it."""
     return config.data.model_dump(exclude_none=True, exclude={"directory"})
 
@@ -67,16 +82,42 @@ def _source(config: Config) -> dict[str, Any]:
 def data_of(config: Config, record: Record) -> Graph | Timeline:
     """Give the data as models read them."""
     smoothing = config.data.smoothing
-    record = replace(record, edge_x=None)  # no layer reads it yet, and merging parallel edges takes a sort
+    merge = config.data.edge_merge or "mean"
+    if config.data.edge_merge is not None and record.edge_x is None:
+        raise ConfigError(f"data.edge_merge is {merge}, but the edges of the data have no features; leave it out.")
+    if record.edge_x is not None and not _reads_edges(config):
+        record = replace(record, edge_x=None)  # merging parallel edges takes a sort
     if not isinstance(record, TimelineRecord):
         if smoothing is not None:
             raise ConfigError("data.smoothing is for timelines, and the data are one graph; leave it out.")
-        return Graph.from_record(record)
+        return Graph.from_record(record, merge=merge)
     window = smoothing.length if smoothing is not None and smoothing.kind != "none" else 1
     for name, length in (("data.smoothing.length", window), ("model.window", config.model.options.get("window", 1))):
         if length > record.steps:
             raise DataError(f"{name} is {length}, but the timeline has {record.steps} steps; use a shorter period.")
-    return Timeline.from_record(record, smoothing=None if smoothing is None else smoothing.model_dump())
+    return Timeline.from_record(record, smoothing=None if smoothing is None else smoothing.model_dump(), merge=merge)
+
+
+def _reads_edges(config: Config) -> bool:
+    """Say whether the model of a configuration reads the features of edges."""
+    model = named_model(config)
+    return reads_edges(model.name, **model.options)
+
+
+def edge_note(config: Config, record: Record) -> str | None:
+    """Say what becomes of the features of edges; None where there are none."""
+    if record.edge_x is None:
+        return None
+    count = record.edge_x.shape[1]
+    if not _reads_edges(config):
+        return (
+            f"edge features: {count} an edge, which {config.model.name} does not read; use gatv2, gine, or recurrent "
+            "with spatial: gatv2 or gine."
+        )
+    merge = config.data.edge_merge or "mean"
+    parallel = "how many edges there are between the same vertices (count)" if merge == "count" else ""
+    read = parallel or f"{count} an edge; of edges between the same vertices the {_MERGES[merge]}"
+    return f"edge features: {config.model.name} reads {read}."
 
 
 def build_setup(config: Config, record: Record) -> Setup:
@@ -108,6 +149,9 @@ class ConfiguredData:
         """Read the data, say how large they are, and give them as models read them."""
         data, record = self._config.data, load_record(self._config)
         self._say(f"{data.name or data.generate or data.path}: {describe_record(record)}")
+        note = edge_note(self._config, record)
+        if note is not None:
+            self._say(note)
         self.names, self.vertices = record.names, record.vertices
         if isinstance(record, TimelineRecord):
             self.steps, self.timeline = record.steps, True

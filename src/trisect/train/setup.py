@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions
+from trisect.data.records import Names
 from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -20,7 +21,7 @@ from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
 from trisect.tasks import SPLITS, BoundTask, Task, TaskContext, make_task
-from trisect.train.assemble import make_decoder, name_modules, one_process
+from trisect.train.assemble import make_decoder, name_modules, one_process, with_read_edges
 from trisect.train.blocks import with_blocks
 from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
@@ -38,6 +39,7 @@ class Setup:
         modules: `model` and, where there is one, `decoder`; the names of all parameters begin with these.
         steps: of the timeline; 1 for a static graph.
         layout: as it is run, with the number of blocks that was chosen.
+        names: the user's vertex ids, where this process has all of the data and they are not 0, 1, ….
     """
 
     program: Program
@@ -47,6 +49,7 @@ class Setup:
     steps: int
     timeline: bool
     layout: Layout = _ONE_RANK
+    names: Names | None = None
 
     @classmethod
     def of(
@@ -75,8 +78,10 @@ class Setup:
         bound = chosen.bind(labels, TaskContext(options.seed, vertices))
         bound.warn()
         x = data.features().to(options.dtype)
-        made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
+        made = model if isinstance(model, (Model, DynamicModel)) else None
+        made = _make(model, x.shape[-1], bound.channels, data.edge_channels) if made is None else made
         check_fit(made, data, bound)
+        data = with_read_edges(data, made)
         check_monitor(bound, options, made.out_channels, data.vertices)
         decoder = make_decoder(bound, made, options)
         modules = name_modules(made, decoder)
@@ -85,7 +90,7 @@ class Setup:
         program = one_process(made, decoder, bound, options, data, x, layout, device)
         timeline = isinstance(data, Timeline)
         steps = data.steps if isinstance(data, Timeline) else 1
-        return cls(program, bound, modules, vertices, steps, timeline, layout)
+        return cls(program, bound, modules, vertices, steps, timeline, layout, data.names)
 
     @property
     def conv_parameters(self) -> Iterable[str]:
@@ -106,9 +111,9 @@ class Setup:
         """Give how many numbers are trained here."""
         return sum(parameter.numel() for parameter in self.modules.parameters())
 
-    def describe(self) -> str:
-        """Say how large the model is, and which steps each split reads."""
-        text = f"{self.parameters:,} parameters"
+    def describe(self, parameters: int | None = None) -> str:
+        """Say how large the model is (of several stages, all `parameters`), and which steps each split reads."""
+        text = f"{self.parameters if parameters is None else parameters:,} parameters"
         if self.timeline:
             runs = ((split, self.task.steps(split)) for split in SPLITS)
             text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
@@ -121,8 +126,8 @@ class Setup:
         return rows.index_select(dim, torch.argsort(self.vertices))
 
 
-def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
-    made = None if isinstance(maker, nn.Module) else full_model(maker, in_channels, out_channels)
+def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None, edge_channels: int) -> AnyModel:
+    made = None if isinstance(maker, nn.Module) else full_model(maker, in_channels, out_channels, edge_channels)
     if not isinstance(made, (Model, DynamicModel)):
         raise ConfigError(
             f"the model is a {type(maker if made is None else made).__name__}; give a trisect.nn Model or "

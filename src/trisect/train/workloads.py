@@ -40,7 +40,7 @@ MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: TrainOptions) -> Workload:
     """Give the workload of a model on data that are here."""
     bound = make_task(task).bind(data, TaskContext(options.seed, data.order))
-    model = outline_of(maker, feature_width(data), bound.channels)
+    model = outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
     if isinstance(data, Timeline):
         return _of_timeline(model, data, bound, options)
     return _of_graph(model, data, bound, options)
