@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from trisect.errors import LayoutError
-from trisect.layout.layout import Layout, Spatial, Temporal, Wire
+from trisect.layout import Layout, Wire
 from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.estimate import AXES, Estimate, estimate, is_exact
@@ -15,6 +15,9 @@ from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
 from trisect.plan.timing import representative
 from trisect.plan.workload import Workload
+
+Temporal = Literal["auto", "redistribute", "carry", "halo"]
+Spatial = Literal["auto", "halo", "redistribute"]
 
 # So many layouts are simulated; before that, the least time that each could take puts them in order.
 _SIMULATED = 32

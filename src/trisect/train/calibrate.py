@@ -199,7 +199,8 @@ def _overhead_of(model: NamedModel, data: Graph | Timeline, options: TrainOption
 
 def _best_epoch(model: NamedModel, data: Graph | Timeline, options: TrainOptions) -> float:
     settings = {"epochs": options.epochs, "eval_every": options.eval_every, **model.options}
-    return min(fit(model.name, data, "node-classification", **settings).result.seconds[2:])
+    best = fit(model.name, data, "node-classification", **settings).summary["seconds_per_epoch"]["best"]
+    return float(best)
 
 
 def _units(model: NamedModel, data: Graph | Timeline, options: TrainOptions, half: float, step: float) -> float:
