@@ -26,10 +26,12 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.registry import options as model_options
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
+from trisect.plan.estimate import Estimate
 from trisect.shards.graph_files import read_cut
 from trisect.tasks import Statistics
+from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
-from trisect.train.estimate import estimate_memory
+from trisect.train.estimate import estimate_setup
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
 from trisect.train.outputs.calibration import calibrate
@@ -85,8 +87,9 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
         show_phase(world.rank, Phase.READY)
-        return _Worker(job, setup, gather, listener, partition=cut.quality).run()
+        return _Worker(job, setup, gather, listener, partition=cut.quality, expected=expected).run()
 
 
 def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
@@ -97,8 +100,8 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
     """
     with watched_memory(), limited_threads(job.options.threads):
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
-        estimate = estimate_memory(setup, data.vertices, setup.layout)
-        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate)
+        expected = estimate_setup(setup, data, job.options, local_cluster())
+        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, expected=expected)
         return replace(worker.run(), setup=setup)
 
 
@@ -108,7 +111,8 @@ class _Worker:
     Args:
         setup: the model and the data of this rank.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
-        partition, memory_bytes: the quality of the cut and the estimate of memory, for the summary.
+        partition: the quality of the cut, for the summary.
+        expected: on rank 0, what the planner says of the run.
     """
 
     def __init__(
@@ -120,11 +124,11 @@ class _Worker:
         *,
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
-        memory_bytes: int | None = None,
+        expected: Estimate | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
         self.recorder = recorder
-        self.partition, self.memory_bytes = partition, memory_bytes
+        self.partition, self.expected = partition, expected
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
@@ -140,6 +144,7 @@ class _Worker:
         """Train; a caller of `fit` gets what was measured and all trained parameters besides the summary."""
         parameters = sum(self.gather(self.setup.parameters if self.holds_parameters else 0))
         self.listener.say(f"{in_words(self.job.model)}, {self.setup.describe(parameters)}")
+        expected = self.gather(self._expected_plain())[0]
         self.listener.watch(self.monitor)
         with nullcontext() if self.job.run is None else self._directory() as directory:
             if directory is None:
@@ -153,7 +158,7 @@ class _Worker:
                 parameters=parameters,
                 baselines=self._baselines(),
                 partition=self.partition,
-                memory_bytes=self.memory_bytes,
+                expected=expected,
                 seconds=seconds,
             )
             if directory is not None and self.rank == 0:
@@ -162,6 +167,9 @@ class _Worker:
             return Outcome(summary)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
         return Outcome(summary, {name: getattr(result, name) for name in kept}, self._parameters(result))
+
+    def _expected_plain(self) -> dict[str, Any] | None:
+        return None if self.expected is None else self.expected.plain()
 
     def _with_callers(self, recorder: Recorder) -> Recorder:
         return recorder if self.recorder is None else Several(self.recorder, recorder)
@@ -172,7 +180,7 @@ class _Worker:
         """
         checkpoint = self._continue(directory) if self.job.resume else None
         if self.rank == 0:
-            directory.write_plan(self.setup.program.plan())
+            directory.write_plan({**self.setup.program.plan(), "expected": self._expected_plain()})
         recorder = RunRecorder(
             directory,
             rank=self.rank,
