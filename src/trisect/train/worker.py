@@ -35,6 +35,7 @@ from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.checkpoint import Checkpoint
@@ -130,7 +131,8 @@ class _Worker:
 
     def run(self) -> Outcome:
         """Do what the job's verb says."""
-        return {"train": self._train, "fit": self._fit, "predict": self._predict}[self.job.verb]()
+        with explaining_limits(self.job.run if self.job.verb == "train" else None):
+            return {"train": self._train, "fit": self._fit, "predict": self._predict}[self.job.verb]()
 
     def _train(self) -> Outcome:
         """Train, and write every file of the run directory but the report."""
@@ -196,6 +198,9 @@ class _Worker:
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
         """Read the newest checkpoint, and drop what was written after it."""
+        if self.rank == 0:
+            directory.tidy(self.listener.say)
+        self.gather(None)
         # which returns when all have read, and not before: rank 0 writes next
         checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
         self.listener.say(directory.describe_start(checkpoint))

@@ -16,6 +16,7 @@ from trisect.train.loop import Recorder
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import Listener, Relay
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
 from trisect.train.run.continuing import check_resume, check_settings
 from trisect.train.worker import Outcome, read_outcome, work, work_alone
@@ -46,7 +47,8 @@ def run_job(
     with temporary_folder("trisect-job-") as folder:
         shards = folder / SHARDS
         shards.mkdir()
-        cut_job(job, read, shards)
+        with explaining_limits():
+            cut_job(job, read, shards)
         if job.resume:
             check_resume(job, shards)
         if job.verb == "train":

@@ -138,6 +138,14 @@ class RunDirectory:
             return f"There is no checkpoint in {self.path} yet; starting from the first epoch."
         return f"Continuing after epoch {checkpoint.epoch}."
 
+    def tidy(self, say: Callable[[str], None]) -> None:
+        """Put in order what a run that was ended left, and say it; called by the one process that may write."""
+        self.checkpoints.remove_drafts()
+        for name in self.checkpoints.set_aside_others():
+            say(f"{name} in {self.checkpoints.directory} is no checkpoint, and was set aside as {name}.damaged.")
+        if _ends_cut(self.path / METRICS):
+            say(f"The last line of {self.path / METRICS} was cut off, and is left out.")
+
     def continue_from(self, checkpoint: Checkpoint | None) -> None:
         """Drop what was written after the checkpoint (None: everything), so that it can be written again."""
         write_atomically(self.path / CONFIG, _yaml(self.config))
@@ -332,6 +340,15 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield record
         elif number < len(lines):
             raise CheckpointError(f"{path} is damaged at line {number}.")
+
+
+def _ends_cut(path: Path) -> bool:
+    """Say whether the last line of a file of records is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(lines) and _parsed(lines[-1]) is None
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
