@@ -39,6 +39,7 @@ from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.checkpoint import Checkpoint
+from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
 from trisect.train.run.run_directory import RunDirectory, RunRecorder
 from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
@@ -82,7 +83,8 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
         show_phase(world.rank, Phase.READY)
-        return _Worker(job, setup, gather, listener, partition=cut.quality).run()
+        digest = (folder / FILE).read_text() if job.verb == "train" else None
+        return _Worker(job, setup, gather, listener, partition=cut.quality, digest=digest).run()
 
 
 def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
@@ -97,7 +99,10 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
             model = job.config.model
             listener.say(f"{model.name}: {model.layers} layers of {model.hidden}, {setup.describe()}")
         estimate = estimate_memory(setup, data.vertices, setup.layout)
-        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate)
+        digest = digest_of(data) if job.verb == "train" else None
+        worker = _Worker(
+            job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate, digest=digest
+        )
         return replace(worker.run(), setup=setup)
 
 
@@ -108,6 +113,7 @@ class _Worker:
         setup: the model and the data of this rank.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
         partition, memory_bytes: the quality of the cut and the estimate of memory, for the summary.
+        digest: of the data, for checkpoints.
     """
 
     def __init__(
@@ -120,10 +126,11 @@ class _Worker:
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
         memory_bytes: int | None = None,
+        digest: str | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
         self.recorder = EpochsOnly(listener.epoch) if recorder is None else recorder
-        self.partition, self.memory_bytes = partition, memory_bytes
+        self.partition, self.memory_bytes, self.digest = partition, memory_bytes, digest
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
@@ -146,6 +153,7 @@ class _Worker:
                 on_epoch=self.listener.epoch,
                 gather=self.gather,
                 holds_parameters=self.holds_parameters,
+                meta={} if self.digest is None else {KEY: self.digest},
             )
             try:
                 trainer = Trainer(self.setup, self.job.options, recorder)
@@ -203,6 +211,8 @@ class _Worker:
         self.gather(None)
         # which returns when all have read, and not before: rank 0 writes next
         checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
+        if checkpoint is not None:
+            require_same_data(checkpoint.meta, self.digest, directory.path)
         self.listener.say(directory.describe_start(checkpoint))
         if self.rank == 0:
             directory.continue_from(checkpoint)

@@ -19,6 +19,7 @@ from trisect.train.processes.listening import Listener, Relay
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
 from trisect.train.run.continuing import check_resume, check_settings
+from trisect.train.run.digest import FILE, digest_of
 from trisect.train.worker import Outcome, read_outcome, work, work_alone
 
 ReadData = Callable[[], Graph | Timeline]
@@ -67,4 +68,7 @@ def run_job(
 
 def cut_job(job: Job, read: ReadData, folder: Path) -> None:
     """Read the data of a job, and write the shards of all its ranks into a folder."""
-    cut_data(read(), job.model, job.task, job.layout, job.options, folder)
+    data = read()
+    if job.verb == "train":
+        (folder / FILE).write_text(digest_of(data))
+    cut_data(data, job.model, job.task, job.layout, job.options, folder)

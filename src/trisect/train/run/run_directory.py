@@ -130,6 +130,7 @@ class RunDirectory:
         if config is None or config == old:
             return cls(path, old)
         _refuse_difference(path, _fixed(old), _fixed(config))
+        _refuse_other_schedule(path, old, config)
         return cls(path, config)
 
     def describe_start(self, checkpoint: Checkpoint | None) -> str:
@@ -224,6 +225,7 @@ class RunRecorder:
         on_epoch: called with each epoch's record, for progress.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
         holds_parameters: whether this rank writes the parameters of its stage, which all its parts and runs hold.
+        meta: what each checkpoint says besides the trainer's state.
     """
 
     def __init__(
@@ -234,9 +236,11 @@ class RunRecorder:
         on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
         gather: Gather = lambda own: [own],
         holds_parameters: bool = True,
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._checkpoints, self._rank = directory.checkpoints, rank
         self._on_epoch, self._gather, self._holds_parameters = on_epoch, gather, holds_parameters
+        self._meta = dict(meta or {})
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
@@ -266,7 +270,8 @@ class RunRecorder:
         own = {k: v for k, v in tensors.items() if self._holds_parameters or k.startswith("program.")}
         written = self._gather(write_shard(draft, self._rank, own).plain())
         if self._rank == 0:
-            self._checkpoints.commit(draft, [Shard.from_plain(one) for one in written], meta, epoch=epoch, best=best)
+            shards = [Shard.from_plain(one) for one in written]
+            self._checkpoints.commit(draft, shards, {**meta, **self._meta}, epoch=epoch, best=best)
         self._gather(None)
 
     def close(self) -> None:
@@ -327,6 +332,17 @@ def _refuse_difference(path: Path, old: Mapping[str, Any], new: Mapping[str, Any
                     f"{section}.{key} is {now!r}, but the run in {path} was made with {before!r}; use that, or start a"
                     " new run in another --out."
                 )
+
+
+def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
+    """Raise where a setting that is free otherwise would change the learning rate of epochs that are done."""
+    name = {"cosine": "epochs", "plateau": "eval_every"}.get(old.train.lr_schedule)
+    if name is not None and getattr(old.train, name) != getattr(new.train, name):
+        raise CheckpointError(
+            f"train.{name} is {getattr(new.train, name)!r}, but the run in {path} was made with"
+            f" {getattr(old.train, name)!r}, on which train.lr_schedule: {old.train.lr_schedule} depends; use that, or"
+            " start a new run in another --out."
+        )
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
