@@ -226,3 +226,14 @@ def test_what_a_schedule_depends_on_is_not_changed_in_silence(
     shown = trisect("train", "--resume", "--out", "run", "--set", f"train.{name}=9")
     assert shown.code == 2
     assert f"train.{name} is 9, but the run in run was made with" in shown.err
+
+
+def test_a_loss_that_explodes_ends_the_run_and_keeps_the_last_good_checkpoint(trisect, small: Path, tmp_path: Path):
+    more = ("--set", "train.checkpoint_every=1", "--set", "train.lr=1e6")
+    shown = trisect("train", small, "--out", "run", *more)
+    assert shown.code == 1
+    assert re.search(r"the loss of epoch 2 is .*, more than 10,000 times .* train\.guard: false\.", shown.err)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000001"]
+    shown = trisect("train", small, "--out", "off", *more, "--set", "train.guard=false")
+    assert "times that of the first epoch" not in shown.err
+    assert shown.code == 0

@@ -153,6 +153,7 @@ class _Worker:
                 on_epoch=self.listener.epoch,
                 gather=self.gather,
                 holds_parameters=self.holds_parameters,
+                compare=self.job.options.guard,
                 meta={} if self.digest is None else {KEY: self.digest},
             )
             try:

@@ -28,6 +28,7 @@ from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
 from trisect.train.run.lock import LOCK, locked
+from trisect.train.run.replicas import replica_digest, require_equal_replicas
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -47,6 +48,7 @@ _FREE = {
         "threads",
         "timeout",
         "startup_timeout",
+        "guard",
         "eval_every",
         "patience",
         "checkpoint_every",
@@ -225,6 +227,7 @@ class RunRecorder:
         on_epoch: called with each epoch's record, for progress.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
         holds_parameters: whether this rank writes the parameters of its stage, which all its parts and runs hold.
+        compare: whether ranks that hold the same parameters are compared before each checkpoint.
         meta: what each checkpoint says besides the trainer's state.
     """
 
@@ -236,11 +239,12 @@ class RunRecorder:
         on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
         gather: Gather = lambda own: [own],
         holds_parameters: bool = True,
+        compare: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._checkpoints, self._rank = directory.checkpoints, rank
         self._on_epoch, self._gather, self._holds_parameters = on_epoch, gather, holds_parameters
-        self._meta = dict(meta or {})
+        self._meta, self._compare = dict(meta or {}), compare
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
@@ -266,6 +270,8 @@ class RunRecorder:
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())  # a checkpoint must not know epochs that metrics.jsonl forgot
         epoch = int(meta["epoch"])
+        if self._compare:
+            require_equal_replicas(self._gather(replica_digest(tensors)), epoch)
         draft = Path(self._gather(str(self._checkpoints.draft(epoch)) if self._rank == 0 else "")[0])
         own = {k: v for k, v in tensors.items() if self._holds_parameters or k.startswith("program.")}
         written = self._gather(write_shard(draft, self._rank, own).plain())
