@@ -177,11 +177,15 @@ def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path, config: st
         ("links", "time=9", "layout.time is 9, but the timeline has 8 training steps"),
         ("links", "blocks=9", "layout.blocks is 9, but the timeline has 8 training steps"),
         ("links", "blocks=none", "layout.blocks is 'none', but must be a whole number of at least 1, or auto"),
-        ("links", "time=2,temporal=halo", "layout.temporal is halo, which fits models that read a window"),
+        (
+            "links",
+            "time=2,temporal=halo",
+            "layout.temporal is halo, but layer 0 of the model cannot use it: it remembers all steps",
+        ),
         (
             "evolving",
             "time=2,temporal=redistribute",
-            "layout.temporal is redistribute, but the model's state",
+            "layout.temporal is redistribute, but layer 0 of the model cannot use it: its state is a weight",
         ),
         ("links", "layer=3", "layout.layer is 3, and the model has 2 layers"),
         ("links", "vertex=99", "layout.vertex is 99, more than the timeline's 60 vertices"),

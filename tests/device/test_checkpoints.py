@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from safetensors.torch import load_file
 from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
 from trisect.train.fit import fit, model_maker
-from trisect.train.loop import train
+from trisect.train.loop import NoRecorder, Recorder, Result, Trainer
 from trisect.train.run.checkpoint import write_shard
+from trisect.train.setup import Setup
 
 
 class Kept:
@@ -37,14 +39,20 @@ class Kept:
 
 @pytest.mark.parametrize("then", ["sim", "cpu"])
 def test_a_run_goes_on_from_a_checkpoint(then: str, community: Graph, tmp_path: Path, pretend: ModuleType) -> None:
-    maker = model_maker("gcn", {"hidden": 8, "layers": 2}, 0)
-    straight = train(maker, community, "node-classification", TrainOptions(epochs=5, precision="float64"))
+    def train(options: TrainOptions, recorder: Recorder | None = None, resume: Any = None) -> Result:
+        setup = Setup.of(model_maker("gcn", {"hidden": 8, "layers": 2}, 0), community, "node-classification", options)
+        trainer = Trainer(setup, options, recorder or NoRecorder())
+        if resume is not None:
+            trainer.load(*resume)
+        return trainer.run()
+
+    straight = train(TrainOptions(epochs=5, precision="float64"))
     kept = Kept(tmp_path)
     options = TrainOptions(epochs=3, precision="float64", device="sim")
-    train(maker, community, "node-classification", options, recorder=kept)
+    train(options, recorder=kept)
     assert kept.last is not None
     options = TrainOptions(epochs=5, precision="float64", device=then)
-    resumed = train(maker, community, "node-classification", options, resume=kept.last)
+    resumed = train(options, resume=kept.last)
     assert resumed.loss == pytest.approx(straight.loss, rel=1e-10)
     assert resumed.loss != pytest.approx(straight.loss[::-1], rel=1e-10)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 Case = dict[str, Any]
-Found = list[tuple[Case, list[Case]]]
+Results = list[tuple[Case, list[Case]]]
 
 # model, its options, the exchanges that fit it
 MODELS: list[tuple[str, Case, tuple[str, ...]]] = [
@@ -269,19 +269,19 @@ CASES: dict[str, tuple[int, list[Case]]] = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, ranks: ModuleType) -> Callable[[str], Found]:
+def by_name(tmp_path_factory: pytest.TempPathFactory, ranks: ModuleType) -> Callable[[str], Results]:
     """The results of a test's cases; a world runs when the first test asks for one of its cases."""
-    known: dict[str, Found] = {}
+    done: dict[str, Results] = {}
 
-    def get(name: str) -> Found:
-        if name not in known:
+    def get(name: str) -> Results:
+        if name not in done:
             world = CASES[name][0]
             names = [other for other, (size, _) in CASES.items() if size == world]
             cases = [given for other in names for given in CASES[other][1]]
             results = iter(ranks.run_forks(world, cases, tmp_path_factory.mktemp(f"world-{world}")))
             for other in names:
-                known[other] = [(given, next(results)) for given in CASES[other][1]]
-        return known[name]
+                done[other] = [(given, next(results)) for given in CASES[other][1]]
+        return done[name]
 
     return get
 
@@ -291,8 +291,8 @@ def worst(results: list[Case], what: str) -> float:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("wrong", "coarse")])
-def test_equal_to_one_process(name: str, found: Callable[[str], Found]) -> None:
-    for given, results in found(name):
+def test_equal_to_one_process(name: str, by_name: Callable[[str], Results]) -> None:
+    for given, results in by_name(name):
         assert worst(results, "gradient") < 1e-10, given
         assert worst(results, "loss") < 1e-12, given
         assert results[0]["bytes"] == results[0]["formula"], given
@@ -306,30 +306,29 @@ def test_equal_to_one_process(name: str, found: Callable[[str], Found]) -> None:
 
 
 @pytest.mark.parametrize("name", ["time 2", "time 3", "time 4"])
-def test_the_exchange_is_the_one_asked_for(name: str, found: Callable[[str], Found]) -> None:
-    for given, [first, *_] in found(name):
+def test_the_exchange_is_the_one_asked_for(name: str, by_name: Callable[[str], Results]) -> None:
+    for given, [first, *_] in by_name(name):
         along = ALONG.get(given["model"], given["layout"]["temporal"])
-        # the layout calls the frames that a window reads a halo
-        assert first["along"] == ["window" if along == "halo" else along] * 2
+        assert first["along"] == [along] * 2
         moved = [key for key in first["bytes"] if key.startswith("time/")]
         assert moved == ([] if along == "none" else [f"time/{along}"])
 
 
-def test_one_rank_sends_nothing(found: Callable[[str], Found]) -> None:
-    assert all(results[0]["bytes"] == {} for _, results in found("blocks"))
+def test_one_rank_sends_nothing(by_name: Callable[[str], Results]) -> None:
+    assert all(results[0]["bytes"] == {} for _, results in by_name("blocks"))
 
 
-def test_auto_takes_what_moves_least(found: Callable[[str], Found]) -> None:
-    along = [results[0]["along"][0] for _, results in found("auto")]
-    assert along == ["carry", "carry", "none", "carry", "window", "carry", "carry"]
-    taken, *others = [results[0] for _, results in found("few steps")]
+def test_auto_takes_what_moves_least(by_name: Callable[[str], Results]) -> None:
+    along = [results[0]["along"][0] for _, results in by_name("auto")]
+    assert along == ["carry", "carry", "none", "carry", "halo", "carry", "carry"]
+    taken, *others = [results[0] for _, results in by_name("few steps")]
     moved = [sum(size for key, size in other["bytes"].items() if key.startswith("time")) for other in (taken, *others)]
     assert moved[0] == min(moved[1:])
     assert moved[1] != moved[2]
 
 
-def test_kinds_of_bytes(found: Callable[[str], Found]) -> None:
-    for given, [first, *_] in [*found("vertex"), *found("layer")]:
+def test_kinds_of_bytes(by_name: Callable[[str], Results]) -> None:
+    for given, [first, *_] in [*by_name("vertex"), *by_name("layer")]:
         cut, moved = given["layout"], first["bytes"]
         assert ("vertex/halo" in moved) == ("vertex" in cut)
         assert ("layer/activations" in moved) == ("layer" in cut)
@@ -338,25 +337,25 @@ def test_kinds_of_bytes(found: Callable[[str], Found]) -> None:
 
 
 @pytest.mark.parametrize("name", ["columns 2", "columns 4"])
-def test_rows_are_redistributed_instead_of_a_halo(name: str, found: Callable[[str], Found]) -> None:
-    for given, [first, *_] in found(name):
+def test_rows_are_redistributed_instead_of_a_halo(name: str, by_name: Callable[[str], Results]) -> None:
+    for given, [first, *_] in by_name(name):
         assert set(first["across"]) <= {"redistribute", "none"}, given
         assert "redistribute" in first["across"], given
         assert "vertex/halo" not in first["bytes"], given
 
 
-def test_interior_rows_are_done_beside_the_halo(found: Callable[[str], Found]) -> None:
-    for given, results in found("overlap"):
+def test_interior_rows_are_done_beside_the_halo(by_name: Callable[[str], Results]) -> None:
+    for given, results in by_name("overlap"):
         assert all(result["interior"] > 0 and result["sides"] > 0 for result in results), given
-    assert all(result["sides"] == 0 for _, results in found("vertex") for result in results)
+    assert all(result["sides"] == 0 for _, results in by_name("vertex") for result in results)
 
 
-def test_wrong_exchanges_are_seen(found: Callable[[str], Found]) -> None:
-    for given, results in found("wrong"):
+def test_wrong_exchanges_are_seen(by_name: Callable[[str], Results]) -> None:
+    for given, results in by_name("wrong"):
         assert worst(results, "gradient") > 1e-5, given
 
 
-def test_coarse_wires_are_near_and_counted(found: Callable[[str], Found]) -> None:
-    for given, results in found("coarse"):
+def test_coarse_wires_are_near_and_counted(by_name: Callable[[str], Results]) -> None:
+    for given, results in by_name("coarse"):
         assert 1e-6 < worst(results, "gradient") < 0.2, given
         assert results[0]["bytes"] == results[0]["formula"], given

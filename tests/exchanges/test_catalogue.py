@@ -11,8 +11,8 @@ import trisect.exchanges
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.catalogue import CATALOGUE, LETTERS
 from trisect.exchanges.port import Port
-from trisect.layout import AXES
-from trisect.schedule.action import EXCHANGES
+from trisect.layout import AXES, EXCHANGES
+from trisect.schedule.action import EXCHANGES as DECLARED
 
 FOLDER = Path(trisect.exchanges.__file__).parent
 
@@ -30,14 +30,15 @@ def test_every_class_is_in_the_catalogue_once() -> None:
 def test_letters_and_choices_are_unambiguous() -> None:
     letters = [exchange.letter for exchange in CATALOGUE if exchange.letter]
     assert sorted(letters) == sorted(set(letters)) == sorted(LETTERS)
-    for chosen in ("across", "along"):
-        names = [getattr(exchange, chosen) for exchange in CATALOGUE if getattr(exchange, chosen) != "none"]
-        assert len(names) == len(set(names))
+    for axis, setting in (("vertex", "spatial"), ("time", "temporal")):
+        names = [exchange.option for exchange in CATALOGUE if exchange.option and exchange.axis == axis]
+        # each may be asked for, and nothing else
+        assert sorted(["auto", *names]) == sorted(EXCHANGES[setting])
     for letter, exchange in LETTERS.items():
         assert (exchange.name, exchange.axis, exchange.paired) == (
-            EXCHANGES[letter].name,
-            EXCHANGES[letter].axis,
-            EXCHANGES[letter].paired,
+            DECLARED[letter].name,
+            DECLARED[letter].axis,
+            DECLARED[letter].paired,
         )
         assert exchange.axis in AXES
 

@@ -11,7 +11,8 @@ from trisect.errors import CheckpointError, ConfigError, RunError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.train.fit import model_maker
-from trisect.train.loop import Result, train
+from trisect.train.loop import NoRecorder, Result, Trainer
+from trisect.train.setup import Setup
 
 
 class Memory:
@@ -37,7 +38,11 @@ def gcn(data: Graph | Timeline, recorder: Memory | None = None, resume: Any = No
     if isinstance(data, Timeline):
         name, task, extra = "cd-gcn", "link-prediction", {"dropout": 0.2}
     maker = model_maker(name, {"hidden": 8, "layers": 2, **extra}, options.get("seed", 0))
-    return train(maker, data, task, TrainOptions(**options), recorder=recorder, resume=resume)
+    chosen = TrainOptions(**options)
+    trainer = Trainer(Setup.of(maker, data, task, chosen), chosen, recorder or NoRecorder())
+    if resume is not None:
+        trainer.load(*resume)
+    return trainer.run()
 
 
 def same(one: Mapping[str, torch.Tensor], two: Mapping[str, torch.Tensor]) -> bool:

@@ -17,7 +17,7 @@ from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
 from trisect.exchanges.catalogue import volume
 from trisect.graph.timeline.timeline import Timeline
-from trisect.layout import Layout, Partitioner, Temporal
+from trisect.layout import Layout, Partitioner
 from trisect.nn.models.registry import build
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
@@ -33,7 +33,7 @@ TIMELINES: dict[str, dict[str, Any]] = {
 }
 MODELS = ("cd-gcn", "tm-gcn")
 SPEED_MODELS = ("cd-gcn", "evolvegcn-o", "tm-gcn")
-EXCHANGES: tuple[Temporal, ...] = ("redistribute", "carry", "halo")
+EXCHANGES = ("redistribute", "carry", "halo")
 
 
 def run(

@@ -41,7 +41,7 @@ def train(
         target = out if out is not None else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
     # torch comes with these, so they wait until the arguments are known to be sound
-    from trisect.cli.progress import Progress
+    from trisect.api.progress import Progress
     from trisect.comm.interface import use_interface
     from trisect.comm.world import world_from_environment
     from trisect.config import apply_overrides, load_config, parse_config
@@ -77,7 +77,7 @@ def train(
         return
     progress.metrics(summary)
     try:
-        sentence(f"Report: {write_report(RunDirectory(target, settings))}")
+        sentence(f"Report: {write_report(RunDirectory.reopen(target))}")
     except OSError as error:  # the run itself is safe
         sentence(f"The report could not be written: {error.strerror}.")
     sentence(f"Run directory: {target}")

@@ -18,7 +18,7 @@ from trisect.engine.packed import PackedActivations
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step, Unit
 from trisect.engine.values import Reading, Value, read_rows, require, require_kind, root_of
-from trisect.exchanges.facts import Facts
+from trisect.exchanges.facts import NONE, Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.nn.conv.convolution import Convolution
@@ -328,7 +328,7 @@ class Cell:
     def _evolve_alone(self, step: Step, unit: Unit) -> None:
         """Without steps of its own a rank lets weights evolve all the same, so that the next block finds them."""
         layer = self._layer(step) if step.kind is HalfKind.TEMPORAL else None
-        if isinstance(layer, Evolving) and self.stage.facts.layers[step.layer].along == "none" and self.evolved_steps():
+        if isinstance(layer, Evolving) and self.stage.facts.layers[step.layer].along == NONE and self.evolved_steps():
             self._evolve(layer, step, unit, {})
 
     def _output(self, step: Step, unit: Unit, local: Mapping[Ref, Tensor]) -> None:

@@ -8,16 +8,12 @@ import torch
 from torch import Tensor
 
 from trisect.engine.boards import Boards
-from trisect.engine.cell import Cell
+from trisect.engine.frames import FrameHalf
 from trisect.engine.pass_state import PassState, cut_rows
-from trisect.engine.temporal import TemporalHalf
-from trisect.engine.values import Value, require
-from trisect.exchanges.catalogue import CATALOGUE
-from trisect.exchanges.facts import equal_shares
+from trisect.engine.values import Value, require, require_kind
+from trisect.exchanges.catalogue import CATALOGUE, sets_apart
 from trisect.exchanges.history import History
 from trisect.schedule.action import Action
-
-_NUMBERS = {exchange.letter: number for number, exchange in enumerate(e for e in CATALOGUE if e.paired)}
 
 
 class RankPort:
@@ -33,6 +29,8 @@ class RankPort:
         self.chunked, self.keep, self.parameters = state.chunked, state.keep, rank.parameters
         self.history = None if rank.boards is None or state.facts.timeline else rank.boards.history
         self.sent_to_neighbours = 0
+        paired = (exchange.letter for exchange in CATALOGUE if exchange.paired)
+        self._numbers = {letter: number for number, letter in enumerate(paired)}
 
     @property
     def turn(self) -> int:
@@ -48,9 +46,9 @@ class RankPort:
         """Give the own steps of an action's block."""
         return self._state.steps_of(action)
 
-    def window_of(self, action: Action) -> TemporalHalf:
+    def window_of(self, action: Action) -> FrameHalf:
         """Give the temporal half that a transfer of frames belongs to."""
-        temporal = self._state.temporal[action.half]
+        temporal = require_kind(self._state.temporal[action.half], FrameHalf)
         if temporal.current is None or temporal.current.block != (action.block or 0):
             temporal.current = self._state.cells(action)[0]
         return temporal
@@ -62,7 +60,7 @@ class RankPort:
 
     def tag(self, action: Action) -> int:
         """Give a number that only this message has between its two ranks; 0 is for exchanges along a whole axis."""
-        number = _NUMBERS[action.exchange or ""] * 2 + int(action.back)
+        number = self._numbers[action.exchange or ""] * 2 + int(action.back)
         for value, size in (
             (action.block or 0, self.facts.blocks),
             (action.first or 0, len(self.facts.halves)),
@@ -112,13 +110,13 @@ class RankPort:
             value.rows, value.trained = tensor, not self._state.evaluates
         for target in crossed.targets[len(rows) :]:
             # features that are the same in all steps are on every rank, which takes those of its rows
-            cell.values[target] = Value(self._fixed_rows(cell))
+            cell.values[target] = Value(self._fixed_rows(action))
 
-    def _fixed_rows(self, cell: Cell) -> Tensor:
-        """Give the features of the rows that this rank does of all steps, [steps · rows, features]."""
-        run, steps = self.mesh.run_index, self.facts.steps(cell.block)
-        bounds = equal_shares(self.facts.rows[self.mesh.part_index], self.facts.layout.time)
-        rows = self._state.rank.shard.features(steps)[bounds[run] : bounds[run + 1]]
+    def _fixed_rows(self, action: Action) -> Tensor:
+        """Give the features of the steps and rows that this rank does of a half: [steps · rows, features]."""
+        exchange, run = require(sets_apart(self.facts, action.half), "the exchange of a half"), self.mesh.run_index
+        steps = exchange.half_steps(self.facts, action.block or 0, run)
+        rows = self._state.rank.shard.features(steps)[exchange.half_rows(self.facts, self.mesh.part_index, run)]
         return rows.expand(len(steps), *rows.shape).flatten(0, 1)
 
     # Between two stages

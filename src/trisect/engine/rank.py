@@ -11,6 +11,7 @@ from trisect.comm.transport import Transport
 from trisect.engine.boards import Boards
 from trisect.engine.cell import Loss, Stage
 from trisect.engine.executor import Executor
+from trisect.engine.frames import FrameHalf
 from trisect.engine.gradients import MessageGradients
 from trisect.engine.history import HistoryRows
 from trisect.engine.packed import SMALLEST, PackedActivations
@@ -18,13 +19,14 @@ from trisect.engine.pass_state import PassState
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.rows import RowCutter
 from trisect.engine.staleness import DriftMeter
-from trisect.engine.temporal import TemporalHalf
+from trisect.engine.temporal import TemporalHalf, WeightHalf
 from trisect.engine.units import StageUnits, units_of
-from trisect.exchanges.catalogue import CATALOGUE
+from trisect.exchanges.catalogue import CATALOGUE, sets_apart
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.history import History, HistoryUse
 from trisect.nn.halves import AnyLayer
 from trisect.nn.temporal.dynamic import DynamicLayer
+from trisect.nn.temporal.evolving import Evolving
 from trisect.noise import Noise
 from trisect.schedule.action import Pass
 from trisect.shards.shard import Shard
@@ -137,9 +139,13 @@ class RankEngine:
         for half, step in self.units(facts).apart.items():
             temporal = self.temporal.get(half)
             if temporal is None:
-                temporal = self.temporal[half] = TemporalHalf(
-                    step, facts, self.recurrences[step.layer], self.mesh.part_index, self.mesh.run_index
-                )
+                recurrence, exchange = self.recurrences[step.layer], sets_apart(facts, half)
+                if isinstance(recurrence.layer, Evolving):
+                    kind: type[TemporalHalf] = WeightHalf
+                else:
+                    kind = FrameHalf if exchange is not None and exchange.brings_frames else TemporalHalf
+                temporal = kind(step, facts, recurrence, self.mesh.part_index, self.mesh.run_index)
+                self.temporal[half] = temporal
             temporal.clear(facts)
         return self.temporal
 

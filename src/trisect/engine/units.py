@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trisect.exchanges.catalogue import LETTERS
-from trisect.exchanges.facts import Facts
+from trisect.exchanges.facts import NONE, Facts
 from trisect.nn.halves import HalfKind
 from trisect.plan.segments import Segment, segments_of
 
@@ -201,7 +201,7 @@ class _Scan:
 
     def _prepare(self, k: int, number: int) -> None:
         layer = self.facts.layers[number]
-        if layer.across == "none" and number not in self.boards:
+        if layer.across == NONE and number not in self.boards:
             return  # the combine does both
         board = number in self.boards
         self.message = None if board else ("message", k)
@@ -215,7 +215,7 @@ class _Scan:
         board = number in self.boards and not aggregated
         if board:
             self.close()
-        fused = not aggregated and not board and layer.across == "none"
+        fused = not aggregated and not board and layer.across == NONE
         out: Ref = ("x", k)
         self._add(
             Step(
@@ -228,7 +228,7 @@ class _Scan:
                 aggregated=aggregated,
                 board=board,
                 message=None if board or fused or aggregated else self.message,
-                beside=self._own_message(number) if layer.across == "redistribute" and not aggregated else None,
+                beside=None if board or fused or aggregated else self._own_message(number),
                 weights=self._weights_of(number),
                 shared=self._shared_of(number),
             )

@@ -9,9 +9,10 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor
 
-from trisect.exchanges.facts import Across, Along, Facts, LayerFacts
+from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
+from trisect.layout import EXCHANGES
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action, Letter, Pass, Verb, declare
 
@@ -31,10 +32,15 @@ class Exchange(ABC, Generic[T]):
         axis: the mesh axis that it goes along.
         paired: whether it is between two ranks; otherwise all ranks along the axis take part.
         hands_on: whether it carries the state that a half makes; otherwise what the half reads.
-        across, along: the choice in `LayerFacts` that it stands for, where it is one.
+        option: the word by which `layout.spatial` (vertex axis) or `layout.temporal` (time axis) asks for it; empty
+            where it is not one of several to choose from.
         moves: what it brings to the segment behind it: the message or the candidates that halves made, the rows, the
             outputs; or rows of the board, which stay where they are.
         hides: whether interior rows are computed while it is on its way; others read all rows of a part at once.
+        sums_apart: whether a rank sums up neighbours in a half of its own, between two crossings.
+        allows_history: whether chunks may read rows of an earlier epoch where it has not brought new ones.
+        brings_frames: whether a half set apart begins with frames of other runs that the exchange brings
+            (`Port.window_of`), and not with a state that was handed over (`Port.states`), or none.
     """
 
     name: ClassVar[str]
@@ -42,15 +48,20 @@ class Exchange(ABC, Generic[T]):
     letter: ClassVar[str] = ""
     paired: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
-    across: ClassVar[Across] = "none"
-    along: ClassVar[Along] = "none"
+    option: ClassVar[str] = ""
     moves: ClassVar[Literal["board", "message", "candidates", "rows", "output"]] = "rows"
     hides: ClassVar[bool] = False
+    sums_apart: ClassVar[bool] = False
+    allows_history: ClassVar[bool] = False
+    brings_frames: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.letter:
             declare(cls.letter, Letter(cls.name, cls.axis, cls.paired, cls.hands_on))
+        words = EXCHANGES["temporal" if cls.axis == "time" else "spatial"] if cls.option else None
+        if words is not None and cls.option not in words:
+            words.append(cls.option)
 
     # Where it stands
 
@@ -58,6 +69,10 @@ class Exchange(ABC, Generic[T]):
     def refusal(cls, layer: LayerFacts) -> str | None:
         """Say why a layer cannot use the exchange; None where it can."""
         return None
+
+    def serves(self, layer: LayerFacts) -> bool:
+        """Say whether it was chosen for a layer, among those of its axis."""
+        return bool(self.option) and self.option == (layer.along if self.axis == "time" else layer.across)
 
     def stands_before(self, facts: Facts, half: int) -> bool:
         """Say whether it crosses before a half, between what makes and what reads it."""
@@ -70,11 +85,25 @@ class Exchange(ABC, Generic[T]):
     def sets_apart(self, facts: Facts, half: int) -> bool:
         """Say whether a temporal half is done apart, since its state crosses runs by this exchange."""
         layer = facts.layer_at(half, HalfKind.TEMPORAL)
-        return layer is not None and layer.along == self.along != "none"
+        return layer is not None and self.axis == "time" and self.serves(layer)
 
     def needs_board(self, facts: Facts, layer: int) -> bool:
         """Say whether a layer's rows are read across cells, from a board that the exchange fills."""
         return False
+
+    # A temporal half that is set apart
+
+    def half_steps(self, facts: Facts, block: int, run: int) -> range:
+        """Give the steps of a block over which a rank does the half."""
+        return facts.runs[block][run]
+
+    def half_rows(self, facts: Facts, part: int, run: int) -> slice:
+        """Give the rows of its part for which a rank does the half."""
+        return slice(0, facts.rows[part])
+
+    def half_chunks(self, facts: Facts, layer: int) -> int:
+        """Say in how many chunks of these rows the half is done, one after the other."""
+        return 1
 
     # Its actions
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
-from trisect.exchanges.facts import Along, Facts, equal_shares
+from trisect.exchanges.facts import Facts, equal_shares
 from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
@@ -21,7 +21,11 @@ class Carry(Exchange[Incoming]):
     letter: ClassVar[str] = "c"
     paired: ClassVar[bool] = True
     hands_on: ClassVar[bool] = True
-    along: ClassVar[Along] = "carry"
+    option: ClassVar[str] = "carry"
+
+    def half_chunks(self, facts: Facts, layer: int) -> int:
+        """The more chunks, the shorter a run waits for the one before it; a weight has no rows to cut."""
+        return 1 if facts.layers[layer].state == "weight" else facts.carry_chunks
 
     def before_cell(self, at: RankBlock, half: int, chunk: int, *, back: bool) -> Iterator[Action]:
         """Wait for the state that a chunk begins with, or for the gradient of the one that it ended with."""
@@ -44,7 +48,7 @@ class Carry(Exchange[Incoming]):
         total = 0
         for rank, action in posts:
             layer = facts.halves[action.half].layer
-            rows = _chunk(facts, layer, rank % facts.parts, action.chunk)
+            rows = self._chunk(facts, layer, rank % facts.parts, action.chunk)
             count, width = facts.layers[layer].state_shape(rows.stop - rows.start)
             total += count * width * facts.dtype.itemsize
         return {"carry": total}
@@ -52,7 +56,7 @@ class Carry(Exchange[Incoming]):
     def expect(self, action: Action, port: Port) -> Incoming:
         """Make room for the state, or the gradient, of a chunk."""
         layer = port.facts.layer_of(action.half)
-        rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
+        rows = self._chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         count, width = port.facts.layers[layer].state_shape(rows.stop - rows.start)
         return port.transport.receive(count, width, port.dtype, action.other, port.tag(action), wire="float32")
 
@@ -64,17 +68,16 @@ class Carry(Exchange[Incoming]):
     def wait(self, action: Action, port: Port, posted: Incoming) -> None:
         """Begin a chunk with the state, or the gradient, that came."""
         layer = port.facts.layer_of(action.half)
-        rows = _chunk(port.facts, layer, port.mesh.part_index, action.chunk)
+        rows = self._chunk(port.facts, layer, port.mesh.part_index, action.chunk)
         count = rows.stop - rows.start
         port.states[layer].take_over(action.block or 0, action.chunk, count, posted.wait(), back=action.back)
+
+    def _chunk(self, facts: Facts, layer: int, part: int, chunk: int) -> slice:
+        bounds = equal_shares(facts.rows[part], self.half_chunks(facts, layer))
+        return slice(bounds[chunk], bounds[chunk + 1])
 
 
 def _other_run(at: RankBlock, *, later: bool) -> tuple[int, int] | None:
     """Give (block, run) of the run before or after this one, where another rank has it."""
     other = at.facts.after(at.block, at.run) if later else at.facts.before(at.block, at.run)
     return None if other is None or other[1] == at.run else other
-
-
-def _chunk(facts: Facts, layer: int, part: int, chunk: int) -> slice:
-    bounds = equal_shares(facts.rows[part], facts.chunks_of(layer))
-    return slice(bounds[chunk], bounds[chunk + 1])

@@ -21,19 +21,27 @@ from trisect.schedule.action import Action, Verb
 from trisect.schedule.schedule import Schedule
 
 REDUCE = Reduce()
-CATALOGUE: tuple[Exchange[Any], ...] = (
-    Boundary(),
-    Carry(),
-    Window(),
-    Halo(),
-    RedistributeRows(),
-    RedistributeSteps(),
-    Summary(),
-    Fetch(),
-    History(),
-    REDUCE,
-)
-LETTERS = {exchange.letter: exchange for exchange in CATALOGUE if exchange.letter}
+CATALOGUE: list[Exchange[Any]] = []
+LETTERS: dict[str, Exchange[Any]] = {}
+
+
+def register(exchange: Exchange[Any]) -> None:
+    """Let planner, builder, formula and engine know an exchange; of two that move as many bytes, the earlier wins."""
+    CATALOGUE.append(exchange)
+    if exchange.letter:
+        LETTERS[exchange.letter] = exchange
+
+
+register(Boundary())
+register(Window())
+register(Carry())
+register(Halo())
+register(RedistributeRows())
+register(RedistributeSteps())
+register(Summary())
+register(Fetch())
+register(History())
+register(REDUCE)
 
 
 def exchange_of(action: Action) -> Exchange[Any]:

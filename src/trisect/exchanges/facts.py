@@ -16,8 +16,7 @@ from trisect.nn.halves import AnyLayer, Half, HalfKind, reads_neighbours, spatia
 from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 
-Across = Literal["none", "halo", "redistribute"]
-Along = Literal["none", "carry", "window", "redistribute"]
+NONE = "none"
 Runs = tuple[tuple[range, ...], ...]
 
 
@@ -38,7 +37,7 @@ class LayerFacts:
             vertex (a window) or the state (a weight) has.
         summarises: whether the state reads a summary of all vertices (EvolveGCN-H).
         parameters: how many numbers are trained.
-        across, along: how its rows cross parts, and its state runs.
+        across, along: the option of the exchange by which its rows cross parts, and its state runs; NONE: by none.
     """
 
     in_channels: int
@@ -56,8 +55,8 @@ class LayerFacts:
     state_frames: int = 1
     summarises: bool = False
     parameters: int = 0
-    across: Across = "none"
-    along: Along = "none"
+    across: str = NONE
+    along: str = NONE
 
     @property
     def window(self) -> int:
@@ -180,11 +179,6 @@ class Facts:
     def steps(self, block: int) -> range:
         """Give all steps of a block."""
         return range(self.runs[block][0].start, self.runs[block][-1].stop)
-
-    def chunks_of(self, layer: int) -> int:
-        """Say in how many vertex chunks the temporal half of a layer is done."""
-        facts = self.layers[layer]
-        return self.carry_chunks if facts.along == "carry" and facts.state != "weight" else 1
 
     def shared_across(self, boundary: int) -> tuple[str, ...]:
         """Give the shared inputs that cross the boundary before layer `boundary`: written before it, read after."""

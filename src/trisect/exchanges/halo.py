@@ -10,7 +10,7 @@ from torch import Tensor
 from trisect.comm.incoming import Swap
 from trisect.comm.rows import Rows, Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Across, Facts
+from trisect.exchanges.facts import Facts
 from trisect.exchanges.port import Port
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
@@ -26,18 +26,19 @@ class Halo(Exchange[Swap]):
     name: ClassVar[str] = "halo"
     axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "h"
-    across: ClassVar[Across] = "halo"
+    option: ClassVar[str] = "halo"
     moves = "board"
     hides: ClassVar[bool] = True
+    allows_history: ClassVar[bool] = True
 
     def stands_before(self, facts: Facts, half: int) -> bool:
         """It comes before each combine that reads neighbours, unless their sum is kept."""
         layer = facts.layer_at(half, HalfKind.COMBINE)
-        return layer is not None and layer.across == self.across and not facts.halves[half].aggregated
+        return layer is not None and self.serves(layer) and not facts.halves[half].aggregated
 
     def needs_board(self, facts: Facts, layer: int) -> bool:
         """Rows of other parts stand behind the own ones."""
-        return facts.layers[layer].across == self.across
+        return self.serves(facts.layers[layer])
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """R·M each time, with R the rows that all parts together read of others at the steps of the block."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from trisect.comm.incoming import Swap
 from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Across, Facts, LayerFacts, equal_shares, offsets
+from trisect.exchanges.facts import Facts, LayerFacts, equal_shares, offsets
 from trisect.exchanges.port import Port
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action
@@ -30,15 +30,14 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
     name: ClassVar[str] = "redistribute rows"
     axis: ClassVar[str] = "vertex"
     letter: ClassVar[str] = "r"
-    across: ClassVar[Across] = "redistribute"
+    option: ClassVar[str] = "redistribute"
+    sums_apart: ClassVar[bool] = True
     moves = "message"
 
     def stands_before(self, facts: Facts, half: int) -> bool:
         """Rows turn into columns before the half that sums them up, and back before the combine."""
-        if facts.layer_at(half, HalfKind.AGGREGATE) is not None:
-            return True
-        layer = facts.layer_at(half, HalfKind.COMBINE)
-        return layer is not None and layer.across == self.across and not facts.halves[half].aggregated
+        layer = facts.layer_at(half, HalfKind.AGGREGATE) or facts.layer_at(half, HalfKind.COMBINE)
+        return layer is not None and self.serves(layer) and not facts.halves[half].aggregated
 
     @classmethod
     def refusal(cls, layer: LayerFacts) -> str | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Along, Facts, LayerFacts, equal_shares
+from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
 from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
@@ -28,7 +28,7 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
     name: ClassVar[str] = "redistribute steps"
     axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "t"
-    along: ClassVar[Along] = "redistribute"
+    option: ClassVar[str] = "redistribute"
 
     def stands_before(self, facts: Facts, half: int) -> bool:
         """It comes before a temporal half."""
@@ -37,6 +37,15 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
     def stands_after(self, facts: Facts, half: int) -> bool:
         """What leaves the temporal half is by steps again, even where the stage ends."""
         return self.sets_apart(facts, half)
+
+    def half_steps(self, facts: Facts, block: int, run: int) -> range:
+        """A rank does all steps of the block."""
+        return facts.steps(block)
+
+    def half_rows(self, facts: Facts, part: int, run: int) -> slice:
+        """It does them for an equal share of the rows."""
+        bounds = equal_shares(facts.rows[part], facts.layout.time)
+        return slice(bounds[run], bounds[run + 1])
 
     def takes_part(self, at: RankBlock) -> bool:
         """A rank without steps still does its rows of the steps of all others."""
@@ -85,9 +94,8 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
 
 def _spreads(facts: Facts, half: int) -> bool:
     """Whether rows by steps become steps by rows before a half."""
-    layer = facts.halves[half].layer
-    temporal = facts.halves[half].kind is HalfKind.TEMPORAL and layer < len(facts.layers)
-    return temporal and facts.layers[layer].along == "redistribute"
+    layer = facts.layer_at(half, HalfKind.TEMPORAL)
+    return layer is not None and layer.along == RedistributeSteps.option
 
 
 def _widths(facts: Facts, half: int, *, back: bool) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 
 from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
-from trisect.exchanges.facts import Along, Facts, LayerFacts
+from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
@@ -22,7 +22,8 @@ class Window(Exchange[Incoming]):
     axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "w"
     paired: ClassVar[bool] = True
-    along: ClassVar[Along] = "window"
+    option: ClassVar[str] = "halo"
+    brings_frames: ClassVar[bool] = True
 
     def around_inputs(self, at: RankBlock, half: int, *, back: bool) -> Iterator[Action]:
         """What a run has for those before it are frames of earlier blocks: they need not wait for its spatial half, and

@@ -4,16 +4,15 @@ It knows neither models nor data nor ranks.
 """
 
 from trisect.layout.history import History
-from trisect.layout.layout import AXES, Layout, Partitioner, Spatial, Temporal, TransportKind, Wire
+from trisect.layout.layout import AXES, EXCHANGES, Layout, Partitioner, TransportKind, Wire
 from trisect.layout.text import layout_mapping, parse_layout
 
 __all__ = [
     "AXES",
+    "EXCHANGES",
     "History",
     "Layout",
     "Partitioner",
-    "Spatial",
-    "Temporal",
     "TransportKind",
     "Wire",
     "layout_mapping",

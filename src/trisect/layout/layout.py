@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticKnownError
 
 from trisect.errors import LayoutError
 from trisect.layout.history import Exact, History, HistoryField
 from trisect.settings.section import CLOSED, Flag, Positive, section
 
-Temporal = Literal["auto", "redistribute", "carry", "halo"]
-Spatial = Literal["auto", "halo", "redistribute"]
+# The words by which `spatial` and `temporal` ask for an exchange; each exchange of `trisect.exchanges` adds its own.
+EXCHANGES = {"spatial": ["auto", "halo", "redistribute"], "temporal": ["auto", "redistribute", "carry", "halo"]}
 Wire = Literal["float32", "bfloat16", "int8"]
 TransportKind = Literal["auto", "network"]
 Partitioner = Literal["metis", "hypergraph"]
 Auto = Literal["auto"]
 
 AXES = ("time", "layer", "vertex")
+
+
+def _exchange(value: Any, field: ValidationInfo) -> Any:
+    words = EXCHANGES[field.field_name or ""]
+    if isinstance(value, str) and value in words:
+        return value
+    raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
 
 
 def _blocks(value: Any) -> Any:
@@ -65,8 +73,8 @@ class Layout:
     vertex: Positive = 1
     chunks: Positive = 1
     blocks: Annotated[int | Auto, BeforeValidator(_blocks)] = 1
-    temporal: Temporal = "auto"
-    spatial: Spatial = "auto"
+    temporal: Annotated[str, BeforeValidator(_exchange)] = "auto"
+    spatial: Annotated[str, BeforeValidator(_exchange)] = "auto"
     recompute: Flag = False
     pack: Annotated[bool | Auto, BeforeValidator(_pack)] = "auto"
     history: Annotated[History | Exact, HistoryField] = History()

@@ -145,33 +145,6 @@ class Layer(nn.Module):
 
         return each_step(step, contexts, xs, self.out_channels)
 
-    def prepare_steps(self, xs: Tensor, contexts: Sequence[Context], into: Tensor | None = None) -> Tensor:
-        """Do `prepare` for each step of a timeline: all steps at once, or one by one where each draws its own numbers.
-
-        Args:
-            xs: [steps, rows, in_channels], or [rows, in_channels] for the same features in all steps.
-            contexts: one a step, each with the noise of the rows.
-            into: [steps, rows, message_channels]; the result is then there. Steps may lie at any distance.
-
-        Returns: [steps, rows, message_channels].
-        """
-        steps = len(contexts)
-        apart = bool(self.reads) or (self.draws_before and any(context.noise is not None for context in contexts))
-        if type(self).prepare is Layer.prepare:
-            message = xs if xs.dim() == 3 else xs.expand(steps, *xs.shape)
-        elif xs.dim() == 2 and not apart:
-            rows = self.prepare(xs, Context())
-            message = rows.expand(steps, *rows.shape)
-        elif apart or steps == 1 or (into is not None and not into.is_contiguous()):
-            frames = frames_of(xs, steps)
-            channels = self.message_channels
-            return each_step(lambda t, context: self.prepare(frames[t], context), contexts, xs, channels, into)
-        else:
-            flat = None if into is None else alias(into.flatten(0, 1))
-            rows = self.prepare(xs.flatten(0, 1), Context(into=flat))
-            message = rows.reshape(steps, xs.shape[1], -1)
-        return message if into is None else joined(into, [message])
-
     def combine_steps(
         self, messages: Sequence[Message], xs: Tensor, adjacencies: Snapshots, contexts: Sequence[Context]
     ) -> Tensor:

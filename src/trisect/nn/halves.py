@@ -1,6 +1,7 @@
 """A model as a chain of halves: something may cross ranks between any two of them.
 
-A spatial layer prepares what its neighbours read and combines what it reads of them. A recurrent part works along time.
+A spatial layer prepares what its neighbours read and combines what it reads of them; some exchanges put a half between
+the two, which sums neighbours up. A recurrent part works along time.
 A layer whose weight evolves lets the weight evolve first and then convolves with it. A layer that reads no neighbours
 is one half, and so is the head of a dynamic model. The last half hands the outputs to the task.
 """
@@ -47,16 +48,13 @@ class Half:
         return f"{self.kind.value} {self.layer}"
 
 
-def halves_of(
-    layers: Sequence[AnyLayer], *, head: bool, aggregated: bool = False, by_columns: Sequence[int] = ()
-) -> tuple[Half, ...]:
+def halves_of(layers: Sequence[AnyLayer], *, head: bool, aggregated: bool = False) -> tuple[Half, ...]:
     """Give the halves of all layers of a model, in order.
 
     Args:
         layers: the layers of the model; those of other stages may lie on the meta device.
-        head: whether a head follows the last layer, or a half in its place that hands the rows on as they are.
+        head: whether a head follows the last layer.
         aggregated: whether the first layer finds the sum over its neighbours ready.
-        by_columns: the layers that sum over neighbours in a half of its own, on a share of the feature columns.
     """
     halves: list[Half] = []
     for number, layer in enumerate(layers):
@@ -69,7 +67,6 @@ def halves_of(
             halves.append(Half(HalfKind.LOCAL, number))
         else:
             halves += [] if ready else [Half(HalfKind.PREPARE, number)]
-            halves += [Half(HalfKind.AGGREGATE, number)] if number in by_columns and not ready else []
             halves.append(Half(HalfKind.COMBINE, number, ready))
         if isinstance(layer, SpatialTemporal):
             halves.append(Half(HalfKind.TEMPORAL, number))

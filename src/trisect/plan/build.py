@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from trisect.exchanges.catalogue import CATALOGUE, LETTERS
-from trisect.exchanges.facts import Facts
+from trisect.exchanges.facts import NONE, Facts
 from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
 from trisect.plan.segments import Segment, overlaps, segments_of
@@ -151,7 +151,7 @@ class _Rank:
         if at.steps:
             return True
         temporal = (self.facts.layer_at(k, HalfKind.TEMPORAL) for k in range(segment.first, segment.last + 1))
-        return any(layer is not None and layer.state == "weight" and layer.along == "none" for layer in temporal)
+        return any(layer is not None and layer.state == "weight" and layer.along == NONE for layer in temporal)
 
     # Backward
 

@@ -62,7 +62,7 @@ def _segment(facts: Facts, first: int, last: int, arrives: str, group: int) -> S
     if apart is None:
         return Segment(first, last, arrives, group=group)
     layer = facts.layer_of(first)
-    return Segment(first, last, arrives, facts.chunks_of(layer), layer, group, apart.letter)
+    return Segment(first, last, arrives, apart.half_chunks(facts, layer), layer, group, apart.letter)
 
 
 def _gap(facts: Facts, k: int) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from trisect.report.assets import SCRIPT, STYLE
+from trisect.report.beside import left_out, simple_rules
 from trisect.report.charts import Series, bars, lines, number
 from trisect.report.picture import picture
 from trisect.train.run.checkpoint import write_atomically
@@ -39,9 +40,11 @@ def render(directory: RunDirectory) -> str:
         _section("Epochs", f'<div class="charts">{"".join(_curves(records, summary))}{_timing(records)}</div>')
         if records
         else "",
+        _section("Beside simple rules", simple_rules(summary)),
         _section("Where the time went", _events(directory, summary.get("layout"))),
         _section("Memory and communication", _costs(summary)),
         _section("Settings", _settings(config, summary)),
+        left_out(records, summary),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -57,9 +60,10 @@ def _section(title: str, content: str) -> str:
 
 def _subtitle(config: Mapping[str, Any], summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
     model, data = config["model"], config["data"]
-    source = data.get("name") or data.get("path") or data.get("generate")
+    source = data.get("name") or data.get("path") or data.get("generate") or data.get("object")
     state = "finished" if summary else f"not finished, {len(records)} of {config['train']['epochs']} epochs so far"
-    shape = f"{model['name']}, {model['layers']} layers of {model['hidden']}"
+    depth = f", {model['layers']} layers of {model['hidden']}" if "layers" in model else ""
+    shape = f"{model['name']}{depth}"
     return f"{shape}, {config['task']['name']} on {source}; {state}."
 
 

@@ -23,6 +23,7 @@ from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition import PartGraph, cut_graph, part_graph_of, quality
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
+from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import load_array, save_array
 from trisect.shards.timeline_files import TimelineCut, is_timeline_cut, read_timeline_cut
 
@@ -41,7 +42,8 @@ class Cut:
         remote: rows that each part reads from others.
         symmetric: whether the matrix is its own transpose.
         quality: of the parts, as the summary shows it.
-        by_columns: whether rows are redistributed by columns: then parts are equal in size, and `whole` is on disk.
+        spatial: by which exchange rows cross parts; where that sums up neighbours in a half of its own (`by_columns`),
+            parts are equal in size, and the full matrix is on disk.
     """
 
     folder: Path
@@ -55,7 +57,12 @@ class Cut:
     remote: tuple[int, ...]
     symmetric: bool
     quality: dict[str, Any]
-    by_columns: bool = False
+    spatial: str = "auto"
+
+    @property
+    def by_columns(self) -> bool:
+        """Say whether a rank sums up neighbours for all rows, with the full matrix."""
+        return sums_apart(self.spatial)
 
     @property
     def vertices(self) -> int:
@@ -87,25 +94,25 @@ def write_graph_shards(
     *,
     dtype: torch.dtype = torch.float32,
     reorder: bool = True,
-    by_columns: Callable[[Sequence[int], int], bool] = lambda rows, remote: False,
+    choose: Callable[[Sequence[int], int], str] = lambda rows, remote: "halo",
 ) -> None:
     """Cut the graph into layout.vertex parts of layout.chunks chunks each, and write them.
 
     Args:
         form: how the matrix is prepared.
-        by_columns: says, from the rows of each part and the rows that all parts read of others, whether rows are to be
-            redistributed by columns instead.
+        choose: for `layout.spatial: auto`, names an exchange from the rows of each part and the rows that all parts
+            read of others.
     """
     order = choose_order(graph) if reorder else None
     graph = graph if order is None else graph.reordered(order)
-    # asked to redistribute, nobody needs a cut by METIS
-    partition = None if layout.spatial == "redistribute" else cut_graph(graph.adjacency, layout.vertex, layout.chunks)
-    columns = partition is None
-    if partition is not None and layout.spatial == "auto" and layout.vertex > 1:
-        volume = quality(graph.adjacency, partition.owner_by_vertex(), layout.vertex).volume
-        columns = by_columns([last - first for first, last in map(partition.part, range(layout.vertex))], volume)
-    if partition is None or columns:
-        partition = Partition.equal(graph.vertices, layout.vertex)
+    spatial, partition = layout.spatial, Partition.equal(graph.vertices, layout.vertex)
+    if not sums_apart(spatial):
+        cut = cut_graph(graph.adjacency, layout.vertex, layout.chunks)
+        if spatial == "auto" and layout.vertex > 1:
+            volume = quality(graph.adjacency, cut.owner_by_vertex(), layout.vertex).volume
+            spatial = choose([last - first for first, last in map(cut.part, range(layout.vertex))], volume)
+        partition = partition if sums_apart(spatial) else cut
+    columns = sums_apart(spatial)
     graph = graph.reordered(partition.order)
     values = torch.float64 if dtype == torch.float64 else torch.float32
     adjacency = graph.normalised(form.normalisation, self_loops=form.self_loops, dtype=values)
@@ -141,7 +148,7 @@ def write_graph_shards(
         "remote": remote,
         "symmetric": adjacency.is_symmetric(),
         "quality": _quality(graph.adjacency, partition),
-        "by_columns": columns,
+        "spatial": spatial,
     }
     (folder / _META).write_text(json.dumps(meta))
 
@@ -164,7 +171,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         remote=tuple(meta["remote"]),
         symmetric=meta["symmetric"],
         quality=meta["quality"],
-        by_columns=meta["by_columns"],
+        spatial=meta["spatial"],
     )
 
 

@@ -15,6 +15,7 @@ from trisect.graph.build import MatrixForm
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.timeline import Runs
+from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import load_array
 from trisect.shards.kept_runs import KeptRuns
 from trisect.shards.part_blocks import block_stream
@@ -42,7 +43,7 @@ class TimelineCut:
         aggregated: whether Â·x of the first layer is kept.
         halo: int64 [training, parts], the rows of others that each part reads at each step.
         vertex_work: what a vertex costs in a step, in events; the runs were balanced by it.
-        by_columns: whether rows are redistributed by columns.
+        spatial: by which exchange rows cross parts.
     """
 
     folder: Path
@@ -55,7 +56,7 @@ class TimelineCut:
     aggregated: bool
     halo: Tensor
     vertex_work: float = 1.0
-    by_columns: bool = False
+    spatial: str = "auto"
 
     @property
     def remote(self) -> list[int]:
@@ -108,7 +109,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         aggregated=meta["aggregated"],
         halo=load_array(folder / "halo.npy"),
         vertex_work=meta["vertex_work"],
-        by_columns=meta["by_columns"],
+        spatial=meta["spatial"],
     )
 
 
@@ -129,7 +130,7 @@ def read_timeline_part(
         ledger: counts the snapshots that are brought to the device.
         device: where they are read.
     """
-    if len(cut.starts) == 2 or cut.by_columns:
+    if len(cut.starts) == 2 or sums_apart(cut.spatial):
         rows = slice(cut.starts[part_index], cut.starts[part_index + 1])
         return whole_timeline(
             cut.timeline, form, dtype, budget, ledger, aggregated=cut.aggregated, rows=rows, device=device

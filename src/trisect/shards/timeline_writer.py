@@ -19,6 +19,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import Runs, halo_rows
+from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import create_array, save_array
 from trisect.shards.timeline_files import ARRAYS, META
 
@@ -31,7 +32,7 @@ def write_timeline_shards(
     folder: Path,
     *,
     aggregated: bool,
-    by_columns: bool = False,
+    spatial: str = "auto",
     dtype: torch.dtype = torch.float32,
     vertex_work: float = 1.0,
 ) -> None:
@@ -40,11 +41,12 @@ def write_timeline_shards(
     Args:
         runs: of the training steps.
         form: how snapshots are prepared.
-        by_columns: whether rows are redistributed by columns: then every rank reads whole snapshots.
+        spatial: by which exchange rows cross parts; where it sums up neighbours in a half of its own, every rank reads
+            full snapshots.
         aggregated: whether Â·x of the first layer is to be kept.
         vertex_work: by which the runs were balanced (see `step_work`).
     """
-    cut = partition.parts > 1 and not by_columns
+    cut = partition.parts > 1 and not sums_apart(spatial)
     for name in ARRAYS:
         array = getattr(timeline, name)
         if array is not None and not (cut and name == "x"):
@@ -78,7 +80,7 @@ def write_timeline_shards(
         "fixed": timeline.x is not None and timeline.x.dim() == 2,
         "aggregated": aggregated,
         "vertex_work": vertex_work,
-        "by_columns": by_columns,
+        "spatial": spatial,
     }
     (folder / META).write_text(json.dumps(meta))
 

@@ -17,7 +17,7 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.rows import Shape
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.exchanges.facts import Facts
+from trisect.exchanges.facts import NONE, Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -31,7 +31,8 @@ from trisect.partition.halo import PartGraph
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
-from trisect.plan.plan import choose_across, make_facts
+from trisect.plan.choose import sums_apart
+from trisect.plan.plan import make_facts
 from trisect.shards.graph_files import Cut, read_aggregated, read_features, read_part_graph, read_whole
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
@@ -64,15 +65,15 @@ def cut_timeline_shards(
     order = choose_order(timeline) if options.order == "auto" else None
     timeline = timeline if order is None else timeline.reordered(order)
     aggregated = keeps_aggregation(model.stack, timeline, options.dtype, free // 4)
-    partition, columns = Partition.equal(timeline.vertices, layout.vertex), layout.spatial == "redistribute"
-    if layout.vertex > 1 and not columns:
+    partition, spatial = Partition.equal(timeline.vertices, layout.vertex), layout.spatial
+    if layout.vertex > 1 and not sums_apart(spatial):
         cut = cut_timeline(timeline, layout.vertex, method=layout.partition)
         rows = [cut.part(p)[1] - cut.part(p)[0] for p in range(layout.vertex)]
-        if layout.spatial == "auto":
+        if spatial == "auto":
             remote = int(halo_rows(timeline, cut.owner_by_vertex(), layout.vertex, range(training)).sum())
-            columns = by_columns(model, layout, training, rows, remote, aggregated=aggregated)
-        partition = partition if columns else cut
-    timeline = timeline if layout.vertex == 1 or columns else timeline.reordered(partition.order)
+            spatial = choose_spatial(model, layout, training, rows, remote, aggregated=aggregated)
+        if not sums_apart(spatial):
+            partition, timeline = cut, timeline.reordered(cut.order)
     vertex_work = work_of_vertex(model, aggregated=aggregated)
     runs = deal(step_work(timeline, vertex_work)[:training], layout.block_count, layout.time)
     write_timeline_shards(
@@ -82,27 +83,27 @@ def cut_timeline_shards(
         model,
         folder,
         aggregated=aggregated,
-        by_columns=columns,
+        spatial=spatial,
         dtype=options.dtype,
         vertex_work=vertex_work,
     )
 
 
-def by_columns(
+def choose_spatial(
     model: AnyModel, layout: Layout, steps: int, rows: Sequence[int], remote: int, *, aggregated: bool
-) -> bool:
-    """Say whether rows are cheaper redistributed by columns than read as a halo, by the bytes that cross."""
+) -> str:
+    """Choose how rows cross parts by the bytes that do, from what a cut of the vertices would make ranks read."""
     facts = make_facts(
         model.stack,
         None,
-        replace(layout, time=1, layer=1, spatial="halo"),
+        replace(layout, time=1, layer=1, spatial="auto"),
         bounds=(0, len(model.stack)),
         rows=rows,
         remote=(-(-remote // steps),),
         aggregated=aggregated,
         stale=layout.recipe is not None,
     )
-    return "redistribute" in choose_across(replace(facts, layout=replace(facts.layout, spatial="auto")))
+    return next((layer.across for layer in facts.layers if layer.across != NONE), layout.spatial)
 
 
 def one_process(

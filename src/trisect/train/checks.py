@@ -6,11 +6,13 @@ import torch
 
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, DataError, LayoutError
+from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
+from trisect.plan.choose import check_asked
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
@@ -109,16 +111,5 @@ def _require_timeline(layout: Layout, model: AnyModel, vertices: int, training: 
         raise LayoutError(
             f"layout.vertex is {layout.vertex}, more than the timeline's {vertices} vertices; use fewer parts."
         )
-    if not isinstance(model, DynamicModel):
-        return
-    kinds = {layer.state_kind for layer in model.stack}
-    if layout.temporal == "halo" and kinds != {"window"}:
-        raise LayoutError(
-            "layout.temporal is halo, which fits models that read a window of frames alone, such as tm-gcn; use "
-            f"{'carry' if 'weight' in kinds else 'carry or redistribute'}, or auto."
-        )
-    if layout.temporal == "redistribute" and "weight" in kinds:
-        raise LayoutError(
-            "layout.temporal is redistribute, but the model's state is a weight matrix, which has no vertices to deal "
-            "out (EvolveGCN); use carry or auto."
-        )
+    layers = [facts_of(layer) for layer in model.stack]
+    check_asked([layer for layer in layers if layer.state is not None], "temporal", layout.temporal, "time")

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError
-from trisect.nn.models.source import ModelMaker
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser
@@ -64,6 +63,28 @@ class EpochsOnly(NoRecorder):
         self._on_epoch(record)
 
 
+class Several:
+    """Tells several recorders, one after the other."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Hand the epoch on."""
+        for recorder in self._recorders:
+            recorder.epoch(record)
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Hand the action on."""
+        for recorder in self._recorders:
+            recorder.event(name, start, seconds, **fields)
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """Hand the state on."""
+        for recorder in self._recorders:
+            recorder.checkpoint(tensors, meta, best=best)
+
+
 @dataclass(eq=False)
 class Result:
     """All that was measured in a finished run, and the trained modules.
@@ -93,32 +114,6 @@ class Result:
     program: Program | None = field(repr=False)
     stopped_early: bool = False
     staleness: dict[str, Any] | None = None
-
-
-def train(
-    model: nn.Module | ModelMaker,
-    data: Any,
-    task: Any,
-    options: TrainOptions | None = None,
-    *,
-    recorder: Recorder | None = None,
-    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
-) -> Result:
-    """Train a model on a graph or a timeline.
-
-    Args:
-        model: a `Model`, a `DynamicModel`, or a function of (in_channels, out_channels or None) that makes one.
-        data: a `Graph` or a `Timeline`.
-        task: a `Task`, its name, or {name: …, options}.
-        recorder: told of epochs, actions and checkpoints.
-        resume: the tensors and meta of a checkpoint; the run goes on after its epoch.
-    """
-    options = TrainOptions() if options is None else options
-    setup = Setup.of(model, data, task, options)
-    trainer = Trainer(setup, options, NoRecorder() if recorder is None else recorder)
-    if resume is not None:
-        trainer.load(*resume)
-    return trainer.run()
 
 
 class Trainer:

@@ -30,7 +30,7 @@ from trisect.tasks import TaskContext, make_task
 from trisect.train.assemble import (
     StageModules,
     agreed,
-    by_columns,
+    choose_spatial,
     cut_timeline_shards,
     facts_for,
     feature_width,
@@ -73,10 +73,8 @@ def cut_data(
         return
     if layout.chunks > 1 or (layout.vertex > 1 and not bound.reads_pairs):
         bound.restrict(torch.zeros(0, dtype=torch.int64))
-    columns = partial(by_columns, model, layout, 1, aggregated=preaggregates(model))
-    write_graph_shards(
-        data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", by_columns=columns
-    )
+    choose = partial(choose_spatial, model, layout, 1, aggregated=preaggregates(model))
+    write_graph_shards(data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", choose=choose)
 
 
 def rank_setup(
@@ -102,7 +100,7 @@ def rank_setup(
         require_one_order(cut.order, mesh)
         labels, layout = cut.labels().to(mesh.device), mesh.layout
     # one exchange was chosen when the data were cut
-    mesh = replace(mesh, layout=replace(layout, spatial="redistribute" if cut.by_columns else "halo"))
+    mesh = replace(mesh, layout=replace(layout, spatial=cut.spatial))
     bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
     outline = outline_of(maker, cut.features, bound.channels)
     bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)

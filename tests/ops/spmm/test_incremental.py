@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,29 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import row_sums
 from trisect.graph.timeline.timeline import Timeline
 from trisect.ops import aggregate
-from trisect.ops.spmm.incremental import Incremental, change_between, incremental_sums
+from trisect.ops.spmm.incremental import Incremental, change_between
+
+
+def incremental_sums(
+    xs: Tensor,
+    raws: Sequence[Adjacency],
+    changes: Sequence[Adjacency] | None = None,
+    *,
+    row_scale: Sequence[Tensor] | None = None,
+    column_scale: Sequence[Tensor] | None = None,
+    restart: int = 64,
+) -> Iterator[Tensor]:
+    """diag(row_scale_t) · M_t · diag(column_scale_t) · x_t of each step, [rows, features], in the type of xs."""
+    sums = Incremental(restart)
+    for step, raw in enumerate(raws):
+        x = xs if xs.dim() == 2 else xs[step]
+        z = x.double() if column_scale is None else x.double() * column_scale[step].double()[:, None]
+        change = None
+        if step:
+            change = change_between(raws[step - 1], raw) if changes is None else changes[step - 1]
+        total = sums.step(z, raw, change)
+        scaled = total if row_scale is None else total * row_scale[step].double()[:, None]
+        yield scaled.to(xs.dtype, copy=True)
 
 
 def raw_snapshots(steps: int, kind: str = "none", life: int = 8, vertices: int = 50) -> list[Adjacency]:

@@ -17,8 +17,9 @@ from trisect.nn import build
 from trisect.ops import aggregate
 from trisect.ops.spmm import grouping as grouping_module
 from trisect.ops.spmm import several as several_module
+from trisect.ops.spmm._aggregate_torch import sum_torch
 from trisect.ops.spmm.grouping import grouped, make, prepare, worthwhile
-from trisect.ops.spmm.several import Group, aggregate_group
+from trisect.ops.spmm.several import Group, aggregate_group_into, packs, side_by_side
 from trisect.ops.spmm.steps import aggregate_steps
 
 DTYPES = [torch.float32, torch.float64]
@@ -40,6 +41,15 @@ def sliding(
         smoothing={"kind": "edge-life", "length": life},
     )
     return list(timeline.snapshots(kind, self_loops=True, dtype=torch.float64, start=life))  # type: ignore[arg-type]
+
+
+def aggregate_group(x: Tensor, group: Group) -> Tensor:
+    """A_g · x_g of each step of a group: x [steps, columns, features] → [steps, rows, features]."""
+    if not packs(x):
+        return torch.stack([sum_torch(frame, group.snapshot(step)) for step, frame in enumerate(x)])
+    out = torch.empty(group.steps, group.rows, x.shape[2], dtype=x.dtype)
+    aggregate_group_into(out.unbind(), side_by_side(x.unbind()), group)
+    return out
 
 
 def one_by_one(x: Tensor, snapshots: list[Adjacency]) -> Tensor:
@@ -246,8 +256,6 @@ def test_what_makes_no_group() -> None:
         Group.of(sliding(3))
     with pytest.raises(ConfigError, match="make no group"):
         Group.of([sliding(2)[0], sliding(2, vertices=20)[0]])
-    with pytest.raises(ConfigError, match="give \\[2 steps, 60 columns"):
-        aggregate_group(torch.zeros(3, 60, 2), Group.of(sliding(2)))
 
 
 def test_duplicates_are_refused_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

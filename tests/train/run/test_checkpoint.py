@@ -32,6 +32,20 @@ def state(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
+def save(
+    store: Checkpoints,
+    tensors: dict[str, torch.Tensor],
+    meta: dict[str, Any],
+    *,
+    epoch: int,
+    best: bool = False,
+    regions: dict[str, Region] | None = None,
+) -> Path:
+    """Write the state after some epochs of a run of one rank."""
+    draft = store.draft(epoch)
+    return store.commit(draft, [write_shard(draft, 0, tensors, regions)], meta, epoch=epoch, best=best)
+
+
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(
         left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
@@ -44,7 +58,7 @@ def store(tmp_path: Path) -> Checkpoints:
 
 
 def test_a_checkpoint_comes_back(store: Checkpoints):
-    store.save(state(1), {"epoch": 1, "best_value": 0.1 + 0.2, "losses": [1.5]}, epoch=1, best=True)
+    save(store, state(1), {"epoch": 1, "best_value": 0.1 + 0.2, "losses": [1.5]}, epoch=1, best=True)
     found = store.latest()
     assert found is not None
     assert same(found.tensors, state(1))
@@ -55,8 +69,8 @@ def test_a_checkpoint_comes_back(store: Checkpoints):
 
 def test_equal_states_give_equal_files(store: Checkpoints, tmp_path: Path):
     other = Checkpoints(tmp_path / "other", run="a")
-    first, second = store.save(state(1), {}, epoch=1), other.save(state(1), {}, epoch=1)
-    third = other.save(state(2), {}, epoch=2)
+    first, second = save(store, state(1), {}, epoch=1), save(other, state(1), {}, epoch=1)
+    third = save(other, state(2), {}, epoch=2)
     files = [(path / "rank-00000.safetensors").read_bytes() for path in (first, second, third)]
     assert files[0] == files[1] != files[2]
 
@@ -68,7 +82,7 @@ def test_none_where_nothing_was_saved(store: Checkpoints):
 
 def test_the_last_and_the_best_are_kept(store: Checkpoints):
     for epoch in range(1, 8):
-        store.save(state(epoch), {}, epoch=epoch, best=epoch in {1, 3})
+        save(store, state(epoch), {}, epoch=epoch, best=epoch in {1, 3})
     assert [path.name for path in store.paths()] == ["epoch-000003", "epoch-000006", "epoch-000007"]
     best = store.best()
     assert best is not None
@@ -77,8 +91,8 @@ def test_the_last_and_the_best_are_kept(store: Checkpoints):
 
 
 def test_an_epoch_may_be_written_again(store: Checkpoints):
-    store.save(state(1), {}, epoch=1)
-    store.save(state(2), {}, epoch=1)
+    save(store, state(1), {}, epoch=1)
+    save(store, state(2), {}, epoch=1)
     found = store.latest()
     assert found is not None
     assert same(found.tensors, state(2))
@@ -127,7 +141,7 @@ def later_version(path: Path) -> None:
 
 def of_another_run(path: Path) -> None:
     other = Checkpoints(path.parent.parent / "other", run="b")
-    saved = other.save(state(2), {}, epoch=2)
+    saved = save(other, state(2), {}, epoch=2)
     shutil.rmtree(path)
     shutil.copytree(saved, path)
 
@@ -147,8 +161,8 @@ DAMAGE = [
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_noticed_and_the_one_before_is_taken(store: Checkpoints, damage):
-    store.save(state(1), {}, epoch=1)
-    damage(store.save(state(2), {}, epoch=2))
+    save(store, state(1), {}, epoch=1)
+    damage(save(store, state(2), {}, epoch=2))
     with pytest.raises(CheckpointError, match="epoch-000002"):
         store.read(store.paths()[-1])
     said: list[str] = []
@@ -165,7 +179,7 @@ def test_damage_is_noticed_and_the_one_before_is_taken(store: Checkpoints, damag
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_nothing_usable_is_an_error_and_changes_nothing(store: Checkpoints, damage):
-    damage(store.save(state(1), {}, epoch=1))
+    damage(save(store, state(1), {}, epoch=1))
     before = sorted(store.directory.rglob("*"))
     with pytest.raises(CheckpointError):
         store.latest()
@@ -173,15 +187,15 @@ def test_nothing_usable_is_an_error_and_changes_nothing(store: Checkpoints, dama
 
 
 def test_whoever_comes_second_finds_the_same_and_what_was_set_aside_stays(store: Checkpoints):
-    store.save(state(1), {}, epoch=1)
-    flip(store.save(state(2), {}, epoch=2))
+    save(store, state(1), {}, epoch=1)
+    flip(save(store, state(2), {}, epoch=2))
     said: list[str] = []
     found = [store.latest(said.append) for _ in range(2)]
     assert [one.epoch for one in found if one is not None] == [1, 1]
     assert len(said) == 1
     assert (store.directory / "epoch-000002.damaged" / MANIFEST).is_file()
     # the next one that is damaged at that epoch takes its place
-    cut_manifest(store.save(state(2), {}, epoch=2))
+    cut_manifest(save(store, state(2), {}, epoch=2))
     assert store.latest() is not None
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_manifest(store.directory / "epoch-000002.damaged")
@@ -190,8 +204,8 @@ def test_whoever_comes_second_finds_the_same_and_what_was_set_aside_stays(store:
 
 def test_processes_that_know_nothing_of_each_other_may_set_aside_at_once(store: Checkpoints):
     for epoch in range(1, 30, 2):
-        store.save(state(epoch), {}, epoch=epoch)
-        truncate(store.save(state(epoch + 1), {}, epoch=epoch + 1))
+        save(store, state(epoch), {}, epoch=epoch)
+        truncate(save(store, state(epoch + 1), {}, epoch=epoch + 1))
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda _: store.latest(), range(8)))
         assert [one.epoch for one in found if one is not None] == [epoch] * 8
@@ -233,8 +247,8 @@ def together(stores: list[Checkpoints], said: list[str]) -> list[Checkpoint | Ch
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_ranks_take_the_same_one(store: Checkpoints, damage):
-    store.save(state(1), {}, epoch=1)
-    damage(store.save(state(2), {}, epoch=2))
+    save(store, state(1), {}, epoch=1)
+    damage(save(store, state(2), {}, epoch=2))
     said: list[str] = []
     found = together([store] * 3, said)
     assert [one.epoch for one in found if isinstance(one, Checkpoint)] == [1, 1, 1]
@@ -258,7 +272,7 @@ class Blind(Checkpoints):
 def test_ranks_that_see_different_damage_agree_on_what_is_whole_for_all(store: Checkpoints):
     store.keep = 5
     for epoch in range(1, 6):
-        store.save(state(epoch), {}, epoch=epoch)
+        save(store, state(epoch), {}, epoch=epoch)
     stores = [Blind(store.directory, run="a", keep=5) for _ in range(3)]
     stores[1].unseen, stores[2].unseen = ("epoch-000005", "epoch-000003"), ("epoch-000004",)
     alone = [one.read(path).epoch for one in stores for path in one.paths()[-1:] if path.name not in one.unseen]
@@ -272,22 +286,22 @@ def test_ranks_that_see_different_damage_agree_on_what_is_whole_for_all(store: C
 
 def test_ranks_without_a_usable_one_all_say_so(store: Checkpoints, tmp_path: Path):
     assert together([store] * 2, []) == [None, None]
-    flip(store.save(state(1), {}, epoch=1))
+    flip(save(store, state(1), {}, epoch=1))
     found = together([store] * 2, [])
     assert all("epoch-000001 is damaged" in str(one) for one in found)
     assert [path.name for path in store.paths()] == ["epoch-000001"]
-    store.save(state(1), {}, epoch=1)
+    save(store, state(1), {}, epoch=1)
     found = together([store, Checkpoints(tmp_path / "elsewhere", run="a")], [])
     assert all("Not every rank sees the checkpoints" in str(one) for one in found)
 
 
 def test_a_draft_left_by_a_crash_is_no_checkpoint(store: Checkpoints):
-    store.save(state(1), {}, epoch=1)
+    save(store, state(1), {}, epoch=1)
     write_shard(store.draft(2), 0, state(2))
     found = store.latest()
     assert found is not None
     assert found.epoch == 1
-    store.save(state(2), {}, epoch=2)
+    save(store, state(2), {}, epoch=2)
     found = store.latest()
     assert found is not None
     assert same(found.tensors, state(2))

@@ -7,8 +7,6 @@ each column is part of what is read, and it changes with the column's degree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import torch
 from torch import Tensor
 
@@ -93,36 +91,6 @@ def change_between(before: Adjacency, after: Adjacency) -> Adjacency:
     torch.cumsum(stays, 0, out=offsets[1:])
     starts, ends = offsets[group.starts], offsets[group.ends]
     return Adjacency(starts, ends, group.indices[stays], difference[stays], after.columns).vouched()
-
-
-def incremental_sums(
-    xs: Tensor,
-    raws: Sequence[Adjacency],
-    changes: Sequence[Adjacency] | None = None,
-    *,
-    row_scale: Sequence[Tensor] | None = None,
-    column_scale: Sequence[Tensor] | None = None,
-    restart: int = 64,
-) -> Iterator[Tensor]:
-    """diag(row_scale_t) · M_t · diag(column_scale_t) · x_t of each step, [rows, features], in the type of xs.
-
-    Args:
-        xs: [columns, features], or [steps, columns, features].
-        raws: M_t, before normalisation.
-        changes: M_t - M_{t-1} for t = 1, 2, …, where they are known.
-        row_scale, column_scale: of each step, [rows] and [columns].
-        restart: as in `Incremental`.
-    """
-    sums = Incremental(restart)
-    for step, raw in enumerate(raws):
-        x = xs if xs.dim() == 2 else xs[step]
-        z = x.double() if column_scale is None else x.double() * column_scale[step].double()[:, None]
-        change = None
-        if step:
-            change = change_between(raws[step - 1], raw) if changes is None else changes[step - 1]
-        total = sums.step(z, raw, change)
-        scaled = total if row_scale is None else total * row_scale[step].double()[:, None]
-        yield scaled.to(xs.dtype, copy=True)
 
 
 def _scatter(total: Tensor, rows: Tensor, part: Adjacency) -> None:

@@ -20,7 +20,6 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT64, POINTER, Kernel, available, level, pointer, threads
 from trisect.ops.memory import empty
-from trisect.ops.spmm._aggregate_torch import sum_torch
 
 SIZES = (1, 2, 4, 8)
 _KINDS = {torch.float32: "f32", torch.float64: "f64"}
@@ -249,19 +248,6 @@ def aggregate_group_into(
         *(int(slope is not None), group.steps, threads()),
     )
     _SUM[packed.dtype](ctypes.byref(arguments))
-
-
-def aggregate_group(x: Tensor, group: Group) -> Tensor:
-    """A_g · x_g of each step of a group, without autograd: x [steps, columns, features] → [steps, rows, features]."""
-    if x.dim() != 3 or x.shape[:2] != (group.steps, group.columns):
-        raise ConfigError(
-            f"x has shape {tuple(x.shape)}; give [{group.steps} steps, {group.columns} columns, features]."
-        )
-    if not packs(x):
-        return torch.stack([sum_torch(frame, group.snapshot(step)) for step, frame in enumerate(x)])
-    out = empty((group.steps, group.rows, x.shape[2]), x.dtype)
-    aggregate_group_into(out.unbind(), side_by_side(x.unbind()), group)
-    return out
 
 
 def pointers(arrays: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:

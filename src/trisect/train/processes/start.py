@@ -15,7 +15,7 @@ from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
-from trisect.train.processes.listening import Listener, Relay
+from trisect.train.processes.listening import EpochsTo, Listener, Relay
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
 from trisect.train.run.continuing import check_resume, check_settings
@@ -33,7 +33,7 @@ def run_job(
     Args:
         read: reads the data; only processes that cut or hold all of them call it.
         listener: is told what rank 0 says.
-        recorder: of `fit` in one process; receives epochs, events and checkpoints.
+        recorder: of `fit`; receives epochs, events and checkpoints in one process, and epochs alone from ranks.
         folders: temporary folders of the caller, which ranks that are started here remove if this process is killed.
     """
     world = world_from_environment()
@@ -42,6 +42,8 @@ def run_job(
     # each process of a world may fit a model of its own
     if not is_cut(job.layout) and (world is None or job.verb == "fit"):
         return work_alone(job, read(), listener, recorder)
+    if recorder is not None:
+        listener = EpochsTo(recorder, listener)
     if world is not None:
         return work(job, world, partial(cut_job, job, read), listener)
     require_room(job.layout.world)
@@ -52,7 +54,7 @@ def run_job(
             cut_job(job, read, shards)
         if job.resume:
             check_resume(job, shards)
-        if job.verb == "train":
+        if job.verb != "predict":
             listener.say(f"{job.layout.world} ranks: {job.layout}.")
         launch(
             [sys.executable, "-m", "trisect.train.worker", str(folder)],
@@ -69,6 +71,6 @@ def run_job(
 def cut_job(job: Job, read: ReadData, folder: Path) -> None:
     """Read the data of a job, and write the shards of all its ranks into a folder."""
     data = read()
-    if job.verb == "train":
+    if job.writes_run:
         (folder / FILE).write_text(digest_of(data))
     cut_data(data, job.model, job.task, job.layout, job.options, folder)

@@ -88,19 +88,6 @@ class Checkpoints:
         self.run = run
         self.keep = keep
 
-    def save(
-        self,
-        tensors: Mapping[str, Tensor],
-        meta: Mapping[str, Any],
-        *,
-        epoch: int,
-        best: bool = False,
-        regions: Mapping[str, Region] | None = None,
-    ) -> Path:
-        """Write the state after `epoch` epochs of a run of one rank."""
-        draft = self.draft(epoch)
-        return self.commit(draft, [write_shard(draft, 0, tensors, regions)], meta, epoch=epoch, best=best)
-
     def draft(self, epoch: int) -> Path:
         """Make an empty directory beside the final one, for the ranks' shards."""
         draft = self.directory / f".epoch-{epoch:06d}.draft"

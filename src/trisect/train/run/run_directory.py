@@ -65,6 +65,7 @@ def fingerprint(config: Config) -> str:
 def _fixed(config: Config) -> dict[str, Any]:
     plain = config.resolved()
     plain.pop("layout")  # a checkpoint may be continued under another layout
+    plain["train"]["monitor"] = None  # named by the task where the user does not, when the data are there
     return {
         section: {key: value for key, value in values.items() if key not in _FREE.get(section, set())}
         for section, values in plain.items()
@@ -87,7 +88,7 @@ class RunDirectory:
             if (path / CONFIG).exists():
                 raise CheckpointError(
                     f"The output directory {path} already holds a run; choose another --out, or continue it with"
-                    " --resume."
+                    " --resume (in Python: out and resume=True)."
                 )
             if any(file.name != LOCK for file in path.iterdir()):
                 raise CheckpointError(f"The output directory {path} is not empty; choose another --out.")
@@ -131,7 +132,10 @@ class RunDirectory:
         old = read_config(path)
         if config is None or config == old:
             return cls(path, old)
-        _refuse_difference(path, _fixed(old), _fixed(config))
+        before, now = _fixed(old), _fixed(config)
+        if old.train.monitor is not None and config.train.monitor is not None:
+            before["train"]["monitor"], now["train"]["monitor"] = old.train.monitor, config.train.monitor
+        _refuse_difference(path, before, now)
         _refuse_other_schedule(path, old, config)
         return cls(path, config)
 
