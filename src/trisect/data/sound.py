@@ -8,7 +8,7 @@ from trisect.data.records import Array, StaticRecord, TimelineRecord
 from trisect.data.room import require_room
 from trisect.errors import DataError
 
-AnyRecord = TypeVar("AnyRecord", StaticRecord, TimelineRecord)
+AnyRecord = TypeVar("AnyRecord", bound=StaticRecord | TimelineRecord)
 _PER_VERTEX = 32  # bytes of what is always made for a vertex: pointers of both matrices, degrees
 
 
