@@ -1,4 +1,4 @@
-# make train | test | check | slow: each makes .venv first and installs the project into it.
+# make train | test | check | slow | fuzz: each makes .venv first and installs the project into it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test check pytest slow format clean
+.PHONY: train test check pytest slow fuzz format clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,11 @@ test: check pytest
 
 slow: $(DEV_STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+# damaged files and odd settings through every reader; the count of each is printed
+CASES ?= 100000
+fuzz: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES)
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format src tests benchmarks setup.py

@@ -15,9 +15,15 @@ class TrisectError(Exception):
 class ConfigError(TrisectError):
     """A setting is unknown, has the wrong type, or does not fit the others."""
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))
+
 
 class DataError(TrisectError):
     """A file, a table or an array given as data cannot be used."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))
 
 
 class LayoutError(TrisectError):
@@ -32,6 +38,15 @@ class RunError(TrisectError):
     """Training began and cannot go on (a rank died, the loss is not finite)."""
 
     exit_code = 1
+
+
+_LONGEST = 1000
+
+
+def one_line(message: str) -> str:
+    """Give a message as one line of bounded length, whatever a user's file has put into it."""
+    text = "".join(mark if mark.isprintable() else " " for mark in message[: 4 * _LONGEST])
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -223,15 +223,12 @@ def synthesize(
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:
     """`["vertices=5000", "symmetrise=true"]` → a mapping, values read as YAML reads them."""
-    import yaml
+    from trisect.settings.reading import read_yaml
 
     parsed: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set is {setting!r}; write it as key=value.")
-        try:
-            parsed[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set is {setting!r}; its value cannot be read.") from error
+        parsed[key.strip()] = read_yaml(value, f"The value of --set {key}")
     return parsed

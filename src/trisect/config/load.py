@@ -18,6 +18,8 @@ from trisect.settings.sentences import describe_error, keys_of, show
 def load_config(path: str | Path, overrides: Iterable[str] = (), layout: str | None = None) -> Config:
     """Give the configuration in the file `path`, with `a.b=c` overrides and a layout text on top."""
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"The configuration {path} is no regular file; give a YAML file.")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

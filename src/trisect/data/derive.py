@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trisect.data.records import Array, StaticRecord, TimelineRecord
+from trisect.data.room import require_room
 from trisect.errors import DataError
 
 
@@ -40,6 +41,7 @@ def random_task(record: StaticRecord, features: int | None, classes: int | None,
     if features is not None:
         if features < 1:
             raise DataError(f"data.features is {features}; it must be at least 1.")
+        require_room(4.0 * record.vertices * features, f"data.features of {features:,} numbers a vertex")
         x = rng.standard_normal((record.vertices, features), dtype=np.float32)
         meta = {**meta, "made_features": f"{features} random numbers a vertex (data.features)"}
     if classes is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trisect.data.derive import activity_features
 from trisect.data.records import Array, TimelineRecord
+from trisect.data.room import require_room
 from trisect.errors import ConfigError, DataError
 
 PARTS = ("degree", "activity", "repeats")
@@ -52,6 +53,7 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
     if isinstance(features, int):
         rng = np.random.default_rng([seed, 0xFEA7])
         meta = {**record.meta, "made_features": f"{features} random numbers a vertex (data.features)"}
+        require_room(4.0 * record.vertices * features, f"data.features of {features:,} numbers a vertex")
         return replace(record, x=rng.standard_normal((record.vertices, features), dtype=np.float32), meta=meta)
     parts = []
     if "degree" in features:
@@ -69,6 +71,7 @@ def _is_positive_integer(value: Any) -> bool:
 
 def _one_hot_degree(record: TimelineRecord, width: int) -> Array:
     """float32 [steps, vertices, width]; a neighbour is who is met in either direction, oneself excepted."""
+    require_room(4.0 * record.steps * record.vertices * width, f"data.features of {width:,} columns")
     x = np.zeros((record.steps, record.vertices, width), np.float32)
     everyone = np.arange(record.vertices)
     for t in range(record.steps):

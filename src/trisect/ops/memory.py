@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.room import free_host_bytes
 from trisect.errors import ConfigError
 
 LIMIT_VARIABLE = "TRISECT_MEMORY"
@@ -204,14 +205,4 @@ def _bytes_of(text: str) -> int:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 4 << 30
+    return free_host_bytes()

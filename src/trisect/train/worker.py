@@ -42,9 +42,11 @@ from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.checkpoint import Checkpoint
+from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
 from trisect.train.run.run_directory import RunDirectory, RunRecorder
 from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
@@ -89,7 +91,8 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
         expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
         show_phase(world.rank, Phase.READY)
-        return _Worker(job, setup, gather, listener, partition=cut.quality, expected=expected).run()
+        digest = (folder / FILE).read_text() if job.writes_run else None
+        return _Worker(job, setup, gather, listener, partition=cut.quality, expected=expected, digest=digest).run()
 
 
 def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
@@ -101,7 +104,8 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
     with watched_memory(), limited_threads(job.options.threads):
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
         expected = estimate_setup(setup, data, job.options, local_cluster())
-        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, expected=expected)
+        digest = digest_of(data) if job.writes_run else None
+        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, expected=expected, digest=digest)
         return replace(worker.run(), setup=setup)
 
 
@@ -113,6 +117,7 @@ class _Worker:
         gather: gives what each rank hands in, in the order of ranks, on all of them.
         partition: the quality of the cut, for the summary.
         expected: on rank 0, what the planner says of the run.
+        digest: of the data, for checkpoints.
     """
 
     def __init__(
@@ -125,10 +130,11 @@ class _Worker:
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
         expected: Estimate | None = None,
+        digest: str | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
         self.recorder = recorder
-        self.partition, self.expected = partition, expected
+        self.partition, self.expected, self.digest = partition, expected, digest
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
@@ -138,7 +144,8 @@ class _Worker:
     def run(self) -> Outcome:
         """Do what the job's verb says."""
         outputs = {"predict": self._predict, "calibrate": self._calibrate}
-        return outputs.get(self.job.verb, self._train)()
+        with explaining_limits(self.job.run if self.job.writes_run else None):
+            return outputs.get(self.job.verb, self._train)()
 
     def _train(self) -> Outcome:
         """Train; a caller of `fit` gets what was measured and all trained parameters besides the summary."""
@@ -187,6 +194,8 @@ class _Worker:
             on_epoch=self.listener.epoch,
             gather=self.gather,
             holds_parameters=self.holds_parameters,
+            compare=self.job.options.guard,
+            meta={} if self.digest is None else {KEY: self.digest},
         )
         try:
             trainer = Trainer(self.setup, self.job.options, self._with_callers(recorder))
@@ -260,8 +269,13 @@ class _Worker:
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
         """Read the newest checkpoint, and drop what was written after it."""
+        if self.rank == 0:
+            directory.tidy(self.listener.say)
+        self.gather(None)
         # which returns when all have read, and not before: rank 0 writes next
         checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
+        if checkpoint is not None:
+            require_same_data(checkpoint.meta, self.digest, directory.path)
         self.listener.say(directory.describe_start(checkpoint))
         if self.rank == 0:
             directory.continue_from(checkpoint)

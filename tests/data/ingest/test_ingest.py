@@ -210,7 +210,7 @@ def test_missing_file_and_occupied_directory(tmp_path: Path) -> None:
         ingest(tmp_path / "none.parquet", out=tmp_path / "g")
     path = table(tmp_path / "e.csv", "a,b\n1,2\n")
     table(tmp_path / "bad.parquet", "no parquet")
-    with pytest.raises(DataError, match="not a readable Parquet"):
+    with pytest.raises(DataError, match="give a readable Parquet"):
         ingest(tmp_path / "bad.parquet", out=tmp_path / "g")
     full = tmp_path / "full"
     full.mkdir()

@@ -95,3 +95,12 @@ def test_times_finer_than_microseconds(edges: Path) -> None:
     assert np.diff(record.time).tolist() == [1_000_000]  # type: ignore[union-attr]
     months = read_table(table, Table(time="d", period="1d"))
     assert months.steps == 32  # type: ignore[union-attr]
+
+
+def test_numbers_that_float32_does_not_hold_are_bad_rows(edges: Path) -> None:
+    table = {"a": [1, 2], "b": [2, 1], "w": [1.0, 1e300]}
+    for columns in ({"weight": "w"}, {"edge_features": "w"}):
+        with pytest.raises(DataError, match=r"'w' is no finite number.*row 2: 1e\+300"):
+            read_table(table, Table(**columns))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"weight 'w' is of the type .*; give numbers"):
+        read_table({**table, "w": [[1], [2]]}, Table(weight="w"))

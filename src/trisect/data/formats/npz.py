@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +21,11 @@ import numpy as np
 
 from trisect.data.derive import random_task, symmetric
 from trisect.data.features import with_features
+from trisect.data.formats.npy import read_archive
 from trisect.data.ingest.periods import Period, offsets_of, steps_of
 from trisect.data.records import Array, Record, StaticRecord, TimelineRecord
+from trisect.data.room import reading, require_room
+from trisect.data.sound import sound
 from trisect.data.splits import choose_split, random_splits
 from trisect.errors import DataError
 
@@ -60,14 +62,9 @@ class Options:
 
 def read_npz(path: Path, options: Options) -> Record:
     """Read the graph in an npz archive."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise DataError(f"data file {path} does not exist.") from error
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"data file {path} is not a readable npz archive ({error}).") from error
-    return from_arrays(arrays, options, str(path))
+    arrays = read_archive(path)
+    with reading(f"data file {path}", "its arrays do not fit together as docs/formats.md says"):
+        return sound(from_arrays(arrays, options, str(path)), str(path))
 
 
 def recognise(arrays: Mapping[str, Array]) -> str | None:
@@ -252,7 +249,11 @@ def _ids(ids: Array) -> Array:
 
 def _vertices(src: Array, dst: Array, *per_vertex: Array | None) -> int:
     """Count the vertices: the longest array per vertex, or one more than the highest id."""
+    for ids in (src, dst):
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise DataError(f"vertex ids are {ids.dtype} {list(ids.shape)}; they must be integers of one dimension.")
     highest = max((int(ids.max()) + 1 for ids in (src, dst) if len(ids)), default=0)
+    require_room(32.0 * highest, f"a graph of {highest:,} vertices")
     return max([highest, *(len(array) for array in per_vertex if array is not None)])
 
 
@@ -266,6 +267,7 @@ def _features(arrays: Mapping[str, Array]) -> Array | None:
     rows = len(indptr) - 1
     shape = [int(n) for n in arrays["x_shape"]]  # written as (vertices, features) by some, the other way by others
     width = shape[1] if shape[0] == rows and int(indices.max(initial=0)) < shape[1] else shape[0]
+    require_room(4.0 * rows * width, f"x of {rows:,} rows and {width:,} columns")
     x = np.zeros((rows, width), np.float32)
     x[np.repeat(np.arange(rows), np.diff(indptr)), indices] = arrays.get("x_data", np.ones(1, np.float32))
     return x

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
+from trisect.data.room import reading, require_room
+from trisect.data.sound import sound
 from trisect.errors import DataError
 
 MANIFEST = "manifest.json"
@@ -70,6 +72,11 @@ def write_directory(record: Record, out: Path | str) -> Path:
 def read_directory(path: Path | str, verify: bool = False) -> Record:
     """Read the record of a graph directory, its arrays memory-mapped; `verify` compares every array's SHA-256."""
     directory = Path(path)
+    with reading(str(directory), "ingest the data again"):
+        return sound(_read_directory(directory, verify), str(directory))
+
+
+def _read_directory(directory: Path, verify: bool) -> Record:
     manifest = read_manifest(directory)
     arrays: dict[str, Array] = {}
     for name, entry in manifest["arrays"].items():
@@ -101,12 +108,11 @@ def read_directory(path: Path | str, verify: bool = False) -> Record:
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Read and check the manifest of a graph directory."""
     path = directory / MANIFEST
-    try:
+    if not path.is_file():
+        raise DataError(f"{directory} is no graph directory (it has no {MANIFEST}); make one with ingest.")
+    with reading(str(path), "ingest the data again"):
+        require_room(20 * path.stat().st_size, str(path))
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{directory} is no graph directory (it has no {MANIFEST}); make one with ingest.") from error
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}); ingest the data again.") from error
     if not isinstance(manifest, Mapping) or manifest.get("format") != FORMAT:
         raise DataError(f"{path} does not describe a graph directory; its format must be {FORMAT!r}.")
     if manifest.get("version") != VERSION:
@@ -115,18 +121,20 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     for name, kind in needed.items():
         if not isinstance(manifest.get(name), kind):
             raise DataError(f"{path}: {name} is {manifest.get(name)!r}; it must be of type {kind.__name__}.")
+    if not all(isinstance(entry, dict) for entry in manifest["arrays"].values()):
+        raise DataError(f"{path}: arrays must have a mapping for each array; ingest the data again.")
+    if not isinstance(manifest.get("meta", {}), dict):
+        raise DataError(f"{path}: meta is {manifest['meta']!r}; it must be a mapping.")
     return dict(manifest)
 
 
 def read_encoding(directory: Path | str) -> dict[str, Any]:
     """Read how columns became features: `vertices` and `edges` → the columns of `encoding.json`, or {}."""
     path = Path(directory) / ENCODING
-    try:
-        encoding = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.is_file():
         return {}
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}); ingest the data again.") from error
+    with reading(str(path), "ingest the data again"):
+        encoding = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(encoding, dict):
         raise DataError(f"{path} does not describe an encoding; ingest the data again.")
     return encoding

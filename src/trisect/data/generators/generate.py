@@ -11,6 +11,7 @@ from trisect.data.generators.laundering import laundering
 from trisect.data.generators.static_graphs import citation, community, rmat
 from trisect.data.generators.timelines import evolving, uniform
 from trisect.data.records import Record
+from trisect.data.room import reading, require_room
 from trisect.errors import ConfigError, unknown
 
 
@@ -27,7 +28,7 @@ class Argument:
             value = _read(value)
         if self.type is bool and isinstance(value, bool):
             return value
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63:
             if self.type is float:
                 return float(value)
             if self.type is int and value == int(value):
@@ -83,11 +84,26 @@ GENERATORS: dict[str, Generator] = {
 }
 
 
+def _bytes_of(arguments: Mapping[str, Any]) -> float:
+    """About how much a generator allocates: edges, features, and what it keeps for a vertex and a step."""
+
+    def size(name: str, default: float = 1) -> float:
+        return max(1.0, float(arguments.get(name, default)))
+
+    edges = size("vertices") * size("steps") * max(size("degree"), size("transactions"))
+    classes = max(size("classes"), size("communities"), size("contacts"))
+    per_vertex = 4 * size("features") + 16 * size("per_class") + 4 * classes
+    return 24 * edges + size("vertices") * per_vertex * (size("steps") if "features" in arguments else 1.0)
+
+
 def generate(name: str, **arguments: Any) -> Record:
     """Make a record by the named generator; see `GENERATORS` for the names and their arguments."""
     if name not in GENERATORS:
         raise ConfigError(unknown("generator", name, GENERATORS))
     generator = GENERATORS[name]
-    record = generator.function(**generator.check(arguments))
+    checked = generator.check(arguments)
+    require_room(_bytes_of({name: each.default for name, each in generator.arguments.items()} | checked), f"{name}")
+    with reading(f"data.generate {name!r} with {checked}", "give other arguments"):
+        record = generator.function(**checked)
     record.meta.setdefault("source", f"generate {name}")
     return record

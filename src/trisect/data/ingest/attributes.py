@@ -81,6 +81,7 @@ class Attribute:
                 return as_text(_array(values)).fill_null(""), []
             if self._kind == "number":
                 part, _, bad = numbers(values)
+                part = part if bad is None else np.where(bad, np.nan, part)
             else:
                 time, kind, absent, bad = timestamps(values, "iso")
                 if kind != "iso":

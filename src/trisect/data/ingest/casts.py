@@ -16,6 +16,7 @@ _INFINITE = r"(?i)^[-+]?inf(inity)?$"
 _DATE = r"^\d{4}-\d{2}-\d{2}"
 _FINER = r"(\.\d{6})\d+"  # what microseconds do not hold
 _ZONED = r":.*([Zz]|[-+]\d{2}(:?\d{2})?)$"
+_LARGEST = float(np.finfo(np.float32).max)  # features and weights are kept as float32
 ABSENT = ("na", "n/a", "nan", "null", "none")
 _ABSENT = f"(?i)^({'|'.join(ABSENT)})?$"
 
@@ -83,10 +84,11 @@ def numbers(values: Any) -> tuple[Array, Array | None, Array | None]:
 
 
 def _finite(values: Array, bad: Array | None) -> tuple[Array, Array | None, Array | None]:
-    finite = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        finite = np.abs(values) <= _LARGEST
     if bad is None and finite.all():
         return values, None, None
-    infinite = np.isinf(values)
+    infinite = ~finite & ~np.isnan(values)
     bad = infinite if bad is None else bad | infinite
     absent = ~finite & ~bad
     return values, absent if absent.any() else None, bad if bad.any() else None

@@ -210,13 +210,17 @@ class Weights:
 
     def read(self, values: Any) -> tuple[Array, list[Flaw]]:
         """Read a batch as float32; a missing weight is 0 and a flaw."""
-        part, absent, bad = numbers(values)
+        try:
+            part, absent, bad = numbers(values)
+        except CastError as error:
+            raise DataError(f"{self._title} {error}; give numbers.") from error
         flaws = []
         if absent is not None:
             flaws.append(Flaw(f"{self._title} is missing", absent, missing=True))
             part = np.where(absent, 0.0, part)
         if bad is not None:
             flaws.append(Flaw(f"{self._title} is no finite number", bad))
+            part = np.where(bad, 0.0, part)
         return part.astype(np.float32), flaws
 
     def keep(self, values: Array, rows: Array | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trisect.data.formats.npy import read_npy
 from trisect.data.ingest.attributes import classes, is_absent
 from trisect.data.ingest.sources import Source, open_source
 from trisect.data.ingest.vertices import VertexTable, label_column, require_once
@@ -68,11 +69,8 @@ def labels_of(table: VertexTable, where: Array, vertices: int, meta: dict[str, A
 
 def npy_labels(path: str | Path, vertices: int) -> Array:
     """Read one label for each vertex, in ascending order of the ids."""
-    try:
-        labels: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"labels {path} cannot be read ({error}); give an .npy file of numbers.") from error
-    if labels.ndim not in (1, 2) or labels.dtype.kind not in "iubf":
+    labels = read_npy(path, "labels")
+    if labels.ndim not in (1, 2 if labels.dtype.kind == "f" else 1) or labels.dtype.kind not in "iubf":
         raise DataError(
             f"labels {path} holds {labels.dtype} values of the shape {list(labels.shape)}; give a number a vertex."
         )

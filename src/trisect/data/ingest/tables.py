@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
 import io
 import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from trisect.data.room import reading, require_room
 from trisect.errors import DataError, nearest
 
 Progress = Callable[[float], None]
@@ -63,11 +66,8 @@ def open_raw(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 def sniff(path: Path, wanted: list[str | None]) -> Shape:
     """Delimiter, header and width from the first lines. A column wanted by number says that there is no header."""
-    with open_raw(path) as file:
-        try:
-            head = file.read(1 << 16)
-        except (OSError, EOFError) as error:
-            raise DataError(f"the table {path} cannot be read ({error}).") from error
+    with reading(f"the table {path}"), open_raw(path) as file:
+        head = file.read(1 << 16)
     lines = head.decode("utf-8-sig", errors="replace").splitlines()
     comments = next((k for k, line in enumerate(lines) if line.strip() and line.lstrip()[0] not in "#%"), len(lines))
     if comments == len(lines):
@@ -114,27 +114,46 @@ class CleanText:
         self._progress = progress
         self._size = max(1, path.stat().st_size)
         self._rest = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         for _ in range(shape.comments):
-            self._raw.readline()
+            self._line()
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
         """At most `size` bytes; none only at the end."""
         if not self._clean and not self._rest:
-            block = self._raw.read(size)
+            block = self._checked(self._raw.read(size))
             self._report()
             return block
         while not self._rest:
-            block = self._raw.read(_BLOCK)
+            block = self._checked(self._raw.read(_BLOCK))
             if not block:
                 return b""
-            block += self._raw.readline()
+            block += self._checked(self._line())
             block = _SPACES.sub(b" ", _COMMENT.sub(b"", block))
             self._rest = _EDGES_OF_LINE.sub(b"", block)
             self._report()
         size = len(self._rest) if size is None or size < 0 else size
         block, self._rest = self._rest[:size], self._rest[size:]
         return block
+
+    def _checked(self, block: bytes) -> bytes:
+        """Refuse what is not UTF-8: a row of it with another number of columns would be passed over in silence."""
+        if not block.isascii() or self._decoder.getstate()[0]:
+            try:
+                self._decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                byte = error.object[error.start]
+                raise DataError(
+                    f"the table {self._file.name} is not UTF-8 text (it holds the byte 0x{byte:02x}); save it as UTF-8."
+                ) from error
+        return block
+
+    def _line(self) -> bytes:
+        line = self._raw.readline(_BLOCK)
+        if len(line) == _BLOCK:
+            raise DataError(f"the table {self._file.name} has a line of more than 8 MiB; it is no table.")
+        return line
 
     def _report(self) -> None:
         if self._progress is not None:
@@ -183,22 +202,34 @@ def text_batches(
         if "Empty CSV" in text:
             raise DataError(f"the table {path} is empty; it needs at least one edge.") from error
         raise DataError(f"the table {path} cannot be read: {text.splitlines()[0]}.") from error
-    except (OSError, EOFError) as error:
-        raise DataError(f"the table {path} cannot be read ({error}).") from error
+    except (OSError, EOFError, zlib.error, pa.ArrowException, UnicodeError, csv.Error) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise DataError(f"the table {path} cannot be read ({said}); give another file.") from error
     finally:
         file.close()
 
 
 def parquet_names(path: Path) -> list[str]:
     """Give the columns of a Parquet file."""
-    return list(_open_parquet(path).schema_arrow.names)
+    with reading(f"the table {path}"):
+        names = list(_open_parquet(path).schema_arrow.names)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"the table {path} has two columns called {twice!r}; rename one.")
+    return names
 
 
 def parquet_batches(path: Path, columns: list[str], progress: Progress | None) -> Iterator[list[Any]]:
     """Batches of the columns as pyarrow arrays of the file's own types."""
     file = _open_parquet(path)
     unique, done, rows = list(dict.fromkeys(columns)), 0, max(1, file.metadata.num_rows)
-    for batch in file.iter_batches(batch_size=ROWS, columns=unique):
+    require_room(4.0 * rows * len(unique), f"the table {path} of {rows:,} rows")
+    batches = file.iter_batches(batch_size=ROWS, columns=unique)
+    while True:
+        with reading(f"the table {path}"):
+            batch = next(batches, None)
+        if batch is None:
+            return
         done += batch.num_rows
         if progress is not None:
             progress(done / rows)
@@ -209,13 +240,10 @@ def _open_parquet(path: Path) -> Any:
     if not path.is_file():
         raise DataError(f"the table {path} does not exist.")
     require_pyarrow(f"{path} is Parquet")
-    import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    try:
+    with reading(f"the table {path}", "give a readable Parquet file"):
         return parquet.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path} is not a readable Parquet file ({error}).") from error
 
 
 def have_pyarrow() -> bool:

@@ -14,6 +14,7 @@ from trisect.data.ingest.encoding import MOST_CATEGORIES, Encoding, apply, fit, 
 from trisect.data.ingest.flaws import Flaws, OnMissing, in_words
 from trisect.data.ingest.sources import Source
 from trisect.data.records import Array
+from trisect.data.room import require_room
 from trisect.errors import DataError
 
 
@@ -211,6 +212,9 @@ def changing_features(
     order = np.argsort(step if table.time is None else table.time, kind="stable")
     rows, where, step = apply(encoding, table.raws, order), where[order], np.maximum(step[order], 0)
     bounds = np.searchsorted(step, np.arange(steps + 1))
+    require_room(
+        4.0 * steps * vertices * rows.shape[1], f"{rows.shape[1]} features of {vertices:,} vertices at {steps:,} steps"
+    )
     x = np.empty((steps, vertices, rows.shape[1]), np.float32)
     now = np.tile(missing_row(encoding), (vertices, 1))
     for t in range(steps):

@@ -1,0 +1,107 @@
+"""Every reader of files gives a value or one of our sentences, whatever the bytes; `make fuzz` runs 100,000 cases."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trisect.config import load_config
+from trisect.data import generate, load
+from trisect.data.ingest.ingest import Table, read_table
+from trisect.errors import ConfigError, DataError, TrisectError
+
+pytest.importorskip("pyarrow")
+
+
+def _module() -> Any:
+    spec = importlib.util.spec_from_file_location("fuzz_readers", Path(__file__).with_name("readers.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+readers = _module()
+
+
+@pytest.mark.parametrize("name", readers.READERS)
+def test_any_bytes(name: str) -> None:
+    counts = readers.fuzz(name, 60, seed=1)
+    assert sum(counts.values()) == 60
+    assert counts["sentences"] > 0
+
+
+def test_what_is_no_sentence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(folder: Path, rng: Any) -> Any:
+        yield lambda: 1 // 0
+
+    monkeypatch.setitem(readers.READERS, "broken", broken)
+    with pytest.raises(AssertionError, match=r"case 0 of broken, seed 4: .*"):
+        readers.fuzz("broken", 1, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: \x07", "not YAML"),
+        ("a: 2024-13-45", "a date or a number that cannot be read"),
+        ("[" * 5000, "nested too deeply"),
+        ("a: &a [*a]", "nested too deeply, or in itself"),
+        (
+            "\n".join(["a0: &a0 [x, x]", *(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]" for k in range(1, 40))]),
+            "by its aliases",
+        ),
+    ],
+)
+def test_yaml(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_config(tmp_path / "c.yaml")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=r"no regular file"):
+        load_config(tmp_path / "pipe")
+    for name in ("e.csv", "e.npz"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(DataError, match=r"no regular file|does not exist"):
+            load({"path": str(tmp_path / name)})
+
+
+def test_messages_are_one_line_of_bounded_length(tmp_path: Path) -> None:
+    for error in (ConfigError("x\n" * 5000), DataError("\x1b[2J" + "y" * 5000)):
+        assert len(str(error)) < 1100
+        assert str(error).isprintable()
+
+
+def test_small_files_do_not_unpack_to_more_than_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "l.npy"
+    np.save(path, np.array([0, 1, 1]))
+    path.write_bytes(path.read_bytes().replace(b"(3,), }", b"(999999999999,), }"))
+    with pytest.raises(DataError, match=r"damaged"):
+        read_table({"a": [0, 1, 2], "b": [1, 2, 0]}, Table(labels=path))
+    np.savez(tmp_path / "g.npz", indptr=np.array([0, 1]), indices=np.array([2**40]))
+    with pytest.raises(DataError, match=r"would take .* GiB, and .* are free"):
+        load({"path": str(tmp_path / "g.npz")})
+    (tmp_path / "long.txt.gz").write_bytes(gzip.compress(b"1 2\n" + b"3" * (20 << 20)))
+    with pytest.raises(DataError, match=r"a line of more than 8 MiB"):
+        read_table(tmp_path / "long.txt.gz", Table())
+    with pytest.raises(TrisectError, match=r"would take .* GiB"):
+        generate("community", vertices=10**12)
+    for value in (float("inf"), float("nan"), 10**30):
+        with pytest.raises(ConfigError, match=r"vertices"):
+            generate("community", vertices=value)
+
+
+def test_bytes_that_are_no_text_are_never_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_bytes(b"a,b\n1,2\n\xff,3,4\n2,1\n")
+    with pytest.raises(DataError, match=r"not UTF-8 text .* 0xff"):
+        read_table(tmp_path / "e.csv", Table(on_missing="drop"))
