@@ -148,7 +148,10 @@ def measure_rates() -> dict[str, float]:
             columns = size // (4 * width)
             degree = 20
             rows = max(1, _ENTRIES // degree)
-            indices = torch.randint(columns, (rows * degree,), generator=generator, dtype=torch.int32)
+            # far apart, and in ascending order, as the rows of a matrix are
+            first = torch.randint(columns, (rows, 1), generator=generator)
+            apart = torch.arange(degree)[None] * (columns // degree)
+            indices = ((first + apart) % columns).sort(1).values.flatten().to(torch.int32)
             pointers = torch.arange(0, rows * degree + 1, degree)
             adjacency = Adjacency.from_csr(pointers, indices, torch.ones(rows * degree), columns)
             x = torch.ones(columns, width)
