@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from trisect.cli.main import run_command
 from trisect.train import from_config
+from trisect.train.outputs import new_data
 from trisect.train.processes import launch
 
 CONFIG = """
@@ -138,7 +139,7 @@ def test_predictions_on_more_ranks_than_memory_are_refused_before_the_cut(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "free_bytes", lambda device, bounded: 1000 << 20)
-    monkeypatch.setattr(from_config.ConfiguredData, "__call__", must_not_cut)
+    monkeypatch.setattr(new_data.PredictedData, "__call__", must_not_cut)
     words = ["predict", str(folder / "alone"), "--out", str(folder / "p.npz"), "--layout"]
     assert run_command([*words, "vertex=7"]) == 2
     assert "The layout needs 7 ranks" in capfd.readouterr().err

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from trisect.data.records import Array, StaticRecord, TimelineRecord
+from trisect.data.records import Array, Record, TimelineRecord
 from trisect.data.room import require_room
 from trisect.errors import DataError
 
-AnyRecord = TypeVar("AnyRecord", bound=StaticRecord | TimelineRecord)
 _PER_VERTEX = 32  # bytes of what is always made for a vertex: pointers of both matrices, degrees
 
 
-def sound(record: AnyRecord, source: str) -> AnyRecord:
+def sound(record: Record, source: str) -> Record:
     """Give the record back, or say in one sentence which array does not fit the others."""
 
     def require(condition: Any, sentence: str) -> None:

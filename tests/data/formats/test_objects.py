@@ -72,8 +72,7 @@ def test_pyg() -> None:
     assert Graph.from_pyg(pyg(x=torch.eye(3).bfloat16())).x is not None
     isolated = Graph.from_pyg(SimpleNamespace(adj_t=sparse(None, 7)))
     assert isolated.vertices == 7, "vertices without edges are kept"
-    with pytest.warns(UserWarning, match="edge"):
-        graph = Graph.from_pyg(SimpleNamespace(adj_t=sparse(torch.arange(15.0).reshape(3, 5))))
+    graph = Graph.from_pyg(SimpleNamespace(adj_t=sparse(torch.arange(15.0).reshape(3, 5))))
     assert graph.adjacency.values is None
     assert graph.edge_x is not None
     assert graph.edge_x[1].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0], "row 1 reads the edge 0 → 1"

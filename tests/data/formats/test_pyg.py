@@ -40,7 +40,7 @@ def test_real_objects() -> None:
         t=torch.tensor([0, 25, 10]),
         msg=torch.tensor([[1.0], [2.0], [3.0]]),
     )
-    with pytest.warns(UserWarning, match="msg is kept as edge features"):
+    with pytest.warns(UserWarning, match="msg is read as one feature an edge"):
         record = timeline_from_pyg(temporal, period=10)
     assert record.offsets.tolist() == [0, 1, 2, 3]
     assert record.src.tolist() == [0, 1, 3]
