@@ -102,8 +102,8 @@ def partition_of(case: Case) -> Partition:
 def recipe_of(case: Case) -> Recipe:
     """Give what the case trains.
 
-    `untrained`: the first part has no vertex to train on; `one_class`: all that is trained on has one class, so that the
-    gradients of rows add up and do not cancel.
+    `untrained`: the first part has no vertex to train on; `one_class`: all that is trained on has one class, so that
+    the gradients of rows add up and do not cancel.
     """
     data, partition = data_of(case.get("graph", "community")), partition_of(case)
     if case.get("untrained"):

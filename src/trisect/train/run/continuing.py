@@ -30,10 +30,13 @@ def check_resume(job: Job, shards: Path) -> None:
     if job.run is None or job.config is None:
         raise CheckpointError("internal error: a job that is resumed has no run directory")
     directory = RunDirectory.reopen(job.run, job.config)
-    for path in reversed(directory.checkpoints.paths()):
+    paths = directory.checkpoints.paths()
+    for path in reversed(paths):
         try:
             manifest = read_manifest(path)
         except CheckpointError:
+            if path == paths[0]:
+                raise  # there is no other one to take
             continue  # the ranks say so, and take the one before
         if manifest["run"] != directory.checkpoints.run:
             continue
