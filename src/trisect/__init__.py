@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from trisect.version import __version__
 
 if TYPE_CHECKING:
     from trisect import nn
+    from trisect.api.fit import fit
     from trisect.errors import TrisectError
     from trisect.graph.graph import Graph
     from trisect.graph.timeline.timeline import Timeline
     from trisect.layout import Layout
-    from trisect.train.fit import Run, fit
+    from trisect.train.outputs.run import Run, load
 
-__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "nn"]
+__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "load", "nn"]
 
 # torch takes seconds to import, and `trisect --help` needs none of it: names are found when they are asked for
 _WHERE = {
     "Graph": "trisect.graph.graph",
     "Layout": "trisect.layout",
-    "Run": "trisect.train.fit",
+    "Run": "trisect.train.outputs.run",
     "Timeline": "trisect.graph.timeline.timeline",
     "TrisectError": "trisect.errors",
-    "fit": "trisect.train.fit",
+    "fit": "trisect.api.fit",
+    "load": "trisect.train.outputs.run",
 }
 
 

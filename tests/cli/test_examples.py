@@ -40,7 +40,11 @@ def test_the_folder_shows_the_same_files(name):
     assert path.read_text() == examples()[name].read_text()
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.yaml")), ids=lambda path: path.stem)
+# that of fraud/ names a graph directory which its README makes: tests/examples
+CONFIGURATIONS = sorted(path for path in FOLDER.rglob("*.yaml") if path.parent.name != "fraud")
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
 def test_every_example_is_a_configuration(path):
     from trisect.train.from_config import resolve
 

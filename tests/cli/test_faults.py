@@ -179,8 +179,12 @@ def trained(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_do_not_outlive_their_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, stopped: bool) -> None:
     with running(tmp_path, "--layout", "vertex=2") as process:
+        if stopped:
+            for rank in range(2):
+                rank_of(process, rank).suspend()
         process.kill()
         process.wait()
         # `running` waits for the ranks

@@ -22,6 +22,7 @@ def test_static_npz_and_parquet_agree(trisect, small, tmp_path):
     table = parquet.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
     arrays = np.load(tmp_path / "p.npz", allow_pickle=False)
     assert table["vertex"] == list(range(120))
+    table["probability"] = list(zip(*(table.pop(f"probability_{k}") for k in range(3)), strict=True))
     assert set(table) == {*arrays.files}
     for name in arrays.files:
         assert np.array_equal(np.array(table[name], dtype=arrays[name].dtype).reshape(arrays[name].shape), arrays[name])
@@ -66,15 +67,18 @@ def test_timeline_with_text_ids(trisect, small_timeline, tmp_path):
     small_timeline.write_text(yaml.safe_dump(settings))
     shown = trisect("train", small_timeline, "--out", "run")
     assert shown.code == 0, shown.err
-    shown = trisect("predict", "run", "--out", "p.parquet")
+    shown = trisect("predict", "run", "--out", "p.parquet", "--steps", "all")
     assert shown.code == 0, shown.err
     table = parquet.read_table(tmp_path / "p.parquet").to_pydict()
     assert set(table["vertex"]) == {f"v{k}" for k in range(20)}
     assert sorted(set(table["step"])) == list(range(8))
     assert len(table["embedding"]) == 160
-    assert trisect("predict", "run", "--out", "p.npz").code == 0
+    shown = trisect("predict", "run", "--out", "p.npz")
+    assert "(20 rows: step 7 of 0 to 7)" in shown.out
+    assert "--steps all" in shown.out
     arrays = np.load(tmp_path / "p.npz", allow_pickle=False)
-    assert arrays["embedding"].shape[:2] == (8, 20)
+    assert arrays["embedding"].shape[:2] == (1, 20)
+    assert np.array_equal(arrays["embedding"][0], np.array(table["embedding"], np.float32)[140:])
 
 
 def test_report_of_a_run(trisect, small, tmp_path):

@@ -112,8 +112,8 @@ def test_timelines(folder: Path, layout: str) -> None:
     (folder / "timeline.yaml").write_text(TIMELINE)
     trisect(folder, "train", "timeline.yaml", "--out", f"timeline-{layout}", "--layout", layout)
     for out, chosen in (("one.npz", ["--layout", "vertex=1"]), ("two.npz", [])):
-        said = trisect(folder, "predict", f"timeline-{layout}", "--out", out, *chosen)
-        assert "(480 rows)" in said
+        said = trisect(folder, "predict", f"timeline-{layout}", "--out", out, "--steps", "all", *chosen)
+        assert "(480 rows: steps 0 to 7 of 0 to 7)" in said
     one, two = read(folder / "one.npz"), read(folder / "two.npz")
     assert np.array_equal(one["vertex"], two["vertex"])
     assert two["embedding"].shape[:2] == (8, 60)

@@ -180,7 +180,7 @@ def test_resume_is_to_the_bit_and_may_change_the_layout(folder: Path, config: st
         (
             "links",
             "time=2,temporal=halo",
-            "layout.temporal is halo, but layer 0 of the model cannot use it: it remembers",
+            "layout.temporal is halo, but layer 0 of the model cannot use it: it remembers all steps",
         ),
         (
             "evolving",

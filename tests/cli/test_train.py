@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from trisect.config import load_config
 from trisect.train.loop import Trainer
+from trisect.train.run.lock import locked
 
 KEYS = {
     "version",
@@ -173,3 +174,14 @@ def test_the_best_epoch_is_in_every_checkpoint(trisect, small, tmp_path):
 def test_auto_is_a_layout_of_one_rank(trisect, small, tmp_path):
     assert trisect("train", small, "--out", "run", "--layout", "auto").code == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["world"] == 1
+
+
+@pytest.mark.parametrize("layout", ["vertex=1", "vertex=2"])
+def test_a_run_that_still_goes_on_is_left_alone(trisect, small: Path, tmp_path: Path, layout: str):
+    assert trisect("train", small, "--out", "run").code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with locked(tmp_path / "run"):
+        shown = trisect("train", "--resume", "--out", "run", "--layout", layout, "--set", "train.epochs=8")
+    assert shown.code == 2
+    assert "Another process is writing to run" in shown.err
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before

@@ -248,14 +248,14 @@ def test_validate_finds_what_is_wrong() -> None:
                             ("starts", "ends", "indices", "values", "columns")})  # fmt: skip
 
     cases = [
-        ({"ends": good.ends + 9}, "claims the entries"),
-        ({"indices": torch.tensor([2, 1, 0], dtype=torch.int32)}, r"row 1 do not ascend \(1 before 0\)"),
-        ({"indices": torch.tensor([2, 0, 0], dtype=torch.int32)}, "do not ascend"),
-        ({"columns": 2}, "reads column 2 of 2"),
-        ({"values": torch.ones(2)}, "2 values for 3 entries"),
+        ({"ends": good.ends + 9}, "has the entries"),
+        ({"indices": torch.tensor([2, 1, 0], dtype=torch.int32)}, "columns of row 1 are not in ascending order"),
+        ({"indices": torch.tensor([2, 0, 0], dtype=torch.int32)}, "row 1 has column 0 twice"),
+        ({"columns": 2}, "row 0 reads column 2, and there are 2"),
+        ({"values": torch.ones(2)}, r"values has the shape \[2\]; it must be \[3\]"),
         ({"values": torch.tensor([1.0, float("inf"), 1.0])}, r"values\[1\] is inf"),
-        ({"indices": good.indices.long()}, "must be int64, int64 and int32"),
-        ({"starts": good.starts[1:]}, "one entry a row"),
+        ({"indices": good.indices.long()}, "indices is torch.int64 .* give a dense tensor of int32"),
+        ({"starts": good.starts[1:]}, r"ends has the shape \[3\]; it must be \[2\]"),
     ]
     for fields, words in cases:
         with pytest.raises(DataError, match=words):

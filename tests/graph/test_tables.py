@@ -224,7 +224,7 @@ def test_sparse_matrices_of_pyg() -> None:
     index, weight = torch.tensor([[0, 1, 3], [1, 2, 0]]), torch.tensor([1.0, 2.0, 3.0])
     plain = Graph.from_pyg(SimpleNamespace(edge_index=index, edge_weight=weight, num_nodes=4))
     turned = torch.sparse_coo_tensor(index.flip(0), weight, (4, 4))
-    fake = SimpleNamespace(coo=lambda: (index[1], index[0], weight))
+    fake = SimpleNamespace(coo=lambda: (index[1], index[0], weight), sparse_sizes=lambda: (4, 4))
     for matrix in (turned, turned.to_sparse_csr(), fake):
         graph = Graph.from_pyg(SimpleNamespace(adj_t=matrix, x=torch.eye(4).to_sparse(), num_nodes=4))
         assert torch.equal(graph.adjacency.dense(), plain.adjacency.dense())

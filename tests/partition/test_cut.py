@@ -90,7 +90,8 @@ def test_metis_is_even_and_repeats() -> None:
 
 def test_without_metis_vertices_are_cut_by_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metis, "find_spec", lambda name: None)
-    assignment = metis.cut(from_dense(random_graph(50, 4)), 5)
+    with pytest.warns(UserWarning, match=r"pymetis is not installed.*pip install 'trisect\[metis\]'"):
+        assignment = metis.cut(from_dense(random_graph(50, 4)), 5)
     assert (assignment.diff() >= 0).all()
     assert torch.bincount(assignment, minlength=5).min() > 0
 

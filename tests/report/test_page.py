@@ -156,3 +156,12 @@ def test_several_ranks(tmp_path: Path):
 def test_how_quantities_are_written():
     assert [size(v) for v in (0, 1023, 1024, 5 << 20, 3 << 40)] == ["0 B", "1023 B", "1 KiB", "5 MiB", "3 TiB"]
     assert [seconds(v) for v in (0.0123, 1.5)] == ["12.3 ms", "1.50 s"]
+
+
+def test_a_forged_summary_is_shown_and_not_run(tmp_path: Path):
+    directory = make(tmp_path)
+    directory.write_summary({**SUMMARY, "best_epoch": "<script>alert(1)</script>", "version": "<script>x</script>"})
+    page = write_report(directory).read_text()
+    assert "<script>alert" not in page
+    assert "<script>x" not in page
+    assert "&lt;script&gt;alert" in page

@@ -80,6 +80,8 @@ def show(record: Record, title: str) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     timeline = isinstance(record, TimelineRecord)
+    if isinstance(record.meta.get("columns"), dict):
+        table.add_row("columns", ", ".join(f"{role} {name!r}" for role, name in record.meta["columns"].items()))
     kind = "undirected" if record.undirected else "directed"
     table.add_row("kind", f"{'timeline' if timeline else 'static graph'}, {kind}")
     table.add_row("vertices", f"{record.vertices:,}")
@@ -104,7 +106,7 @@ def show(record: Record, title: str) -> None:
         if record.y.dtype.kind in "iu":
             table.add_row("classes", describe.class_counts(record.y, record.meta.get("classes")))
         else:
-            table.add_row("targets", " x ".join(f"{n:,}" for n in record.y.shape))
+            table.add_row("targets", describe.target_range(record.y))
     if record.splits:
         splits = (f"{name} {int(mask.sum()):,}" for name, mask in record.splits.items())
         table.add_row("splits", ", ".join(splits))
@@ -157,6 +159,9 @@ def ingest(
     ] = "refuse",
     undirected: Annotated[bool, typer.Option("--undirected", help="Each row stands for both directions.")] = False,
     time_unit: Annotated[str, typer.Option("--time-unit", help="Unit of times that are numbers: s, ms, us, ns.")] = "s",
+    encoding: Annotated[
+        Path | None, typer.Option("--encoding", help="A graph directory whose encoding of columns is used again.")
+    ] = None,
 ) -> None:
     """Turn a table of edges, with or without times, into a graph directory; beside it perhaps a table of vertices."""
     with progress_bar(f"reading {table.name}") as progress:
@@ -180,6 +185,7 @@ def ingest(
             on_missing=on_missing,
             undirected=undirected,
             time_unit=time_unit,
+            encoding=encoding,
             progress=progress,
         )
     record = read_directory(target)

@@ -89,5 +89,8 @@ class Spoken:
         """Print the sentence."""
         sentence(text)
 
+    def watch(self, monitor: str) -> None:
+        """Ignore the measure."""
+
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Ignore the epoch."""

@@ -28,6 +28,10 @@ def train(
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Where named data sets lie (or TRISECT_DATA).")
     ] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
+    ] = None,
 ) -> None:
     """Train a model; without CONFIG the built-in example, a deep network on a generated community graph."""
     name, source = find_config(config)
@@ -37,7 +41,8 @@ def train(
         target = out if out is not None else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
     # torch comes with these, so they wait until the arguments are known to be sound
-    from trisect.cli.progress import Progress
+    from trisect.api.progress import Progress
+    from trisect.comm.interface import use_interface
     from trisect.comm.world import world_from_environment
     from trisect.config import apply_overrides, load_config, parse_config
     from trisect.report import write_report
@@ -55,6 +60,10 @@ def train(
         settings = load_config(source, set_ or [], layout)
     settings = resolve(settings, data_dir)
     world = world_from_environment()
+    if world is not None:
+        use_interface(interface)
+    elif interface is not None:
+        sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
     first = world is None or world.rank == 0
     progress = Progress(settings.train.epochs, live=None if first else False)
     data = ConfiguredData(settings, progress.say if first else lambda text: None)
@@ -68,7 +77,7 @@ def train(
         return
     progress.metrics(summary)
     try:
-        sentence(f"Report: {write_report(RunDirectory(target, settings))}")
+        sentence(f"Report: {write_report(RunDirectory.reopen(target))}")
     except OSError as error:  # the run itself is safe
         sentence(f"The report could not be written: {error.strerror}.")
     sentence(f"Run directory: {target}")

@@ -15,7 +15,7 @@ from trisect.comm.local.hub import Hub
 from trisect.comm.local.mailbox import Mailboxes, Room
 from trisect.comm.local.neighbours import neighbours
 from trisect.comm.staging import needs_staging
-from trisect.comm.world import Store, World
+from trisect.comm.world import Store, World, meet, world_from_environment
 from trisect.errors import LayoutError
 from trisect.layout import AXES, Layout
 
@@ -90,13 +90,15 @@ def connect(
 
     Args:
         timeout: seconds that a rank waits for another, in every group.
-        store: where they meet (`world.meet`), with `world`; None: addresses from the environment.
+        store: where they meet (`world.meet`), with `world`; None: as the environment says.
     """
     if layout.world == 1:
         return Mesh(layout, 0, device)
     patience = datetime.timedelta(seconds=timeout)
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+        if store is None and (world := world_from_environment()) is not None:
+            store = meet(world)
         rank, size = (-1, -1) if world is None else (world.rank, world.size)
         dist.init_process_group(backend, timeout=patience, store=store, rank=rank, world_size=size)
     if dist.get_world_size() != layout.world:

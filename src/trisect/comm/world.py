@@ -6,7 +6,9 @@ import datetime
 import functools
 import itertools
 import os
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -15,11 +17,12 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from trisect.errors import LayoutError
 from trisect.layout import Layout
 
-__all__ = ["FAILURES", "FOLDERS", "LAUNCHER", "Store", "World", "meet", "world_from_environment"]
+__all__ = ["FAILURES", "FOLDERS", "LAUNCHER", "LISTENER", "Store", "World", "meet", "world_from_environment"]
 
 FAILURES = "TRISECT_FAILURES"
 FOLDERS = "TRISECT_FOLDERS"
 LAUNCHER = "TRISECT_LAUNCHER"
+LISTENER = "TRISECT_LISTENER"  # the descriptor of the listening socket that rank 0 was handed
 
 _meetings = itertools.count()
 
@@ -73,11 +76,23 @@ def meet(world: World, timeout: float = 600.0) -> Store:
 def _store(host: str, port: int, world: World, timeout: float) -> TCPStore:
     # torchrun's agent keeps one for its ranks; elsewhere rank 0 does, unless the user has connected the ranks already
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    is_master = world.rank == 0 and not of_agent and not dist.is_initialized()
     return TCPStore(
         host,
         port,
         world.size,
-        is_master=world.rank == 0 and not of_agent and not dist.is_initialized(),
+        is_master=is_master,
         timeout=datetime.timedelta(seconds=timeout),
         wait_for_workers=False,
+        master_listen_fd=_listener(host, port) if is_master else None,
     )
+
+
+def _listener(host: str, port: int) -> int | None:
+    """Give a socket that listens on the address where ranks meet, and on no other; torch would listen on all."""
+    handed = os.environ.pop(LISTENER, None)
+    if handed is not None:
+        return int(handed)
+    with suppress(OSError):  # the address may be one that only others know this host by
+        return socket.create_server((host, port), backlog=2048).detach()
+    return None

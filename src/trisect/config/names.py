@@ -16,6 +16,8 @@ STATIC_MODELS: tuple[str, ...] = get_args(StaticModelName)
 DYNAMIC_MODELS: tuple[str, ...] = get_args(DynamicModelName)
 MODELS: tuple[str, ...] = get_args(ModelName)
 TASKS: tuple[str, ...] = get_args(TaskName)
+CUSTOM = "custom"
+"""What config.yaml calls a model or a task that is an object of Python, handed to `fit`."""
 
 
 def identifier(name: str) -> str:

@@ -49,6 +49,7 @@ class DataConfig(OpenSection):
     """Where the graph comes from: exactly one of `name`, `path` and `generate`. Further options belong to the source.
 
     Attributes:
+        object: in the run directory of `fit`, instead of a source: what was handed over, and the hash of its arrays.
         directory: where named data sets lie, unless the command line or TRISECT_DATA says so.
         period: how long a step of a timeline is.
         smoothing: how a snapshot gathers edges of the snapshots before it.
@@ -57,6 +58,7 @@ class DataConfig(OpenSection):
     name: str | None = None
     path: str | None = None
     generate: str | None = None
+    object: str | None = None
     directory: str | None = None
     period: Annotated[Any, AfterValidator(_period)] = None
     smoothing: SmoothingConfig | None = None
@@ -64,25 +66,28 @@ class DataConfig(OpenSection):
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
         sources = [key for key in ("name", "path", "generate") if getattr(self, key) is not None]
-        if len(sources) != 1:
+        if len(sources) + (self.object is not None) != 1:
             said = " and ".join(sources) if sources else "none of them"
             raise ValueError(f"needs exactly one of name, path and generate, and has {said}")
         return self
 
 
 class ModelConfig(OpenSection):
-    """Which model, how deep and how wide; further options belong to the model. None: the model's own default."""
+    """Which model, how deep and how wide; further options belong to the model. None: the model's own default.
 
-    name: ModelName
+    In the run directory of `fit` it may be `custom`, with the model in words as `object`.
+    """
+
+    name: Literal[ModelName, "custom"]
     layers: Positive | None = None
     hidden: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 class TaskConfig(OpenSection):
-    """What is learnt; further options belong to the task."""
+    """What is learnt; further options belong to the task. In the run directory of `fit` it may be `custom`."""
 
-    name: TaskName
+    name: Literal[TaskName, "custom"]
 
 
 def _by_name(value: Any) -> Any:

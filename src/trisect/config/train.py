@@ -57,6 +57,7 @@ class TrainOptions:
         device: `cpu`, or `cuda` and its number.
         threads: threads of one process, or None for what torch takes.
         timeout: seconds that a rank waits for another before the run is ended.
+        startup_timeout: seconds that a rank may be behind the others before the first epoch.
         order: whether vertices are reordered inside for locality: `auto` where it pays, or `none`. Never seen from
             outside.
         eval_every: an evaluation after every so many epochs (and of the best parameters at the end).
@@ -79,6 +80,7 @@ class TrainOptions:
     device: Text = "cpu"
     threads: Positive | None = None
     timeout: PositiveNumber = 300.0
+    startup_timeout: PositiveNumber = 120.0
     order: Literal["auto", "none"] = "auto"
     eval_every: Positive = 1
     patience: Positive | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,26 +90,41 @@ def class_counts(y: Array, names: Sequence[str] | None = None, most: int = 8) ->
     return f"{len(classes)} ({listed}{rest}{none})"
 
 
-def notes(record: Record) -> list[str]:
-    """What a run should say of its data at the start: classes and their counts, features that are made up, and edge
-    features that nothing reads.
+def target_range(y: Array) -> str:
+    """Targets of a regression in words: `60, from -1.5 to 2.25, mean 0.1; none: 5`."""
+    present = y[~np.isnan(y)]
+    if not present.size:
+        return f"0; none: {y.size:,}"
+    none = f"; none: {y.size - present.size:,}" if present.size < y.size else ""
+    return f"{present.size:,}, from {present.min():g} to {present.max():g}, mean {present.mean():g}{none}"
+
+
+def notes(data: Any) -> list[str]:
+    """What a run should say of its data at the start: classes with counts or targets, features that are made up,
+    and edge features that nothing reads.
+
+    Args:
+        data: a record, or a graph or timeline made of one, whose arrays are tensors.
     """
     lines = []
-    if record.y is not None and record.y.dtype.kind in "iu":
-        lines.append(f"classes: {class_counts(record.y, record.meta.get('classes'))}")
-    edge_y = getattr(record, "edge_y", None)
+    meta = getattr(data, "meta", {})
+    if data.y is not None and (y := np.asarray(data.y)).dtype.kind in "iu":
+        lines.append(f"classes: {class_counts(y, meta.get('classes'))}")
+    elif data.y is not None and y.size:
+        lines.append(f"targets: {target_range(y)}")
+    edge_y = getattr(data, "edge_y", None)
     if edge_y is not None:
-        lines.append(f"edge classes: {class_counts(edge_y, record.meta.get('edge_classes'))}")
-    if record.x is None:
+        lines.append(f"edge classes: {class_counts(np.asarray(edge_y), meta.get('edge_classes'))}")
+    if data.x is None:
         lines.append(
             "The data have no features; log(1 + in-degree) and log(1 + out-degree) stand in for them (a table of"
             " vertices brings its own: trisect data ingest --vertices)."
         )
-    elif record.meta.get("made_features"):
-        lines.append(f"The features are made up: {record.meta['made_features']}.")
-    if record.edge_x is not None:
+    elif meta.get("made_features"):
+        lines.append(f"The features are made up: {meta['made_features']}.")
+    if data.edge_x is not None:
         lines.append(
-            f"edge_x holds {record.edge_x.shape[1]} features an edge, which no layer reads yet; ingest a column as"
+            f"edge_x holds {data.edge_x.shape[1]} features an edge, which no layer reads yet; ingest a column as"
             " --weight where it should count."
         )
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -77,39 +77,61 @@ def check(data: Mapping[str, Any]) -> None:
             read_options(settings)
 
 
-def load(data: Mapping[str, Any], data_dir: Path | str | None = None) -> Record:
+def load(
+    data: Mapping[str, Any], data_dir: Path | str | None = None, join: Callable[[Record], Record] | None = None
+) -> Record:
     """Read the record of a data section.
 
     Args:
         data: `{name: cora, split: 3}`, `{path: DIR, npz, or table}`, `{generate: community, vertices: 5000}`.
         data_dir: where named data sets lie (else the variable TRISECT_DATA).
+        join: adds rows that came later to what was stored, before a graph directory's or a timeline's features are
+            made from all of them.
     """
     check(data)
-    record = _load(data, data_dir)
+    record = _load(data, data_dir, join)
     return record if data.get("weighted", True) else replace(record, weight=None)
 
 
-def _load(data: Mapping[str, Any], data_dir: Path | str | None) -> Record:
+Join = Callable[[Record], Record]
+
+
+def _load(data: Mapping[str, Any], data_dir: Path | str | None, join: Join | None) -> Record:
     form = form_of(data)
     settings = {key: value for key, value in data.items() if key not in (form, *COMMON, *LATER)}
     if form == "name":
-        return load_named(str(data[form]), data_dir, **settings)
+        return _joined(load_named(str(data[form]), data_dir, **settings), settings, join)
     if form == "generate":
         symmetrise = bool(settings.pop("symmetrise", False))
         record = generate(str(data[form]), **settings)
-        return _symmetrised(record) if symmetrise else record
-    return _load_path(Path(data[form]).expanduser(), settings)
+        return _joined(_symmetrised(record) if symmetrise else record, {}, join)
+    return _load_path(Path(data[form]).expanduser(), settings, join)
 
 
-def _load_path(path: Path, settings: dict[str, Any]) -> Record:
+def _joined(record: Record, settings: Mapping[str, Any], join: Join | None) -> Record:
+    """Add later rows to a record that was read as a whole; features that were made of its events are made anew."""
+    if join is None:
+        return record
+    features = settings.get("features")
+    if not isinstance(record, TimelineRecord) or features is None:
+        return join(record)
+    joined = join(replace(record, x=None))
+    if not isinstance(joined, TimelineRecord):
+        raise DataError("internal error: a timeline became a graph when rows were joined to it.")
+    return with_features(joined, features, int(settings.get("seed", 0)))
+
+
+def _load_path(path: Path, settings: dict[str, Any], join: Join | None) -> Record:
     if path.suffix.lower() == ".npz":
-        return read_npz(path, read_options(settings))
+        return _joined(read_npz(path, read_options(settings)), settings, join)
     if path.is_dir():
         if not (path / MANIFEST).is_file():
             raise DataError(f"data.path {path} is no graph directory (it has no {MANIFEST}); make one with ingest.")
-        return _adapt(read_directory(path), settings)
+        stored = read_directory(path)
+        return _adapt(stored if join is None else join(stored), settings)
     seed = int(settings.pop("seed", 0))
-    return read_table(path, Table(**{key: _column(key, value) for key, value in settings.items()}), seed=seed)
+    record = read_table(path, Table(**{key: _column(key, value) for key, value in settings.items()}), seed=seed)
+    return record if join is None else join(record)
 
 
 def _column(key: str, value: Any) -> Any:

@@ -8,7 +8,6 @@ for it, to which the pieces that read the layer's rows add, or from which each r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -222,6 +221,6 @@ class MessageGradients:
             keep = self._waiting if targets is None else self._waiting[targets]
             if not bool(keep.all()):
                 targets = torch.nonzero(keep)[:, 0] if targets is None else targets[keep]
-                turned = replace(turned, starts=turned.starts[keep], ends=turned.ends[keep])
+                turned = turned.rows_at(keep)
             wanted = self._wanted[id(block)] = (targets, turned)
         return wanted

@@ -16,6 +16,7 @@ from torch import Tensor
 from trisect.errors import DataError
 from trisect.graph import csr
 from trisect.graph.derived import Derived, Origin
+from trisect.graph.sound import check_arrays, check_entries, check_sizes, narrow_indices, pointer_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +52,35 @@ class Adjacency:
     def from_csr(
         cls, indptr: Tensor, indices: Tensor, values: Tensor | None, columns: int, self_start: int = 0
     ) -> Adjacency:
-        """A matrix from CSR arrays that are already valid and sorted (see `graph.build` for user input)."""
-        pointers = indptr.to(torch.int64)
-        return cls(pointers[:-1], pointers[1:], indices.to(torch.int32), values, columns, 0, self_start)
+        """A matrix from CSR arrays, sorted within rows (`graph.build` makes one from edges in any order)."""
+        pointers, indices = pointer_array(indptr), narrow_indices(indices)
+        return cls(pointers[:-1], pointers[1:], indices, values, columns, 0, self_start)
+
+    def __post_init__(self) -> None:
+        """Refuse arrays of another type, shape or device; what they hold is looked at by `checked`."""
+        check_arrays(self.starts, self.ends, self.indices, self.values, self.positions)
+        check_sizes(self.columns, self.column_base, self.self_start)
+
+    def checked(self) -> Adjacency:
+        """This matrix, after a look at every entry: whoever hands its arrays to a kernel asks for it. Done once.
+
+        Raises:
+            DataError: an entry lies outside the arrays or the columns, or a row is not in ascending order.
+        """
+        if not self._derived.sound:
+            arrays = (self.starts, self.ends, self.indices)
+            check_entries(*arrays, self.columns, self.column_base, self.positions)
+            self._derived.sound = True
+        return self
+
+    def vouched(self) -> Adjacency:
+        """This matrix, which was made of sound ones in a way that keeps it so and need not be looked at."""
+        self._derived.sound = True
+        return self
+
+    def _as_sound_as(self, matrix: Adjacency) -> Adjacency:
+        self._derived.sound = matrix._derived.sound
+        return self
 
     @property
     def rows(self) -> int:
@@ -108,11 +135,16 @@ class Adjacency:
             self_start=self.self_start + start,
         )
         block._derived.origin = Origin("rows", self, start, stop)
-        return block
+        return block._as_sound_as(self)
+
+    def rows_at(self, rows: Tensor) -> Adjacency:
+        """Give the rows of these numbers, or where a mask is True, as a view."""
+        return replace(self, starts=self.starts[rows], ends=self.ends[rows])._as_sound_as(self)
 
     def columns_between(self, start: int, stop: int) -> Adjacency:
         """Columns start..stop-1, numbered from 0, as a view (two searches per row, no copy of the entries)."""
         _check_range("columns", start, stop, self.columns)
+        self.checked()
         block = replace(
             self,
             starts=csr.lower_bound(self.indices, self.starts, self.ends, start + self.column_base),
@@ -122,7 +154,7 @@ class Adjacency:
             self_start=self.self_start - start,
         )
         block._derived.origin = Origin("columns", self, start, stop)
-        return block
+        return block.vouched()
 
     def transpose(self, *, positions: bool = False) -> Adjacency:
         """The transposed matrix, built once. The transpose of a view is a view of the whole matrix's.
@@ -144,7 +176,7 @@ class Adjacency:
         else:
             result = self._turned()
             if not positions and _equal(result, self):
-                result = replace(self, self_start=-self.self_start, positions=None)
+                result = replace(self, self_start=-self.self_start, positions=None).vouched()
         self._join(result)
         derived.make_transpose = None
         return result
@@ -163,12 +195,13 @@ class Adjacency:
 
     def _turned(self) -> Adjacency:
         """Sort the entries by column into a new matrix."""
+        self.checked()
         arrays = (self.indices, self.starts, self.ends)
         pointers, rows, positions = csr.turn(*arrays, self.columns, self.column_base, self.entries)
         values = None if self.values is None else self.values[positions]
         return Adjacency(
             pointers[:-1], pointers[1:], rows, values, self.rows, self_start=-self.self_start, positions=positions
-        )
+        ).vouched()
 
     def has_transpose(self) -> bool:
         """Tell whether the transpose is there already."""
@@ -181,7 +214,7 @@ class Adjacency:
 
     def as_symmetric(self) -> Adjacency:
         """This matrix, known to be symmetric with its values: the transpose has the same arrays."""
-        self._join(replace(self, self_start=-self.self_start))
+        self._join(replace(self, self_start=-self.self_start)._as_sound_as(self))
         return self
 
     def with_entries(self, entries: int) -> Adjacency:
@@ -214,7 +247,7 @@ class Adjacency:
         rows = torch.nonzero(turned.ends > turned.starts)[:, 0]
         derived.read = (None, turned)
         if rows.numel() < turned.rows:
-            derived.read = (rows, replace(turned, starts=turned.starts[rows], ends=turned.ends[rows]))
+            derived.read = (rows, turned.rows_at(rows))
             if not had_transpose and 2 * rows.numel() <= turned.rows:
                 # two integers for every column of the whole matrix are much for a small block
                 derived.transpose = None
@@ -279,6 +312,7 @@ class Adjacency:
 
     def compact(self) -> Adjacency:
         """The block as a matrix of its own, with contiguous entries; itself where that is so already."""
+        self.checked()
         if self.is_plain():
             return self
         entry = self.entry_positions()
@@ -291,7 +325,7 @@ class Adjacency:
             None if self.values is None else self.values[entry],
             self.columns,
             self_start=self.self_start,
-        )
+        ).vouched()
 
     def pointers(self) -> Tensor:
         """int64 [rows + 1] of a matrix whose entries are contiguous."""
@@ -307,6 +341,7 @@ class Adjacency:
 
     def coordinates(self) -> tuple[Tensor, Tensor]:
         """The row and the column of each entry, row by row: int64 [entries] both, numbered from 0 within the block."""
+        self.checked()
         row = torch.repeat_interleave(torch.arange(self.rows, device=self.device), self.ends - self.starts)
         read = self.indices if self.is_plain() else self.indices[self.entry_positions()] - self.column_base
         return row, read.long()
@@ -315,7 +350,7 @@ class Adjacency:
         """The values in the order of `edge_index`, or None."""
         if self.values is None or self.is_plain():
             return self.values
-        return self.values[self.entry_positions()]
+        return self.values[self.checked().entry_positions()]
 
     def to(self, target: torch.device | str | torch.dtype) -> Adjacency:
         """The same matrix on another device, or with values of another type. Views are made compact on a move."""
@@ -336,7 +371,7 @@ class Adjacency:
             matrix.column_base,
             matrix.self_start,
             None if matrix.positions is None else matrix.positions.to(device),
-        )
+        )._as_sound_as(matrix)
 
     def double(self) -> Adjacency:
         """The same matrix with float64 values."""
@@ -348,11 +383,11 @@ class Adjacency:
 
     def with_values(self, values: Tensor | None) -> Adjacency:
         """The same entries with other values (laid out like `indices`). A transpose that exists is not built again."""
-        result = replace(self, values=values)
+        result = replace(self, values=values)._as_sound_as(self)
         turned = self._derived.transpose
         if turned is not None and turned.positions is not None:
             moved = None if values is None else values[turned.positions.long()]
-            result._join(replace(turned, values=moved))
+            result._join(replace(turned, values=moved)._as_sound_as(turned))
         return result
 
     def dense(self) -> Tensor:

@@ -21,7 +21,9 @@ LIMIT = 2**31
 def as_tensor(name: str, array: Any) -> Tensor:
     """A tensor over the same memory where that is possible."""
     if isinstance(array, Tensor):
-        return array.detach()
+        return array.detach() if array.layout == torch.strided else array.detach().to_dense()
+    if hasattr(array, "toarray"):  # a sparse matrix of SciPy
+        array = array.toarray()
     try:
         numbers = np.asarray(array)
     except (ValueError, TypeError) as error:

@@ -29,6 +29,7 @@ class Derived:
     """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
 
     Attributes:
+        sound: whether its entries are known to lie within its arrays and columns.
         origin: where the matrix is a view of another.
         transpose: the transposed matrix.
         original: the matrix that has this one as its transpose. The reference is weak, since a cycle would keep large
@@ -41,6 +42,7 @@ class Derived:
         values, inverse_counts, csr: by type.
     """
 
+    sound: bool = False
     origin: Origin | None = None
     transpose: Adjacency | None = None
     original: weakref.ref[Adjacency] | None = None

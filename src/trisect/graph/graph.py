@@ -227,7 +227,7 @@ def permuted(adjacency: Adjacency, order: Tensor) -> Adjacency:
     matrix = adjacency.compact()
     target = torch.repeat_interleave(position, matrix.ends - matrix.starts)
     edges = Edges(position[matrix.indices], target, matrix.values)
-    return Adjacency.from_csr(*assemble(edges, matrix.rows, matrix.columns, matrix.dtype), matrix.columns)
+    return Adjacency.from_csr(*assemble(edges, matrix.rows, matrix.columns, matrix.dtype), matrix.columns).vouched()
 
 
 def _labelled(y: Tensor | None) -> Tensor | None:

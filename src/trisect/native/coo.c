@@ -32,6 +32,30 @@ int64_t TRISECT(trisect_first_outside)(const void *array, int wide, int64_t coun
     return -1;
 }
 
+/* The first row of a CSR block that must not be read, or -1. `flaw` says why: 1, its entries lie outside the arrays of
+   `count` entries; 2, an index is outside column_base .. column_base + columns - 1; 3, its indices descend. */
+int64_t TRISECT(trisect_first_unsound)(const int64_t *starts, const int64_t *ends, const int32_t *indices, int64_t rows,
+                                       int64_t count, int64_t column_base, int64_t columns, int *flaw)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t start = starts[row], end = ends[row];
+        if (start < 0 || end < start || end > count) {
+            *flaw = 1;
+            return row;
+        }
+        int outside = 0, descends = 0;
+        for (int64_t k = start; k < end; k++)
+            outside |= (uint64_t)((int64_t)indices[k] - column_base) >= (uint64_t)columns;
+        for (int64_t k = start + 1; k < end; k++)
+            descends |= indices[k] < indices[k - 1];
+        if (outside || descends) {
+            *flaw = outside ? 2 : 3;
+            return row;
+        }
+    }
+    return -1;
+}
+
 /* Adds up equal (row, column) of a sorted bucket in place. A record becomes value << 32 | column; the value is a count
    or, with a load, the bits of a float. Returns how many are left; lengths[row] is set for the rows that occur. */
 static int64_t merge_bucket(uint64_t *key, const float *load, int64_t n, int column_bits, int64_t *lengths, int *ones)

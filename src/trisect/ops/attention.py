@@ -6,6 +6,7 @@ Each direction gathers every neighbour's row once and stores nothing for an edge
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,6 +52,9 @@ def attend(
         [rows, heads, channels].
     """
     _check(x, source_score, target_score, adjacency)
+    if not (adjacency.starts.is_contiguous() and adjacency.ends.is_contiguous()):
+        starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
+        adjacency = replace(adjacency, starts=starts, ends=ends)
     keys, ids = None, None
     if noise is not None and dropout > 0.0:
         keys, ids = _draws(adjacency, noise, source_vertices)
@@ -162,6 +166,7 @@ def _problem(
     keys: Tensor | None,
     ids: Tensor | None,
 ) -> _Problem:
+    matrix.checked()
     return _Problem(
         matrix.starts.data_ptr(),
         matrix.ends.data_ptr(),

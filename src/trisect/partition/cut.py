@@ -6,8 +6,6 @@ that rows find what they read there, and so do the rows of other parts that read
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -84,7 +82,7 @@ def induced(adjacency: Adjacency, members: Tensor) -> Adjacency:
     """The structure among `members` (ascending vertices) alone, renumbered 0..len-1, without values."""
     number = torch.full((adjacency.columns,), -1, dtype=torch.int64)
     number[members] = torch.arange(members.numel())
-    chosen = replace(adjacency, starts=adjacency.starts[members], ends=adjacency.ends[members])
+    chosen = adjacency.rows_at(members)
     row, column = chosen.coordinates()
     column = number[column]
     keep = column >= 0

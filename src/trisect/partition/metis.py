@@ -27,11 +27,23 @@ def cut(adjacency: Adjacency, parts: int, seed: int = 0) -> Tensor:
     vertices = adjacency.rows
     if parts == 1:
         return torch.zeros(vertices, dtype=torch.int64)
-    if vertices < 2 * parts or find_spec("pymetis") is None:
+    if vertices < 2 * parts or not is_installed():
         return cut_by_order(adjacency, parts)
     indptr, indices = symmetric_structure(adjacency)
     assignment = cut_arrays({"indptr": indptr, "indices": indices, "weights": np.diff(indptr) + 1}, parts, seed)
     return cut_by_order(adjacency, parts) if assignment is None else assignment
+
+
+def is_installed() -> bool:
+    """Say whether METIS is there; where it is not, say what is done instead."""
+    if find_spec("pymetis") is not None:
+        return True
+    warnings.warn(
+        "pymetis is not installed, so vertices are cut by their order into intervals of equal work, and more rows may"
+        " cross between parts than need to; install it: pip install 'trisect[metis]'.",
+        stacklevel=3,
+    )
+    return False
 
 
 def cut_arrays(arrays: Mapping[str, Array], parts: int, seed: int = 0) -> Tensor | None:

@@ -93,7 +93,7 @@ def locality(adjacency: Adjacency, window: int = 16_384) -> float:
         return 1.0
     if not available():
         return _locality_torch(adjacency, window)
-    matrix = adjacency.to("cpu")
+    matrix = adjacency.to("cpu").checked()
     starts, ends, indices = matrix.starts.contiguous(), matrix.ends.contiguous(), matrix.indices.contiguous()
     misses = _MISSES(
         *(starts.data_ptr(), ends.data_ptr(), indices.data_ptr()),

@@ -98,7 +98,7 @@ def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Partitio
     else:
         weights = _vertex_weights(timeline, union)
         cut = None
-        if timeline.vertices >= 2 * parts and find_spec("pymetis") is not None:
+        if timeline.vertices >= 2 * parts and metis.is_installed():
             cut = metis.cut_arrays(_without_loops(union, weights), parts, seed)
         assignment = metis.intervals(weights.double(), parts) if cut is None else cut
     # rows that take part in an exchange stand first, so that the others can be computed while it is on its way

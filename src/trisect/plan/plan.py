@@ -121,3 +121,9 @@ def runs_until(runs: Runs, steps: int, stop: int) -> Runs:
             )
         )
     return tuple(block for block in cut if any(block))
+
+
+def runs_from(runs: Runs, start: int) -> Runs:
+    """Give the runs without the steps before `start`."""
+    cut = [tuple(range(max(run.start, start), max(run.stop, start)) for run in block) for block in runs]
+    return tuple(block for block in cut if any(block))

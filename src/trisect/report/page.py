@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from trisect.report.assets import SCRIPT, STYLE
+from trisect.report.beside import left_out, simple_rules
 from trisect.report.charts import Series, bars, lines, number
 from trisect.report.picture import picture
 from trisect.train.run.checkpoint import write_atomically
@@ -39,9 +40,11 @@ def render(directory: RunDirectory) -> str:
         _section("Epochs", f'<div class="charts">{"".join(_curves(records, summary))}{_timing(records)}</div>')
         if records
         else "",
+        _section("Beside simple rules", simple_rules(summary)),
         _section("Where the time went", _events(directory, summary.get("layout"))),
         _section("Memory and communication", _costs(summary)),
         _section("Settings", _settings(config, summary)),
+        left_out(records, summary),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -57,9 +60,10 @@ def _section(title: str, content: str) -> str:
 
 def _subtitle(config: Mapping[str, Any], summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
     model, data = config["model"], config["data"]
-    source = data.get("name") or data.get("path") or data.get("generate")
+    source = data.get("name") or data.get("path") or data.get("generate") or data.get("object")
     state = "finished" if summary else f"not finished, {len(records)} of {config['train']['epochs']} epochs so far"
-    shape = f"{model['name']}, {model['layers']} layers of {model['hidden']}"
+    depth = f", {model['layers']} layers of {model['hidden']}" if "layers" in model else ""
+    shape = f"{model['name']}{depth}"
     return f"{shape}, {config['task']['name']} on {source}; {state}."
 
 
@@ -85,7 +89,7 @@ def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
         tiles.append((size(summary["communication"]["bytes_per_epoch"]), "sent an epoch"))
     return (
         '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{v}</b><span>{html.escape(n)}</span></div>' for v, n in tiles)
+        + "".join(f'<div class="tile"><b>{html.escape(v)}</b><span>{html.escape(n)}</span></div>' for v, n in tiles)
         + "</div>"
     )
 
@@ -93,6 +97,7 @@ def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
 def _curves(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Iterable[str]:
     """One chart of the losses, then one for each measure, its splits as lines."""
     best = summary.get("best_epoch")
+    best = best if isinstance(best, int) else None
     loss = [Series("train", "ca", _points(records, ("loss",)))]
     loss += [Series(split, _SPLIT_COLOURS[split], _points(records, (split, "loss"))) for split in ("val", "test")]
     last = int(records[-1]["epoch"])
@@ -178,11 +183,8 @@ def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     )
     rest = {key: value for key, value in config.items() if key != "layout"}
     text = yaml.safe_dump(rest, sort_keys=False)
-    version = (
-        f'<p class="note">Trisect {html.escape(str(summary["version"]))}, {summary["world"]} rank(s).</p>'
-        if summary
-        else ""
-    )
+    release, world = (html.escape(str(summary.get(key))) for key in ("version", "world"))
+    version = f'<p class="note">Trisect {release}, {world} rank(s).</p>' if summary else ""
     return (
         f'<div class="two"><div class="card"><h3>Layout</h3><table>{table}</table>{version}</div>'
         f'<div class="card"><h3>config.yaml</h3><pre>{html.escape(text)}</pre></div></div>'

@@ -126,7 +126,7 @@ class PartBlocks(Source):
             segments=segments,
             coefficients=coefficients,
         )
-        matrix = Adjacency.from_csr(*assemble(edges, events.rows, read.numel(), self.dtype), read.numel())
+        matrix = Adjacency.from_csr(*assemble(edges, events.rows, read.numel(), self.dtype), read.numel()).vouched()
         if matrix.values is None and self.dtype != torch.float32:
             matrix = matrix.with_values(torch.ones(matrix.entries, dtype=self.dtype))
         return normalise_block(matrix, self.form.normalisation, self.form.self_loops, self._sums(step))

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from trisect.errors import LayoutError
+from trisect.errors import ConfigError, LayoutError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
@@ -128,6 +128,20 @@ class BoundTask(ABC):
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """Named measures, `loss` among them, from merged statistics."""
 
+    def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
+        """Measure rules that need no training on what val and test ask: split → rule → statistics.
+
+        Args:
+            first, every: only each `every`-th step is measured, from the `first` on; the statistics of all shares add
+                up to those of the whole.
+        """
+        return {}
+
+    def rule_metrics(self, statistics: Statistics) -> dict[str, float]:
+        """Named measures of a simple rule; it has no loss."""
+        measures = self.metrics(statistics)
+        return {name: value for name, value in measures.items() if isinstance(value, float) and name != "loss"}
+
     @abstractmethod
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """What the user gets for these outputs, named; every tensor begins with [steps, rows, …]."""
@@ -146,6 +160,22 @@ class Task(ABC):
     @abstractmethod
     def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundTask:
         """The task on these data, or a DataError that says what they lack."""
+
+    def outputs(self, data: Graph | Timeline) -> int:
+        """Tell how many numbers the data ask for, of a vertex or of a pair: one a class, or one a target."""
+        raise ConfigError(f"task {self.name} does not say how many outputs it has; write its outputs.")
+
+    def channels(self, outputs: int) -> int | None:
+        """Tell how wide the model's output must be; None where the decoder adapts to it."""
+        return None
+
+    def make_decoder(self, channels: int, outputs: int) -> nn.Module | None:
+        """Make the trained part that follows the model's last layer of `channels` outputs."""
+        return None
+
+    def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
+        """Turn a model's outputs into what the user gets; see `BoundTask.predict`."""
+        raise ConfigError(f"task {self.name} does not say what it predicts; write its columns.")
 
     def options(self) -> Mapping[str, Any]:
         """This gives the options by name, as plain values."""

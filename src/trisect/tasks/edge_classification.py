@@ -49,14 +49,28 @@ class EdgeClassification(Task):
         """The data must be a timeline with integer labels edge_y, one an event."""
         if not isinstance(data, Timeline):
             raise DataError(f"task {self.name} needs a timeline, and the data are one graph; give events with times.")
-        if data.edge_y is None:
-            raise DataError(f"task {self.name} needs labels of events, edge_y, and the data have none.")
-        classes = int(data.edge_y.max()) + 1 if data.edge_y.numel() else 0
-        if classes < 2:
-            raise DataError(f"task {self.name} needs at least 2 classes, and edge_y has {classes}.")
+        classes = self.outputs(data)
         if data.steps <= self.horizon:
             raise DataError(f"task.horizon {self.horizon} needs more than that many steps, and there are {data.steps}.")
         return BoundEdgeClassification(self, data, classes)
+
+    def outputs(self, data: Graph | Timeline) -> int:
+        """Count the classes of the events' labels edge_y."""
+        labels = getattr(data, "edge_y", None)
+        if labels is None:
+            raise DataError(f"task {self.name} needs labels of events, edge_y, and the data have none.")
+        classes = int(labels.max()) + 1 if labels.numel() else 0
+        if classes < 2:
+            raise DataError(f"task {self.name} needs at least 2 classes, and edge_y has {classes}.")
+        return classes
+
+    def make_decoder(self, channels: int, outputs: int) -> PairDecoder:
+        """The decoder gives each event one score a class."""
+        return pair_decoder(self.decoder, channels, outputs, self.hidden)
+
+    def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
+        """`embedding` [steps, rows, channels]; classes of pairs come from the decoder on them."""
+        return {"embedding": frames}
 
 
 class BoundEdgeClassification(BoundTask):
@@ -94,7 +108,7 @@ class BoundEdgeClassification(BoundTask):
 
     def decoder(self, channels: int) -> PairDecoder:
         """The decoder gives each event one score a class."""
-        return pair_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
+        return self.task.make_decoder(channels, self.classes)
 
     def steps(self, split: Split) -> range:
         """A split has the steps whose embeddings classify its events."""
@@ -152,4 +166,4 @@ class BoundEdgeClassification(BoundTask):
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`embedding` [steps, rows, channels]; classes of pairs come from the decoder on them."""
-        return {"embedding": frames}
+        return self.task.columns(decoder, frames)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -18,12 +18,14 @@ from trisect.noise import Noise
 from trisect.tasks import metrics
 from trisect.tasks.all_pairs import rank_all_pairs
 from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
-from trisect.tasks.decoders import PairDecoder, PairDecoderName, Remembering, pair_decoder
+from trisect.tasks.decoders import Block, PairDecoder, PairDecoderName, Remembering, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
+from trisect.tasks.simple_rules import RULES, SimpleRules
 from trisect.tasks.splits import SplitSizes, notes_on_steps, split_steps
 
 _MEASURES = ("map", "mrr", "auc")
+_FOR_ALL = 100  # sampled pairs a positive that stand for all, where probabilities are fitted
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,19 @@ class LinkPrediction(Task):
             )
         return BoundLinkPrediction(self, data, context)
 
+    def outputs(self, data: Graph | Timeline) -> int:
+        """A pair has one score."""
+        return 1
+
+    def make_decoder(self, channels: int, outputs: int) -> PairDecoder:
+        """The decoder scores pairs, and reads the memory of pairs where the task has one."""
+        decoder = pair_decoder(self.decoder, channels, outputs, self.hidden)
+        return Remembering(decoder) if self.memory else decoder
+
+    def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
+        """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
+        return {"embedding": frames}
+
 
 class BoundLinkPrediction(BoundTask):
     """This is link prediction on one timeline."""
@@ -124,8 +139,7 @@ class BoundLinkPrediction(BoundTask):
 
     def decoder(self, channels: int) -> PairDecoder:
         """The decoder scores pairs, and reads the memory of pairs where the task has one."""
-        decoder = pair_decoder(self.task.decoder, channels, 1, self.task.hidden)
-        return Remembering(decoder) if self.task.memory else decoder
+        return self.task.make_decoder(channels, 1)
 
     def _remembered(self, step: int) -> dict[str, Any]:
         """The decoder reads these arguments at a step, beside the embeddings."""
@@ -212,15 +226,24 @@ class BoundLinkPrediction(BoundTask):
 
     def _judge(self, score: PairDecoder, frame: Tensor, step: int) -> dict[str, float]:
         """Give the measures of a step, its loss as a sum, and over how many pairs."""
-        task, pairs = self.task, self._pairs[step]
-        if task.eval_negatives == "all":
-            weights = (task.positive_weight, task.negative_weight)
-            measures = rank_all_pairs(
-                score.blocks(frame, **self._remembered(step)), self.timeline.vertices, pairs, task.mrr, weights
-            )
-            return {**measures, "pairs": float(self.timeline.vertices**2)}
-        scores, labels, sources = self._scored(score, frame, step)
-        rank = metrics.mean_reciprocal_rank if task.mrr == "rows" else metrics.pair_reciprocal_rank
+        more = self._remembered(step)
+        if self.task.eval_negatives == "all":
+            return self._rank(score.blocks(frame, **more), step)
+        src, dst, labels = self._asked(step)
+        return self._compare(score(frame, src, dst, **more)[:, 0], labels, src)
+
+    def _rank(self, block: Block, step: int) -> dict[str, float]:
+        """Give what `_judge` does, from the scores of all pairs."""
+        task, vertices = self.task, self.timeline.vertices
+        weights = (task.positive_weight, task.negative_weight)
+        return {
+            **rank_all_pairs(block, vertices, self._pairs[step], task.mrr, weights),
+            "pairs": float(vertices**2),
+        }
+
+    def _compare(self, scores: Tensor, labels: Tensor, sources: Tensor) -> dict[str, float]:
+        """Give what `_judge` does, from the scores of the pairs that exist and of the sampled ones."""
+        rank = metrics.mean_reciprocal_rank if self.task.mrr == "rows" else metrics.pair_reciprocal_rank
         return {
             "map": metrics.average_precision(scores, labels),
             "auc": metrics.roc_auc(scores, labels),
@@ -229,8 +252,8 @@ class BoundLinkPrediction(BoundTask):
             "pairs": float(scores.numel()),
         }
 
-    def _scored(self, score: PairDecoder, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the pairs that exist and the sampled ones of a step: scores, labels, sources."""
+    def _asked(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the pairs that exist and the sampled ones of a step: sources, destinations, labels."""
         pairs = self._pairs[step]
         if step not in self._negatives:
             key = Noise(self.context.seed, epoch=0, step=step).key("evaluation negatives")
@@ -240,24 +263,59 @@ class BoundLinkPrediction(BoundTask):
         sources = torch.cat([pairs.src, src])
         labels = torch.zeros_like(sources)
         labels[: len(pairs)] = 1
-        scores = score(frame, sources, torch.cat([pairs.dst, dst]), **self._remembered(step))[:, 0]
-        return scores, labels, sources
+        return sources, torch.cat([pairs.dst, dst]), labels
+
+    @torch.no_grad()
+    def validation_scores(self, decoder: nn.Module | None, frame: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Give scores, labels and weights of the pairs by which a step is judged, float64 [pairs] each.
+
+        A sampled pair weighs as many as it stands for, so that all pairs of candidates weigh what they are: one each.
+        """
+        pairs, among = self._pairs[step], self._candidates(step)
+        wanted = copy(self) if self.task.eval_negatives == "all" else self
+        if wanted is not self:
+            wanted.task, wanted._negatives = replace(self.task, eval_negatives=_FOR_ALL), {}
+        src, dst, labels = wanted._asked(step)
+        scores = cast(PairDecoder, decoder)(frame, src, dst, **self._remembered(step))[:, 0]
+        weights = torch.ones_like(scores, dtype=torch.float64)
+        sampled = scores.numel() - len(pairs)
+        if sampled:
+            weights[len(pairs) :] = max(1.0, (among.size * (among.size - 1) - len(pairs)) / sampled)
+        return scores.double().cpu(), labels.double().cpu(), weights.cpu()
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Each measure becomes a vector with one entry a step of the timeline."""
-        score = cast(PairDecoder, decoder)
-        sums = {
-            name: torch.zeros(self.timeline.steps, dtype=torch.float64)
-            for name in (*_MEASURES, "loss", "pairs", "filled")
-        }
+        score, sums = cast(PairDecoder, decoder), self._no_sums()
         for position, frame in enumerate(frames):
             step = first_step + position
             if step not in self.runs[split] or not len(self._pairs[step]):
                 continue
-            for name, value in self._judge(score, frame, step).items():
+            for name, value in {**self._judge(score, frame, step), "filled": 1.0}.items():
                 sums[name][step] = value
-            sums["filled"][step] = 1
         return Statistics(sums)
+
+    def _no_sums(self) -> dict[str, Tensor]:
+        names = (*_MEASURES, "loss", "pairs", "filled")
+        return {name: torch.zeros(self.timeline.steps, dtype=torch.float64) for name in names}
+
+    @torch.no_grad()
+    def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
+        """EdgeBank, recency and popularity on the pairs that the model is measured by."""
+        window = max(1, len(self.runs["test"]))
+        rules = SimpleRules(self._events, self.timeline.steps, self.timeline.vertices, window)
+        judged: tuple[Split, ...] = ("val", "test")
+        measured = {split: {name: Statistics(self._no_sums()) for name in RULES} for split in judged}
+        steps = [(split, step) for split in judged for step in self.runs[split] if len(self._pairs[step])]
+        for split, step in steps[first::every]:
+            for name, rule in rules.at(step).items():
+                if self.task.eval_negatives == "all":
+                    measures = self._rank(rule.block, step)
+                else:
+                    src, dst, labels = self._asked(step)
+                    measures = self._compare(rule.of(src, dst), labels, src)
+                for key, value in {**measures, "filled": 1.0}.items():
+                    measured[split][name].sums[key][step] = value
+        return measured
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss, map, mrr, auc: averaged over the steps that have pairs; and `per_step`, a list each."""
@@ -276,7 +334,7 @@ class BoundLinkPrediction(BoundTask):
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`embedding` [steps, rows, channels]; scores of pairs come from the decoder on them."""
-        return {"embedding": frames}
+        return self.task.columns(decoder, frames)
 
 
 def first_seen(timeline: Timeline) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,12 @@ class NodeClassification(Task):
 
     def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundNodeClassification:
         """The data must have integer labels y."""
+        classes, y = self.outputs(data), cast(Tensor, data.y)
+        targets = node_targets(data, y.long(), y >= 0, context, self.split, self.at, self.horizon)
+        return BoundNodeClassification(self, targets, classes)
+
+    def outputs(self, data: Graph | Timeline) -> int:
+        """Count the classes of the labels y."""
         y = data.y
         if y is None:
             raise DataError(f"task {self.name} needs labels y, and the data have none.")
@@ -54,8 +60,20 @@ class NodeClassification(Task):
         classes = int(y.max()) + 1 if y.numel() else 0
         if classes < 2:
             raise DataError(f"task {self.name} needs at least 2 classes, and the labels y have {classes}.")
-        targets = node_targets(data, y.long(), y >= 0, context, self.split, self.at, self.horizon)
-        return BoundNodeClassification(self, targets, classes)
+        return classes
+
+    def channels(self, outputs: int) -> int | None:
+        """The model gives a number a class, unless a decoder does."""
+        return None if self.decoder in ("linear", "mlp") else outputs
+
+    def make_decoder(self, channels: int, outputs: int) -> VertexDecoder | None:
+        """There is no decoder where the model gives the outputs itself."""
+        return vertex_decoder(self.decoder, channels, outputs, self.hidden)
+
+    def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
+        """`class` [steps, rows] and `probability` [steps, rows, classes]."""
+        logits = frames if decoder is None else decoder(frames)
+        return {"class": logits.argmax(-1), "probability": torch.softmax(logits, -1)}
 
 
 class BoundNodeClassification(BoundTask):
@@ -64,7 +82,7 @@ class BoundNodeClassification(BoundTask):
     def __init__(self, task: NodeClassification, targets: NodeTargets, classes: int) -> None:
         self.task, self.targets, self.classes = task, targets, classes
         self.notes = targets.notes
-        self.channels = None if task.decoder in ("linear", "mlp") else classes
+        self.channels = task.channels(classes)
         self.monitor = "val.auc" if classes == 2 else "val.accuracy"
         counts = self._train_counts()
         weights = class_weights(task.class_weights, counts)
@@ -80,7 +98,7 @@ class BoundNodeClassification(BoundTask):
 
     def decoder(self, channels: int) -> VertexDecoder | None:
         """There is no decoder where the model gives the outputs itself."""
-        return vertex_decoder(self.task.decoder, channels, self.classes, self.task.hidden)
+        return self.task.make_decoder(channels, self.classes)
 
     def restrict(self, rows: Tensor) -> BoundNodeClassification:
         """The part has fewer rows and divides its loss by the same constant."""
@@ -128,8 +146,7 @@ class BoundNodeClassification(BoundTask):
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`class` [steps, rows] and `probability` [steps, rows, classes]."""
-        logits = frames if decoder is None else decoder(frames)
-        return {"class": logits.argmax(-1), "probability": torch.softmax(logits, -1)}
+        return self.task.columns(decoder, frames)
 
 
 def class_weights(option: ClassWeights, counts: Tensor) -> Tensor:

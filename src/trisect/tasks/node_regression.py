@@ -43,11 +43,33 @@ class NodeRegression(Task):
         if y is None:
             raise DataError(f"task {self.name} needs targets y, and the data have none.")
         values = y if y.is_floating_point() else y.float()
-        by_step = isinstance(data, Timeline) and tuple(y.shape[:2]) == (data.steps, data.vertices)
-        if values.dim() == (2 if by_step else 1):
+        if values.dim() == (2 if _is_by_step(data, y) else 1):
             values = values[..., None]
         targets = node_targets(data, values, ~values.isnan().any(-1), context, self.split, self.at, self.horizon)
         return BoundNodeRegression(self, targets, values.shape[-1])
+
+    def outputs(self, data: Graph | Timeline) -> int:
+        """Count the targets of a vertex."""
+        y = data.y
+        if y is None:
+            raise DataError(f"task {self.name} needs targets y, and the data have none.")
+        return 1 if y.dim() == (2 if _is_by_step(data, y) else 1) else y.shape[-1]
+
+    def channels(self, outputs: int) -> int | None:
+        """The model gives the targets, unless a decoder does."""
+        return None if self.decoder in ("linear", "mlp") else outputs
+
+    def make_decoder(self, channels: int, outputs: int) -> VertexDecoder | None:
+        """There is no decoder where the model gives the outputs itself."""
+        return vertex_decoder(self.decoder, channels, outputs, self.hidden)
+
+    def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
+        """`value` [steps, rows, outputs]: the forecast for step t + horizon, or the vertex's own value."""
+        return {"value": frames if decoder is None else decoder(frames)}
+
+
+def _is_by_step(data: Graph | Timeline, y: Tensor) -> bool:
+    return isinstance(data, Timeline) and tuple(y.shape[:2]) == (data.steps, data.vertices)
 
 
 class BoundNodeRegression(BoundTask):
@@ -58,12 +80,12 @@ class BoundNodeRegression(BoundTask):
     def __init__(self, task: NodeRegression, targets: NodeTargets, outputs: int) -> None:
         self.task, self.targets, self.outputs = task, targets, outputs
         self.notes = targets.notes
-        self.channels = None if task.decoder in ("linear", "mlp") else outputs
+        self.channels = task.channels(outputs)
         self._constant = float(targets.count("train") * outputs)
 
     def decoder(self, channels: int) -> VertexDecoder | None:
         """There is no decoder where the model gives the outputs itself."""
-        return vertex_decoder(self.task.decoder, channels, self.outputs, self.task.hidden)
+        return self.task.make_decoder(channels, self.outputs)
 
     def restrict(self, rows: Tensor) -> BoundNodeRegression:
         """The part has fewer rows and divides its loss by the same constant."""
@@ -112,4 +134,4 @@ class BoundNodeRegression(BoundTask):
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`value` [steps, rows, outputs]: the forecast for step t + horizon, or the vertex's own value."""
-        return {"value": frames if decoder is None else decoder(frames)}
+        return self.task.columns(decoder, frames)

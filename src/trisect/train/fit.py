@@ -1,17 +1,16 @@
-"""`fit`: a model, a graph and a task in one call, without files."""
+"""`fit`: a model, a graph and a task in one call; `Run`: what it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions, parse_layout
+from trisect.data.describe import notes
 from trisect.data.formats.pyg import timeline_from_pyg
 from trisect.errors import ConfigError, DataError, unknown
 from trisect.graph.graph import Graph
@@ -23,95 +22,16 @@ from trisect.nn.models.source import AnyModel, ModelMaker, NamedModel, full_mode
 from trisect.tasks import Task, TaskContext, make_task
 from trisect.train.assemble import feature_width, name_modules
 from trisect.train.device import check_device
+from trisect.train.fit_config import config_of
 from trisect.train.job import Job
-from trisect.train.loop import NoRecorder, Recorder, Result
-from trisect.train.outputs.predict import embed, predict
-from trisect.train.processes.listening import NoListener
+from trisect.train.loop import Recorder, Result
+from trisect.train.outputs.run import Run
+from trisect.train.processes.listening import Listener, NoListener
 from trisect.train.processes.start import run_job
+from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
-
-
-class Run:
-    """A finished run; the model holds the parameters of the best epoch.
-
-    Attributes:
-        result: everything that was measured.
-        summary: what summary.json of a run directory has.
-        layout: as it was run.
-    """
-
-    def __init__(
-        self, result: Result, setup: Setup | Callable[[], Setup], summary: dict[str, Any], layout: Layout
-    ) -> None:
-        self.result, self.summary, self.layout = result, summary, layout
-        self._setup = setup
-
-    @cached_property
-    def setup(self) -> Setup:
-        """Give the model on its data in this process, for further outputs."""
-        return self._setup if isinstance(self._setup, Setup) else self._setup()
-
-    @property
-    def loss(self) -> list[float]:
-        """Give the training loss of each epoch."""
-        return self.result.loss
-
-    @property
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Give `train`, `val`, `test` → measures, at the best epoch."""
-        return self.result.metrics
-
-    @property
-    def model(self) -> AnyModel:
-        """Give the trained model."""
-        return cast("AnyModel", self.result.modules["model"])
-
-    @property
-    def decoder(self) -> nn.Module | None:
-        """Give the trained part after the model, where the task has one."""
-        return dict(self.result.modules.items()).get("decoder")
-
-    def predict(self, steps: range | None = None) -> dict[str, Tensor]:
-        """Give the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
-        return {name: self._shaped(value) for name, value in predict(self.setup, steps).items()}
-
-    def embeddings(self, steps: range | None = None) -> Tensor:
-        """Give the embeddings: [vertices, channels], on a timeline [steps, vertices, channels]."""
-        return self._shaped(embed(self.setup, steps))
-
-    @torch.no_grad()
-    def score(self, src: Any, dst: Any, step: int = -1) -> Tensor:
-        """Of pairs of the user's vertices, what the decoder gives for them from the embeddings of a step:
-        [pairs, outputs]. Only for tasks on pairs.
-        """
-        from trisect.tasks.decoders import PairDecoder
-
-        if not isinstance(self.decoder, PairDecoder):
-            raise ConfigError("scores of pairs need a task on pairs: link-prediction or edge-classification.")
-        step = range(self.setup.steps)[step]
-        z = embed(self.setup, range(step, step + 1))[0]
-        rows = [torch.as_tensor(ends, dtype=torch.int64) for ends in (src, dst)]
-        scores: Tensor = self.decoder.cpu()(z, *rows)
-        return scores
-
-    def save(self, path: str | Path) -> None:
-        """Write the parameters as safetensors."""
-        from safetensors.torch import save_file
-
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.result.modules.state_dict().items()}
-        save_file(tensors, str(path))
-
-    def _shaped(self, value: Tensor) -> Tensor:
-        return value if self.setup.timeline else value[0]
-
-    def __repr__(self) -> str:
-        shown = {
-            split: {name: round(value, 4) for name, value in measures.items() if isinstance(value, float)}
-            for split, measures in self.metrics.items()
-        }
-        return f"Run(epochs={self.result.epochs}, best_epoch={self.result.best_epoch}, metrics={shown})"
 
 
 def fit(
@@ -120,38 +40,35 @@ def fit(
     task: str | Mapping[str, Any] | Task = "node-classification",
     layout: str | Layout = "",
     *,
+    out: str | Path | None = None,
+    resume: bool = False,
     recorder: Recorder | None = None,
+    listener: Listener | None = None,
     **options: Any,
 ) -> Run:
-    """Train a model on a graph or a timeline, in one process or under a layout.
-
-        >>> graph = trisect.Graph.generate("community", vertices=20_000)                      # doctest: +SKIP
-        >>> run = trisect.fit("gcnii", graph, "node-classification", epochs=50, layers=16)    # doctest: +SKIP
-        >>> run.metrics["test"]["accuracy"]                                                   # doctest: +SKIP
+    """Train a model on a graph or a timeline, as `trisect.fit` does, which has the arguments in full; shows nothing and
+    writes no report.
 
     Args:
-        model: a name (`gcn`, `gcnii`, `cd-gcn`, …), a `trisect.nn` model, or a list of layers.
-        graph: a `Graph`, a `Timeline`, or PyG's `Data`, `TemporalData` or list of `Data`.
-        task: a name, {name: …, options}, or a `Task`.
-        layout: such as `vertex=2,layer=2`, or a `Layout`. Where it cuts, the ranks are processes that are started here
-            (no guard around the main module is needed), or under torchrun the world that is found. The model ends up
-            with the trained parameters all the same.
-        recorder: receives epochs, events and checkpoints in one process; only epochs when the layout uses several.
-        **options: of training (`TrainOptions`), and of the model where it is given by name.
-
-    Parameters of a model given by name, and all randomness, are a function of `seed`; torch's global random state is
-    neither read nor changed.
+        listener: is told sentences for the user, and epochs as they end.
     """
     chosen = _layout(layout)
     names = [field.name for field in fields(TrainOptions)]
     own = {key: options.pop(key) for key in names if key in options}
-    # nobody reads checkpoints here unless a recorder asks for them
-    training = TrainOptions(**{"checkpoint_every": None, **own})
+    # without a run directory nobody reads checkpoints, unless a recorder asks for them
+    training = TrainOptions(**own) if out is not None else TrainOptions(**{"checkpoint_every": None, **own})
     maker = model_maker(model, options, training.seed)
-    data = as_data(graph)
     job = Job("fit", maker, make_task(task), training, chosen)
-    told = NoRecorder() if recorder is None else recorder
-    outcome = run_job(job, lambda: data, _Told(told), recorder=told)
+    if resume and out is None:
+        raise ConfigError("resume is True, and out is not given; say in which run directory the run is.")
+    if out is not None and not resume:
+        RunDirectory.refuse_used(out)
+    data, told = as_data(graph), NoListener() if listener is None else listener
+    told.say(describe_data(data))
+    if out is not None:
+        config = config_of(maker, data, job.task, training, chosen)
+        job = replace(job, config=config, run=Path(out), resume=resume)
+    outcome = run_job(job, lambda: data, told, recorder=recorder)
     if outcome.setup is not None:
         setup = outcome.setup
         result = Result(**outcome.result, modules=setup.modules, program=setup.program)
@@ -167,6 +84,14 @@ def fit(
     return Run(result, setup_here, outcome.summary, Layout(**outcome.summary["layout"]))
 
 
+def describe_data(data: Graph | Timeline) -> str:
+    """Give the sizes of the data in words, and what else a run should say of them, a line each."""
+    steps = f", {data.steps:,} steps" if isinstance(data, Timeline) else ""
+    edges = data.total_events if isinstance(data, Timeline) else data.edges
+    features = "no features" if data.x is None else f"{data.x.shape[-1]:,} features"
+    return "\n".join((f"{data.vertices:,} vertices, {edges:,} edges{steps}, {features}", *notes(data)))
+
+
 def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, Tensor]) -> nn.ModuleDict:
     """Make the model and the decoder of a job here, with the parameters that its ranks have trained."""
     bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
@@ -175,16 +100,6 @@ def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, 
     modules = name_modules(model, decoder)
     modules.to(device=check_device(job.options.device), dtype=job.options.dtype).load_state_dict(parameters)
     return modules
-
-
-class _Told(NoListener):
-    """Hands epochs on to a recorder."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        self._recorder.epoch(record)
 
 
 def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyModel | ModelMaker:

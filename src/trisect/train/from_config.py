@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.config import Config
+from trisect.config.names import CUSTOM
 from trisect.data.describe import notes
 from trisect.data.generators.generate import GENERATORS
 from trisect.data.load import check, load
@@ -28,8 +29,13 @@ Say = Callable[[str], None]
 
 def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     """Give the configuration with every option of generator, model and task filled in; unknown ones are refused."""
+    if config.data.object is not None:
+        raise DataError(
+            f"data.object says that the data were handed to trisect.fit in Python ({config.data.object}), and no file"
+            " has them; go on in Python, or give a source: name, path or generate."
+        )
     data = config.data.model_dump(exclude_none=True)
-    check(_source(config))
+    check(source_of(config))
     if config.data.generate is not None:
         arguments = GENERATORS[config.data.generate].arguments
         data = {**{name: argument.default for name, argument in arguments.items()}, **data}
@@ -37,6 +43,12 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
         data["path"] = str(Path(config.data.path).expanduser().absolute())
     if config.data.name is not None and data_dir is not None:
         data["directory"] = str(Path(data_dir).expanduser().absolute())
+    for section in (config.model, config.task):
+        if section.name == CUSTOM:
+            kind = "model" if section is config.model else "task"
+            raise ConfigError(
+                f"{kind}.name is custom: it was made in Python and handed to trisect.fit; go on there, or give a name."
+            )
     defaults = {name: option.default for name, option in model_options(config.model.name).items()}
     for key in config.model.options:
         if key not in defaults:
@@ -50,10 +62,10 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
 
 def load_record(config: Config) -> Record:
     """Give the data as plain arrays, in the user's vertex order."""
-    return load(_source(config), data_dir=config.data.directory)
+    return load(source_of(config), data_dir=config.data.directory)
 
 
-def _source(config: Config) -> dict[str, Any]:
+def source_of(config: Config) -> dict[str, Any]:
     """Give the section `data` as `data.load` takes it."""
     return config.data.model_dump(exclude_none=True, exclude={"directory"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -12,10 +12,11 @@ from trisect.config import Config, TrainOptions, parse_config
 from trisect.layout import Layout, parse_layout
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
 from trisect.tasks import Task, make_task
+from trisect.tasks.outputs_only import OutputsOnly
 from trisect.tasks.registry import TASKS
 from trisect.train.processes.handed import pack, unpack
 
-Verb = Literal["train", "fit", "predict"]
+Verb = Literal["train", "fit", "predict", "calibrate"]
 
 JOB, SHARDS, TOLD = "job.json", "shards", "told.jsonl"
 
@@ -25,13 +26,15 @@ class Job:
     """All that every rank of a run is told.
 
     Attributes:
-        verb: `train` a run directory, `fit` for a caller in Python, or `predict` from a run directory.
+        verb: `train` a run directory, `fit` for a caller in Python, `predict` from a run directory, or `calibrate`: fit
+            the probabilities of its pairs to the validation split.
         model: by name, or the caller's own.
         layout: of the ranks; that of the configuration, or for `predict` another.
         config: of the run directory, resolved; None for `fit`.
         run: the run directory; None for `fit`.
         resume: whether `train` goes on from the newest checkpoint.
         rows: the folder where `predict` puts its rows.
+        steps, embedded: which outputs `predict` computes; see `outputs.steps` and `outputs.predict`.
     """
 
     verb: Verb
@@ -43,32 +46,40 @@ class Job:
     run: Path | None = None
     resume: bool = False
     rows: Path | None = None
+    steps: str = "all"
+    embedded: bool = True
 
     @classmethod
     def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
         """Give the job of a resolved configuration, under its own layout unless `more` says otherwise."""
-        model, task = named_model(config), make_task(config.task.model_dump())
-        return cls(verb, model, task, config.train, more.pop("layout", config.layout), config, run, **more)
+        model, task, options = named_model(config), make_task(config.task.model_dump()), config.train
+        if verb == "predict":  # nothing is learnt, and nothing is judged
+            task, options = OutputsOnly(task), replace(options, monitor=None)
+        return cls(verb, model, task, options, more.pop("layout", config.layout), config, run, **more)
 
     def write(self, folder: Path) -> bytes:
         """Write the job into a folder; gives what the ranks are to read from their standard input."""
         named = isinstance(self.model, NamedModel)
-        registered = TASKS.get(self.task.name) is type(self.task)
+        task = self.task.task if isinstance(self.task, OutputsOnly) else self.task
+        registered = TASKS.get(task.name) is type(task)
         plain = {
             "verb": self.verb,
             "model": asdict(self.model) if isinstance(self.model, NamedModel) else None,
-            "task": {"name": self.task.name, **self.task.options()} if registered else None,
+            "task": {"name": task.name, **task.options()} if registered else None,
+            "outputs_only": task is not self.task,
             "options": asdict(self.options),
             "layout": str(self.layout),
             "config": None if self.config is None else self.config.resolved(),
             "run": None if self.run is None else str(self.run.absolute()),
             "resume": self.resume,
             "rows": None if self.rows is None else str(self.rows.absolute()),
+            "steps": self.steps,
+            "embedded": self.embedded,
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
         (folder / JOB).write_text(json.dumps(plain))
         objects = {} if named else {"model": self.model}
-        return pack(objects if registered else {**objects, "task": self.task})
+        return pack(objects if registered else {**objects, "task": task})
 
     @classmethod
     def read(cls, folder: Path, stream: IO[bytes]) -> Job:
@@ -76,16 +87,19 @@ class Job:
         plain = json.loads((folder / JOB).read_text())
         sys.path[:] = plain["path"]
         objects = unpack(stream) if plain["model"] is None or plain["task"] is None else {}
+        task = objects["task"] if plain["task"] is None else make_task(plain["task"])
         return cls(
             plain["verb"],
             HandedModel(objects["model"]) if plain["model"] is None else NamedModel(**plain["model"]),
-            objects["task"] if plain["task"] is None else make_task(plain["task"]),
+            OutputsOnly(task) if plain["outputs_only"] else task,
             TrainOptions(**plain["options"]),
             parse_layout(plain["layout"]),
             None if plain["config"] is None else parse_config(plain["config"]),
             None if plain["run"] is None else Path(plain["run"]),
             plain["resume"],
             None if plain["rows"] is None else Path(plain["rows"]),
+            plain["steps"],
+            plain["embedded"],
         )
 
 

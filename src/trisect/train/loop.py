@@ -62,6 +62,28 @@ class EpochsOnly(NoRecorder):
         self._on_epoch(record)
 
 
+class Several:
+    """Tells several recorders, one after the other."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Hand the epoch on."""
+        for recorder in self._recorders:
+            recorder.epoch(record)
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Hand the action on."""
+        for recorder in self._recorders:
+            recorder.event(name, start, seconds, **fields)
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """Hand the state on."""
+        for recorder in self._recorders:
+            recorder.checkpoint(tensors, meta, best=best)
+
+
 @dataclass(eq=False)
 class Result:
     """All that was measured in a finished run, and the trained modules.

@@ -30,7 +30,7 @@ from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
 from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import forward_only, hidden, runs_until, without_chunks
+from trisect.plan.plan import forward_only, hidden, runs_from, runs_until, without_chunks
 from trisect.schedule.action import Action, Pass
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
@@ -234,7 +234,8 @@ class Program:
     ) -> Iterator[tuple[int, Tensor]]:
         """Give exact outputs (nothing dropped) of this rank's steps and rows: (first step, [steps, rows, channels]).
 
-        A timeline is run from its first step on, since state is carried. All ranks must go through to the end; only
+        A timeline is run from its first step on where a state is carried, and otherwise from the first step that the
+        wanted ones read. All ranks must go through to the end; only
         those of the last stage yield anything. With `hidden`, what a static model's last layer, or a dynamic one's
         head, reads instead. Of a task on pairs all rows are given, the steps of a run dealt to its parts.
         """
@@ -259,6 +260,8 @@ class Program:
         runs = None
         if facts.timeline:
             runs = runs_until(facts.runs, facts.runs[-1][-1].stop, max(1, steps.stop))
+            reach = self._reach()
+            runs = runs if reach is None else runs_from(runs, min(steps.start, max(0, steps.stop - 1)) - reach)
         facts = forward_only(facts, runs)
         if hidden_only:
             facts = hidden(facts, dynamic=isinstance(self.model, DynamicModel))
@@ -266,6 +269,13 @@ class Program:
         state = self._engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
         yield from state.stream(schedule.ranks[self.mesh.rank], observer, **fields)
         state.finish()
+
+    def _reach(self) -> int | None:
+        """Give how many steps back an output reads; None where a state is carried from the first step on."""
+        layers = self.facts.layers
+        if any(layer.state not in (None, "window") for layer in layers):
+            return None
+        return sum(layer.window - 1 for layer in layers if layer.state == "window")
 
     def _all_rows(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Give every `parts`-th step of [steps, own rows, channels] with the rows of all parts, [1, rows, channels]."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions
+from trisect.data.records import Names
 from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -38,6 +39,7 @@ class Setup:
         modules: `model` and, where there is one, `decoder`; the names of all parameters begin with these.
         steps: of the timeline; 1 for a static graph.
         layout: as it is run, with the number of blocks that was chosen.
+        names: the user's vertex ids, where this process has all of the data and they are not 0, 1, ….
     """
 
     program: Program
@@ -47,6 +49,7 @@ class Setup:
     steps: int
     timeline: bool
     layout: Layout = _ONE_RANK
+    names: Names | None = None
 
     @classmethod
     def of(
@@ -85,7 +88,7 @@ class Setup:
         program = one_process(made, decoder, bound, options, data, x, layout, device)
         timeline = isinstance(data, Timeline)
         steps = data.steps if isinstance(data, Timeline) else 1
-        return cls(program, bound, modules, vertices, steps, timeline, layout)
+        return cls(program, bound, modules, vertices, steps, timeline, layout, data.names)
 
     @property
     def conv_parameters(self) -> Iterable[str]:
@@ -106,9 +109,9 @@ class Setup:
         """Give how many numbers are trained here."""
         return sum(parameter.numel() for parameter in self.modules.parameters())
 
-    def describe(self) -> str:
-        """Say how large the model is, and which steps each split reads."""
-        text = f"{self.parameters:,} parameters"
+    def describe(self, parameters: int | None = None) -> str:
+        """Say how large the model is (of several stages, all `parameters`), and which steps each split reads."""
+        text = f"{self.parameters if parameters is None else parameters:,} parameters"
         if self.timeline:
             runs = ((split, self.task.steps(split)) for split in SPLITS)
             text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)

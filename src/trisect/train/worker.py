@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,19 @@ from trisect.comm.world import World, world_from_environment
 from trisect.errors import CheckpointError, ConfigError, TrisectError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
+from trisect.nn.models.registry import options as model_options
+from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
 from trisect.shards.graph_files import read_cut
+from trisect.tasks import Statistics
 from trisect.train.device import device_of_rank
 from trisect.train.estimate import estimate_memory
 from trisect.train.job import SHARDS, TOLD, Job
-from trisect.train.loop import EpochsOnly, Recorder, Result, Trainer
+from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
+from trisect.train.outputs.calibration import calibrate
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
-from trisect.train.processes.faults import be_rank, leave
+from trisect.train.outputs.steps import parse_steps
+from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
@@ -80,6 +85,7 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        show_phase(world.rank, Phase.READY)
         return _Worker(job, setup, gather, listener, partition=cut.quality).run()
 
 
@@ -91,9 +97,6 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
     """
     with watched_memory(), limited_threads(job.options.threads):
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
-        if job.verb == "train" and job.config is not None:
-            model = job.config.model
-            listener.say(f"{model.name}: {model.layers} layers of {model.hidden}, {setup.describe()}")
         estimate = estimate_memory(setup, data.vertices, setup.layout)
         worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate)
         return replace(worker.run(), setup=setup)
@@ -120,53 +123,95 @@ class _Worker:
         memory_bytes: int | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
-        self.recorder = EpochsOnly(listener.epoch) if recorder is None else recorder
+        self.recorder = recorder
         self.partition, self.memory_bytes = partition, memory_bytes
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
         self.holds_parameters = mesh.part_index == 0 and mesh.run_index == 0
+        self.monitor = job.options.monitor or setup.task.monitor
 
     def run(self) -> Outcome:
         """Do what the job's verb says."""
-        return {"train": self._train, "fit": self._fit, "predict": self._predict}[self.job.verb]()
+        outputs = {"predict": self._predict, "calibrate": self._calibrate}
+        return outputs.get(self.job.verb, self._train)()
 
     def _train(self) -> Outcome:
-        """Train, and write every file of the run directory but the report."""
-        directory = self._directory()
-        with directory if self.rank == 0 else nullcontext():
-            checkpoint = self._continue(directory) if self.job.resume else None
-            if self.rank == 0:
-                directory.write_plan(self.setup.program.plan())
-            recorder = RunRecorder(
-                directory,
-                rank=self.rank,
-                on_epoch=self.listener.epoch,
-                gather=self.gather,
-                holds_parameters=self.holds_parameters,
+        """Train; a caller of `fit` gets what was measured and all trained parameters besides the summary."""
+        parameters = sum(self.gather(self.setup.parameters if self.holds_parameters else 0))
+        self.listener.say(f"{in_words(self.job.model)}, {self.setup.describe(parameters)}")
+        self.listener.watch(self.monitor)
+        with nullcontext() if self.job.run is None else self._directory() as directory:
+            if directory is None:
+                recorder = self._with_callers(EpochsOnly(self.listener.epoch))
+                result, seconds = Trainer(self.setup, self.job.options, recorder).run(), None
+            else:
+                result, seconds = self._train_in(directory)
+            summary = summarise(
+                result,
+                self.setup.layout,
+                parameters=parameters,
+                baselines=self._baselines(),
+                partition=self.partition,
+                memory_bytes=self.memory_bytes,
+                seconds=seconds,
             )
-            try:
-                trainer = Trainer(self.setup, self.job.options, recorder)
-                if checkpoint is not None:
-                    trainer.load(checkpoint.tensors, checkpoint.meta)
-                result = trainer.run()
-            finally:
-                recorder.close()
-        self.gather(None)  # every rank's events are on disk
-        summary = self._summary(result, [record["seconds"] for record in directory.metrics()])
-        if self.rank == 0:
-            directory.write_summary(summary)
-        return Outcome(summary)
+            if directory is not None and self.rank == 0:
+                directory.write_summary(summary)
+        if self.job.verb == "train":
+            return Outcome(summary)
+        kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
+        return Outcome(summary, {name: getattr(result, name) for name in kept}, self._parameters(result))
 
-    def _fit(self) -> Outcome:
-        """Train, and give what was measured and all trained parameters."""
-        result = Trainer(self.setup, self.job.options, self.recorder).run()
+    def _with_callers(self, recorder: Recorder) -> Recorder:
+        return recorder if self.recorder is None else Several(self.recorder, recorder)
+
+    def _train_in(self, directory: RunDirectory) -> tuple[Result, list[float]]:
+        """Train, and write every file of the run directory but the summary and the report; gives the seconds of all
+        epochs, those before a resume included.
+        """
+        checkpoint = self._continue(directory) if self.job.resume else None
+        if self.rank == 0:
+            directory.write_plan(self.setup.program.plan())
+        recorder = RunRecorder(
+            directory,
+            rank=self.rank,
+            on_epoch=self.listener.epoch,
+            gather=self.gather,
+            holds_parameters=self.holds_parameters,
+        )
+        try:
+            trainer = Trainer(self.setup, self.job.options, self._with_callers(recorder))
+            if checkpoint is not None:
+                trainer.load(checkpoint.tensors, checkpoint.meta)
+            result = trainer.run()
+        finally:
+            recorder.close()
+        self.gather(None)  # every rank's events are on disk
+        return result, [record["seconds"] for record in directory.metrics()]
+
+    def _parameters(self, result: Result) -> dict[str, Tensor]:
+        """Give the trained parameters of all stages, by name."""
         own = {name: value.detach().cpu() for name, value in result.modules.state_dict().items()}
         parameters: dict[str, Tensor] = {}
         for stage in self.gather(own if self.holds_parameters else {}):
             parameters.update(stage)
-        kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
-        return Outcome(self._summary(result), {name: getattr(result, name) for name in kept}, parameters)
+        return parameters
+
+    def _baselines(self) -> dict[str, dict[str, Any]]:
+        """Measure the task's simple rules: each rank some of the steps, then added up on all."""
+        shares = self.gather(None)
+        own = self.setup.task.simple_rules(self.rank, len(shares))
+        merged: dict[str, dict[str, Statistics]] = {}
+        for measured in self.gather({split: {k: s.sums for k, s in rules.items()} for split, rules in own.items()}):
+            for split, rules in measured.items():
+                for name, sums in rules.items():
+                    before = merged.setdefault(split, {}).get(name, Statistics())
+                    merged[split][name] = before.merge(Statistics(sums))
+        return {
+            split: {name: self.setup.task.rule_metrics(statistics) for name, statistics in rules.items()}
+            for split, rules in merged.items()
+        }
 
     def _predict(self) -> Outcome:
         """Write the rows of this rank, with the parameters of the best epoch, into the job's folder of rows."""
@@ -174,24 +219,36 @@ class _Worker:
         if config is None or run is None or rows is None:
             raise ConfigError("internal error: a job that predicts has no run directory")
         require_visible(rows, self.gather)
-        directory = RunDirectory(run, config)
-        parameters = trained_parameters(directory, self.listener.say, rank=self.rank, gather=self.gather)
-        load_parameters(self.setup, parameters, directory)
-        writer = RowsWriter(rows, self.rank)
-        for first, columns in outputs(self.setup):
+        self._load_parameters(RunDirectory(run, config))
+        writer, steps = RowsWriter(rows, self.rank), parse_steps(self.job.steps, self.setup.steps)
+        for first, columns in outputs(self.setup, steps, embedded=self.job.embedded):
             writer.add(first, self.setup.vertices, columns)
         self.gather(None)  # all ranks have written
         return Outcome()
 
-    def _directory(self) -> RunDirectory:
+    def _calibrate(self) -> Outcome:
+        """Score the validation pairs with the parameters of the best epoch, and fit probabilities to them."""
+        config, run = self.job.config, self.job.run
+        if config is None or run is None:
+            raise ConfigError("internal error: a job that calibrates has no run directory")
+        self._load_parameters(RunDirectory(run, config))
+        return Outcome({"calibration": calibrate(self.setup, self.gather)})
+
+    def _load_parameters(self, directory: RunDirectory) -> None:
+        parameters = trained_parameters(directory, self.listener.say, rank=self.rank, gather=self.gather)
+        load_parameters(self.setup, parameters, directory)
+
+    @contextmanager
+    def _directory(self) -> Iterator[RunDirectory]:
+        """Open the run directory on all ranks; rank 0 keeps other processes out before anything is read of it."""
         config, run = self.job.config, self.job.run
         if config is None or run is None:
             raise ConfigError("internal error: a job that trains has no run directory")
-        if self.rank == 0:
-            RunDirectory.reopen(run, config) if self.job.resume else RunDirectory.create(run, config)
-        path = Path(self.gather(str(run.absolute()))[0])
-        require_visible(path, self.gather)
-        return RunDirectory(path, config)
+        config = config.model_copy(update={"train": replace(config.train, monitor=self.monitor)})
+        with RunDirectory.writing(run, config, resume=self.job.resume) if self.rank == 0 else nullcontext():
+            path = Path(self.gather(str(run.absolute()))[0])
+            require_visible(path, self.gather)
+            yield RunDirectory(path, config)
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
         """Read the newest checkpoint, and drop what was written after it."""
@@ -203,16 +260,15 @@ class _Worker:
         self.gather(None)
         return checkpoint
 
-    def _summary(self, result: Result, seconds: list[float] | None = None) -> dict[str, Any]:
-        counts = self.gather(self.setup.parameters if self.holds_parameters else 0)
-        return summarise(
-            result,
-            self.setup.layout,
-            parameters=sum(counts),
-            partition=self.partition,
-            memory_bytes=self.memory_bytes,
-            seconds=seconds,
-        )
+
+def in_words(model: ModelSource) -> str:
+    """Say which model it is, how deep and how wide."""
+    if isinstance(model, NamedModel):
+        options = {**{name: option.default for name, option in model_options(model.name).items()}, **model.options}
+        return f"{model.name}: {options['layers']} layers of {options['hidden']}"
+    made = model.model if isinstance(model, HandedModel) else model
+    layers = getattr(made, "layers", None)
+    return type(made).__name__ if layers is None else f"{type(made).__name__} of {len(layers)} layers"
 
 
 def read_outcome(folder: Path) -> Outcome:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trisect.data import Encoding, encode, load, read_directory
+from trisect.data.describe import notes
 from trisect.data.ingest import tables
 from trisect.data.ingest.ingest import Table, ingest, read_table
 from trisect.errors import DataError
@@ -195,8 +196,8 @@ def test_labels_are_refused_where_they_are_ambiguous(tmp_path: Path) -> None:
     assert country.y is not None
     assert country.y.tolist() == [-1, 0, 1, 0], "an empty label is none"
     assert country.meta["classes"] == ["DE", "FR"]
-    swapped = read_table(path, Table(labels=vertices, label_column="fraud", id="age", on_missing="drop"))
-    assert np.asarray(swapped.names).tolist() == ["20", "40", "60", "x", "y", "z"]
+    with pytest.raises(DataError, match=r"no id of the table .* \(column 'age'\) occurs in an edge"):
+        read_table(path, Table(labels=vertices, label_column="fraud", id="age", on_missing="drop"))
     with pytest.raises(DataError, match="did you mean 'fraud'"):
         read_table(path, Table(labels=vertices, label_column="fraude"))
     with pytest.raises(DataError, match="no table has labels"):
@@ -217,6 +218,17 @@ def test_decimals_are_targets_and_whole_decimals_classes(tmp_path: Path) -> None
     assert record.y is not None
     assert record.y.tolist() == [1, -1, 0]
     assert "classes" not in record.meta
+
+
+def test_targets_are_split_so_that_statistics_are_those_of_training_vertices(tmp_path: Path) -> None:
+    table = {"id": [f"v{k}" for k in range(20)], "age": list(range(20)), "score": [k + 0.5 for k in range(19)] + [None]}
+    edges = {"a": table["id"], "b": table["id"][1:] + table["id"][:1]}
+    record = read_table(edges, Table(vertices=table, label_column="score"))
+    assert {name: int(mask.sum()) for name, mask in record.splits.items()} == {"train": 11, "val": 4, "test": 4}
+    order = [int(name[1:]) for name in np.asarray(record.names)]
+    train = [age for age, chosen in zip(order, record.splits["train"], strict=True) if chosen]
+    assert record.meta["encoding"]["vertices"]["columns"][0]["mean"] == pytest.approx(np.mean(train))
+    assert notes(record) == ["targets: 19, from 0.5 to 18.5, mean 9.5; none: 1"]
 
 
 def test_labels_beside_a_table_of_vertices(tmp_path: Path) -> None:

@@ -273,7 +273,9 @@ def test_float16_goes_through_torch():
 @pytest.mark.parametrize("shape", [(0, 5, 0), (5, 1, 0), (5, 4, 0)])
 def test_empty_matrices(shape):
     rows, columns, width = shape
-    whole = Adjacency.from_csr(torch.zeros(rows + 1), torch.zeros(0), None, columns)
+    whole = Adjacency.from_csr(
+        torch.zeros(rows + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), None, columns
+    )
     for reduce in ("sum", "mean", "max"):
         assert aggregate(torch.ones(columns, width), whole, reduce).shape == (rows, width)
         assert not aggregate(torch.ones(columns, 3), whole, reduce).any()

@@ -73,3 +73,39 @@ def test_a_machine_without_room_is_not_told_to_use_none(
     monkeypatch.setattr(memory, "_free_bytes", lambda device: free << 20)
     with pytest.raises(LayoutError, match=f"has {free} MiB .*; {remedy}"):
         require_room(2)
+
+
+def test_a_rank_that_stalls_before_the_first_epoch_is_named() -> None:
+    code = (
+        "import os, pathlib, time\n"
+        "rank = os.environ['RANK']\n"
+        "phase = '1' if rank == '1' else '2'\n"
+        "pathlib.Path(os.environ['TRISECT_FAILURES'], f'rank-{rank}.phase').write_text(phase)\n"
+        "time.sleep(600)\n"
+    )
+    with pytest.raises(RunError, match=r"rank 1 has stalled before the first epoch, 1 s behind the others"):
+        launch(python(code), 3, startup=1.0)
+
+
+def test_ranks_that_are_equally_far_may_take_their_time() -> None:
+    code = (
+        "import os, pathlib, time\n"
+        "phase = pathlib.Path(os.environ['TRISECT_FAILURES'], f\"rank-{os.environ['RANK']}.phase\")\n"
+        "phase.write_text('2'); time.sleep(2.0); phase.write_text('4')\n"
+        "time.sleep(2.0 if os.environ['RANK'] == '1' else 0.0)\n"
+    )
+    launch(python(code), 2, startup=1.0)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rank_that_ends_itself_is_named(code: int) -> None:
+    program = (
+        "import sys, time\n"
+        "from trisect.comm.world import world_from_environment\n"
+        "from trisect.train.processes.faults import be_rank\n"
+        "world = world_from_environment()\n"
+        "with be_rank(world):\n"
+        f"    sys.exit({code}) if world.rank == 1 else time.sleep(600)\n"
+    )
+    with pytest.raises(RunError, match=rf"rank 1: something in it ended the process \(SystemExit: {code}\)"):
+        launch(python(program), 2)

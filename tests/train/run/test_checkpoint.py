@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from trisect.errors import CheckpointError
-from trisect.train.run.checkpoint import MANIFEST, Checkpoint, Checkpoints, Region, read_manifest, write_shard
+from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Region, write_shard
+from trisect.train.run.manifest import MANIFEST, read_manifest
 
 
 def state(seed: int) -> dict[str, torch.Tensor]:

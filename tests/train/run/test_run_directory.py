@@ -38,7 +38,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def test_files_of_a_run(tmp_path: Path):
-    with RunDirectory.create(tmp_path / "run", config()) as directory:
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
         record(directory, range(1, 4))
         directory.write_summary({"epochs": 3})
     assert read_config(tmp_path / "run") == config()
@@ -76,11 +76,33 @@ def test_an_empty_directory_is_fine(tmp_path: Path):
 
 def test_two_writers_are_refused(tmp_path: Path):
     with (
-        RunDirectory.create(tmp_path / "run", config()),
+        RunDirectory.writing(tmp_path / "run", config()),
         pytest.raises(CheckpointError, match="Another process is writing"),
-        RunDirectory.reopen(tmp_path / "run"),
+        RunDirectory.writing(tmp_path / "run", config(), resume=True),
     ):
         pass
+
+
+def test_a_run_that_begins_twice_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Both find an empty directory, and the second gets in when the first has ended."""
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
+        record(directory, range(1, 4))
+    before = contents(tmp_path)
+    refused = RunDirectory.refuse_used
+    looks: list[Path] = []
+
+    def late(path: Path) -> None:
+        looks.append(path)
+        if len(looks) > 1:
+            refused(path)
+
+    monkeypatch.setattr(RunDirectory, "refuse_used", staticmethod(late))
+    with (
+        pytest.raises(CheckpointError, match="already holds a run"),
+        RunDirectory.writing(tmp_path / "run", config("train.epochs=7")),
+    ):
+        pass
+    assert contents(tmp_path) == before
 
 
 def test_a_continuation_drops_what_came_after_the_checkpoint(tmp_path: Path):
@@ -123,3 +145,26 @@ def test_fingerprints_follow_what_is_computed():
     assert fingerprint(config()) == fingerprint(config("train.epochs=7", "train.keep=5", "layout.vertex=2"))
     assert fingerprint(config()) != fingerprint(config("train.seed=1"))
     assert fingerprint(config()) != fingerprint(config("data.vertices=101"))
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "events", "metrics.jsonl", "events/rank-0.jsonl"])
+def test_links_out_of_a_run_are_refused(tmp_path: Path, name: str):
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
+        record(directory, range(1, 4))
+    (tmp_path / "run" / name).rename(tmp_path / "outside")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "outside")
+    before = contents(tmp_path)
+    with (
+        pytest.raises(CheckpointError, match="is a symbolic link"),
+        RunDirectory.writing(tmp_path / "run", config(), resume=True),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+def test_a_draft_of_a_file_does_not_follow_a_link(tmp_path: Path):
+    (tmp_path / "outside").write_text("kept")
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
+        (directory.path / ".summary.json.draft").symlink_to(tmp_path / "outside")
+        directory.write_summary({"epochs": 3})
+    assert (tmp_path / "outside").read_text() == "kept"

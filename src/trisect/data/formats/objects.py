@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from trisect.data.formats.pyg import coordinates, dense
+from trisect.data.formats.pyg import coordinates, dense, mask_of, numbers_in
 from trisect.data.records import Array, Names, StaticRecord, TextNames
 from trisect.errors import DataError
 
@@ -16,8 +17,6 @@ def static_from_scipy(matrix: Any) -> StaticRecord:
     """Read a square sparse matrix; the entry (i, j) is the edge i → j, and its value the weight, unless all are 1."""
     if not hasattr(matrix, "tocoo"):
         raise DataError(f"the matrix is a {type(matrix).__name__}; give a sparse matrix of SciPy.")
-    if matrix.shape[0] != matrix.shape[1]:
-        raise DataError(f"the matrix has the shape {list(matrix.shape)}; a graph needs a square one.")
     source, target, values = coordinates(matrix)
     weight = None if values is None or bool((values == 1).all()) else values
     return StaticRecord(int(matrix.shape[0]), source, target, weight, meta={"source": "SciPy"})
@@ -33,12 +32,14 @@ def static_from_networkx(
         x: one attribute of vertices or several, numbers or lists of numbers, that are their features.
         y: the attribute of vertices that is their label; text becomes classes in alphabetical order, None has none.
     """
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
+        raise DataError(f"the graph is a {type(graph).__name__}; give a Graph or DiGraph of NetworkX.")
     nodes = list(graph.nodes(data=True))
     number = {node: k for k, (node, _) in enumerate(nodes)}
     edges = list(graph.edges(data=True))
     weights = None
     if weight is not None and any(weight in data for _, _, data in edges):
-        weights = np.array([data.get(weight, 1.0) for _, _, data in edges], np.float32)
+        weights = np.array([_edge_number(a, b, weight, data.get(weight, 1.0)) for a, b, data in edges], np.float32)
     columns = [x] if isinstance(x, str) else list(x or [])
     features = None
     if columns:
@@ -76,13 +77,19 @@ def static_from_dgl(graph: Any) -> StaticRecord:
         vertices=int(graph.num_nodes()),
         src=source,
         dst=target,
-        weight=None if weight is None else weight.astype(np.float32).reshape(len(source)),
-        x=None if x is None else x.astype(np.float32),
-        y=None if y is None else y.astype(np.int64 if y.dtype.kind in "iub" else np.float32),
-        splits={name: mask.astype(bool) for name, mask in masks.items() if mask is not None},
-        edge_x=None if edge_x is None else edge_x.astype(np.float32).reshape(len(source), -1),
+        weight=None if weight is None else _by_edge("weight", weight, len(source)).reshape(len(source)),
+        x=None if x is None else numbers_in("feat", x),
+        y=None if y is None else y.astype(np.int64) if y.dtype.kind in "iub" else numbers_in("label", y),
+        splits={name: mask_of(name, mask) for name, mask in masks.items() if mask is not None},
+        edge_x=None if edge_x is None else _by_edge("feat", edge_x, len(source)).reshape(len(source), -1),
         meta={"source": "DGL"},
     )
+
+
+def _by_edge(name: str, values: Array, edges: int) -> Array:
+    if not values.ndim or len(values) != edges or (name == "weight" and values.size != edges):
+        raise DataError(f"{name} of edata has the shape {list(values.shape)} for {edges} edges; give one row an edge.")
+    return numbers_in(name, values)
 
 
 def _first(data: Any, *names: str) -> Any:
@@ -92,9 +99,23 @@ def _first(data: Any, *names: str) -> Any:
 def _names(nodes: list[Any]) -> Names | None:
     if nodes == list(range(len(nodes))):
         return None
-    if all(isinstance(node, (int, np.integer)) and not isinstance(node, bool) for node in nodes):
+    whole = all(isinstance(node, (int, np.integer)) and not isinstance(node, bool) for node in nodes)
+    if whole and all(-(2**63) <= node < 2**63 for node in nodes):
         return np.array(nodes, np.int64)
-    return TextNames.of([str(node) for node in nodes])
+    texts = [str(node) for node in nodes]
+    if len(set(texts)) < len(texts):
+        twice = next(text for text, count in Counter(texts).items() if count > 1)
+        raise DataError(f"two vertices of the graph are called {twice!r} as text; rename one (networkx.relabel_nodes).")
+    return TextNames.of(texts)
+
+
+def _edge_number(source: Any, target: Any, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"weight is {name!r}, which is {value!r} for the edge ({source!r}, {target!r}); give numbers."
+        ) from error
 
 
 def _node_column(nodes: list[tuple[Any, Any]], name: str) -> Array:
@@ -120,4 +141,7 @@ def _node_labels(nodes: list[tuple[Any, Any]], name: str) -> tuple[Array, list[s
         return np.array([-1 if value is None else position[str(value)] for value in values], np.int64), classes
     if all(isinstance(value, (bool, int, np.integer)) for value in present):
         return np.array([-1 if value is None else int(value) for value in values], np.int64), []
-    return np.array([np.nan if value is None else float(value) for value in values], np.float32), []
+    try:
+        return np.array([np.nan if value is None else float(value) for value in values], np.float32), []
+    except (TypeError, ValueError) as error:
+        raise DataError(f"y is {name!r}, which is no number or text for all vertices ({error}).") from error

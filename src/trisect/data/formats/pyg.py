@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from trisect.data.ingest.periods import Period, offsets_of, steps_of
+from trisect.data.ingest.periods import Period, numbers_of, offsets_of, steps_of
 from trisect.data.records import Array, StaticRecord, TimelineRecord
 from trisect.errors import DataError
 
@@ -20,10 +20,10 @@ def static_from_pyg(data: Any) -> StaticRecord:
     The edges are taken as they are.
     """
     src, dst, weight = _edges(data)
-    x, y = _float(_get(data, "x")), _target(_get(data, "y"))
+    x, y = _float(_get(data, "x"), "x"), _target(_get(data, "y"))
     vertices = _count(data, src, dst, x, y)
     splits = {
-        name: mask.astype(bool)
+        name: mask_of(name, mask)
         for name in ("train", "val", "test")
         if (mask := dense(_get(data, f"{name}_mask"))) is not None
     }
@@ -46,7 +46,9 @@ def timeline_from_pyg(obj: Any, period: Period | None = None) -> TimelineRecord:
     Args:
         period: of a `TemporalData`: the length of a step in the unit of `t`, or a text such as `"1d"` (t in seconds).
     """
-    if isinstance(obj, Sequence) or not hasattr(obj, "src"):
+    if not hasattr(obj, "src"):
+        if not isinstance(obj, Iterable):
+            raise DataError(f"the object is a {type(obj).__name__}; give a TemporalData, or a list of Data.")
         if period is not None:
             raise DataError(f"period is {period!r}, but a list of Data has one object for each step; leave it out.")
         return _snapshots(list(obj))
@@ -55,9 +57,17 @@ def timeline_from_pyg(obj: Any, period: Period | None = None) -> TimelineRecord:
         raise DataError("the TemporalData lacks src, dst or t; give all three.")
     if period is None:
         raise DataError("period is missing; give the length of a step in the unit of t.")
-    steps = steps_of(time, period)
+    time, unit, period = numbers_of(time, period)
+    for name, array in (("dst", dst), ("t", time)):
+        if array.shape != src.shape:
+            raise DataError(f"src has the shape {list(src.shape)} and {name} {list(array.shape)}; give one an event.")
+    steps = steps_of(time, period, unit)
     order = np.argsort(steps, kind="stable")
     message, edge_y = _attributes(obj, "msg", len(src)), dense(_get(obj, "y"))
+    if edge_y is not None and (edge_y.shape[:1] != src.shape or edge_y.size != len(src)):
+        raise DataError(f"y has the shape {list(edge_y.shape)} for {len(src)} events; give one class an event.")
+    if edge_y is not None and bool((edge_y != edge_y.astype(np.int64)).any()):
+        raise DataError("y holds decimals; the classes of events are whole numbers.")
     weight = _weight(obj, len(src))
     src, dst = _small(src[order]), _small(dst[order])
     return TimelineRecord(
@@ -66,7 +76,7 @@ def timeline_from_pyg(obj: Any, period: Period | None = None) -> TimelineRecord:
         dst=dst,
         offsets=offsets_of(steps),
         weight=None if weight is None else weight[order],
-        edge_y=None if edge_y is None or len(edge_y) != len(src) else edge_y[order].astype(np.int64),
+        edge_y=None if edge_y is None else edge_y.reshape(len(src))[order].astype(np.int64),
         meta={"source": "PyG", "period": period},
         time=time[order],
         edge_x=None if message is None else message[order],
@@ -78,7 +88,7 @@ def _snapshots(steps: list[Any]) -> TimelineRecord:
         raise DataError("the list of Data is empty; give one object for each step.")
     edges = [_edges(data) for data in steps]
     attributes = [_attributes(data, "edge_attr", len(src)) for data, (src, _, _) in zip(steps, edges, strict=True)]
-    xs = [_float(_get(data, "x")) for data in steps]
+    xs = [_float(_get(data, "x"), "x") for data in steps]
     ys = [_target(_get(data, "y")) for data in steps]
     vertices = max(_count(data, *edge[:2], x, y) for data, edge, x, y in zip(steps, edges, xs, ys, strict=True))
     offsets = np.zeros(len(steps) + 1, np.int64)
@@ -103,6 +113,9 @@ def _joined(arrays: list[Array | None], name: str, join: Any) -> Array | None:
     if len(present) < len(arrays):
         step = next(t for t, array in enumerate(arrays) if array is None)
         raise DataError(f"the Data of step {step} has no {name} while others have; give it to all or to none.")
+    widths = sorted({array.shape[1:] for array in present})
+    if len(widths) > 1:
+        raise DataError(f"{name} has rows of the shapes {widths[0]} and {widths[1]} in different steps; give all one.")
     joined: Array = join(present)
     return joined
 
@@ -131,12 +144,28 @@ def dense(value: Any) -> Array | None:
             break
     if hasattr(value, "cpu"):
         value = value.cpu()
+    if str(getattr(value, "dtype", "")) in ("torch.bfloat16", "torch.float16"):
+        value = value.float()  # numpy has no bfloat16
     return np.asarray(value)
 
 
-def _float(value: Any) -> Array | None:
+def numbers_in(name: str, array: Array) -> Array:
+    """float32 of any shape; what is no real number is refused."""
+    if array.dtype.kind not in "iubf":
+        raise DataError(f"{name} holds {array.dtype} values; give real numbers.")
+    return array.astype(np.float32, copy=False)
+
+
+def mask_of(name: str, mask: Array) -> Array:
+    """Give a mask as booleans; a list of positions, which numbers other than 0 and 1 betray, is refused."""
+    if mask.dtype.kind not in "iub" or (mask.size and not bool(((mask == 0) | (mask == 1)).all())):
+        raise DataError(f"{name}_mask holds {mask.dtype} values other than 0 and 1; give a boolean a vertex.")
+    return mask.astype(bool)
+
+
+def _float(value: Any, name: str) -> Array | None:
     array = dense(value)
-    return None if array is None else array.astype(np.float32, copy=False)
+    return None if array is None else numbers_in(name, array)
 
 
 def _target(value: Any) -> Array | None:
@@ -145,7 +174,7 @@ def _target(value: Any) -> Array | None:
         return None
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    return array.astype(np.int64 if array.dtype.kind in "iub" else np.float32, copy=False)
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iub" else numbers_in("y", array)
 
 
 def _small(ids: Array) -> Array:
@@ -161,7 +190,7 @@ def _edges(data: Any) -> tuple[Array, Array, Array | None]:
         target, source, values = coordinates(matrix)
         weight = _weight(data, len(source))
         # a matrix of ones says no more than that there is an edge
-        plain = values is None or bool((values == 1).all())
+        plain = values is None or values.ndim > 1 or bool((values == 1).all())
         return _small(source), _small(target), weight if weight is not None or plain else values
     pairs = dense(index)
     if pairs is None or pairs.ndim != 2 or pairs.shape[0] != 2 or pairs.dtype.kind not in "iu":
@@ -171,23 +200,32 @@ def _edges(data: Any) -> tuple[Array, Array, Array | None]:
 
 def coordinates(matrix: Any) -> tuple[Array, Array, Array | None]:
     """Rows, columns and values (float32, or None) of a sparse matrix of torch_sparse, torch or scipy."""
+    if not any(hasattr(matrix, name) for name in ("coo", "to_sparse_coo", "tocoo")):
+        raise DataError(
+            f"the matrix is a {type(matrix).__name__}; give a sparse matrix of torch, torch_sparse or scipy."
+        )
+    _square(matrix)
     if hasattr(matrix, "coo"):  # torch_sparse.SparseTensor
         row, column, values = matrix.coo()
     elif hasattr(matrix, "to_sparse_coo"):
         plain = matrix.detach().to_sparse_coo().coalesce()
         (row, column), values = plain.indices(), plain.values()
-    elif hasattr(matrix, "tocoo"):
+    else:
         plain = matrix.tocoo()
         row, column, values = plain.row, plain.col, plain.data
-    else:
-        raise DataError(
-            f"the matrix is a {type(matrix).__name__}; give a sparse matrix of torch, torch_sparse or scipy."
-        )
-    return np.asarray(dense(row)), np.asarray(dense(column)), _float(values)
+    return np.asarray(dense(row)), np.asarray(dense(column)), _float(values, "the matrix")
+
+
+def _square(matrix: Any) -> int:
+    """Give the size of a square matrix; refuse another."""
+    shape = tuple(matrix.sparse_sizes()) if hasattr(matrix, "sparse_sizes") else tuple(getattr(matrix, "shape", ()))
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise DataError(f"the matrix has the shape {list(shape)}; a graph needs a square one.")
+    return int(shape[0])
 
 
 def _weight(data: Any, edges: int) -> Array | None:
-    weight = _float(_get(data, "edge_weight"))
+    weight = _float(_get(data, "edge_weight"), "edge_weight")
     if weight is None:
         return None
     if weight.size != edges:
@@ -197,10 +235,13 @@ def _weight(data: Any, edges: int) -> Array | None:
 
 def _attributes(data: Any, name: str, edges: int) -> Array | None:
     """float32 [edges, features]; says that no layer reads them yet, and what to do with a single column."""
-    values = _float(_get(data, name))
+    values = _float(_get(data, name), name)
+    if values is None and _get(data, "edge_index") is None and hasattr(_get(data, "adj_t"), "coo"):
+        values = _float(data.adj_t.coo()[2], "adj_t")  # a SparseTensor may hold several numbers an edge
+        values = values if values is not None and values.ndim > 1 else None
     if values is None or values.size == 0:
         return None
-    if values.shape[0] != edges:
+    if not values.ndim or values.shape[0] != edges:
         raise DataError(f"{name} has the shape {list(values.shape)} for {edges} edges; give one row an edge.")
     values = values.reshape(edges, -1)
     remedy = (
@@ -216,6 +257,8 @@ def _attributes(data: Any, name: str, edges: int) -> Array | None:
 
 
 def _count(data: Any, src: Array, dst: Array, x: Array | None, y: Array | None) -> int:
-    stated = _get(data, "num_nodes")
+    stated, matrix = _get(data, "num_nodes"), _get(data, "adj_t")
+    if _get(data, "edge_index") is None and matrix is not None:
+        stated = _square(matrix)
     highest = max((int(ids.max()) + 1 for ids in (src, dst) if len(ids)), default=0)
     return max(highest, int(stated or 0), len(x) if x is not None else 0, len(y) if y is not None else 0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trisect.data.ingest.casts import CastError, as_text, kind_of, numbers, timestamps
+from trisect.data.ingest.casts import ABSENT, NUMBER, CastError, as_text, kind_of, numbers, timestamps
 from trisect.data.ingest.columns import Ids, joined
 from trisect.data.ingest.flaws import Flaw
 from trisect.data.records import Array
@@ -17,6 +18,7 @@ from trisect.errors import DataError, unknown
 Kind = Literal["number", "category", "date"]
 KINDS: tuple[str, ...] = get_args(Kind)
 _MOST_CLASSES = 10_000
+_NUMBER = re.compile(NUMBER)
 _DAY = 86_400_000_000  # microseconds
 
 
@@ -153,22 +155,45 @@ class IntegerClasses:
         return Raw(self._column, "category", codes.astype(np.int32), tuple(str(name) for name in names.tolist()))
 
 
+def is_absent(text: str) -> bool:
+    """Tell whether a text is one of those that stand for a missing number."""
+    return text.strip().lower() in ("", *ABSENT)
+
+
+def _without_absent(raw: Raw) -> Raw:
+    """Give the column with -1 for `NA` and the like, where all other names are numbers."""
+    gone = np.array([is_absent(name) for name in raw.names], bool)
+    others = [name for name, absent in zip(raw.names, gone.tolist(), strict=True) if not absent]
+    if not gone.any() or any(_NUMBER.fullmatch(name.strip()) is None for name in others):
+        return raw
+    position = np.append(np.where(gone, -1, np.cumsum(~gone) - 1), -1)
+    return replace(raw, values=position[raw.values].astype(np.int32), names=tuple(others))
+
+
 def classes(raw: Raw, role: str, *, targets: bool) -> tuple[Array, list[str]]:
     """Give a column of classes as int64 (-1: none) with the classes' names ([] where they are 0, 1, 2, … themselves).
 
-    Text is in alphabetical order, whole numbers in numeric order, and -1 means that the class is not known.
+    Text is in alphabetical order, whole numbers in numeric order, and -1 means that the class is not known. Among
+    numbers `NA`, `NaN`, `null` and the like mean that there is none; among texts they are texts.
 
     Args:
         targets: decimals are not classes but targets of a regression: float32, NaN where there is none.
     """
+    raw = _without_absent(raw)
     try:
         values = np.array(raw.names, dtype=np.str_).astype(np.float64)
     except ValueError:
         values = None
     absent = raw.values < 0
+    if values is not None and not np.isfinite(values).all():
+        infinite = raw.names[int(np.argmax(~np.isfinite(values)))]
+        raise DataError(f"{role} holds {infinite!r}; give finite numbers, or leave the cell empty.")
     integral = values is not None and bool(np.isfinite(values).all()) and bool((values == np.floor(values)).all())
     if values is not None and not integral and targets:
         return np.where(absent, np.nan, np.append(values, np.nan)[raw.values]).astype(np.float32), []
+    if values is not None and not integral:
+        decimal = next(name for name, value in zip(raw.names, values.tolist(), strict=True) if value != int(value))
+        raise DataError(f"{role} holds the decimal {decimal}; classes must be whole numbers or text.")
     if len(raw.names) > _MOST_CLASSES:
         raise DataError(
             f"{role} has {len(raw.names):,} different values; classes are wanted, at most {_MOST_CLASSES:,}."

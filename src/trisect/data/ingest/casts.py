@@ -11,11 +11,13 @@ import numpy as np
 
 from trisect.data.records import Array
 
-_NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 _INFINITE = r"(?i)^[-+]?inf(inity)?$"
 _DATE = r"^\d{4}-\d{2}-\d{2}"
+_FINER = r"(\.\d{6})\d+"  # what microseconds do not hold
 _ZONED = r":.*([Zz]|[-+]\d{2}(:?\d{2})?)$"
-_ABSENT = r"(?i)^(na|n/a|nan|null|none)?$"
+ABSENT = ("na", "n/a", "nan", "null", "none")
+_ABSENT = f"(?i)^({'|'.join(ABSENT)})?$"
 
 
 class CastError(Exception):
@@ -76,7 +78,7 @@ def numbers(values: Any) -> tuple[Array, Array | None, Array | None]:
     try:
         return _finite(text.cast(pa.float64()).to_numpy(zero_copy_only=False), None)
     except pa.ArrowInvalid:
-        read, bad = _where_possible(*_trimmed(text, _NUMBER), pa.float64())
+        read, bad = _where_possible(*_trimmed(text, NUMBER), pa.float64())
     return _finite(read.to_numpy(zero_copy_only=False), bad)
 
 
@@ -143,11 +145,12 @@ def _read_mixed_times(text: Any, expected: str | None) -> tuple[Array, str, Arra
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    as_timestamps, as_numbers = _trimmed(text, _DATE), _trimmed(text, _NUMBER)
+    as_timestamps, as_numbers = _trimmed(text, _DATE), _trimmed(text, NUMBER)
     iso = expected == "iso" if expected is not None else int(as_timestamps[1].sum()) < int(as_numbers[1].sum())
     absent = as_timestamps[0].is_null().to_numpy(zero_copy_only=False) & ~as_timestamps[1]
     if iso:
         texts, bad = as_timestamps
+        texts = pc.replace_substring_regex(texts, _FINER, r"\1")
         zoned = pc.match_substring_regex(texts, _ZONED).fill_null(False).to_numpy(zero_copy_only=False)
         read = np.zeros(len(text), np.int64)
         for rows, kind in ((~zoned, pa.timestamp("us")), (zoned, pa.timestamp("us", tz="UTC"))):
@@ -213,7 +216,7 @@ def kind_of(values: Any) -> str | None:
         if values.null_count == len(values):
             return None
         return "date" if pa.types.is_temporal(values.type) else "number"
-    text, other = _trimmed(as_text(values), _NUMBER)
+    text, other = _trimmed(as_text(values), NUMBER)
     count = len(text) - text.null_count
     if count + int(other.sum()) == 0:
         return None

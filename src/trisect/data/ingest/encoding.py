@@ -224,9 +224,34 @@ def notes(encoding: Encoding, raws: Sequence[Raw], table: str) -> list[str]:
     """What the user should know of an encoding."""
     lines = [f"Features of {table} are standardised with statistics of {encoding.statistics}."]
     for column, raw in zip(encoding.columns, raws, strict=True):
-        if column.kind == "category" and len(raw.names) > len(column.categories):
+        if column.kind == "category" and set(raw.names) - set(column.categories):
             lines.append(
                 f"Column {column.column!r} of {table} has {len(raw.names):,} categories; {len(column.categories)} have"
                 f" a feature of their own, the others become {column.column}={OTHER}."
+            )
+    return lines
+
+
+def notes_on_unknown(encoding: Encoding, raws: Sequence[Raw], table: str) -> list[str]:
+    """What became of values that an encoding which was fitted on other rows has no feature for, a line a column."""
+    lines = []
+    for column, raw in zip(encoding.columns, raws, strict=True):
+        if column.kind == "category":
+            unknown = np.array([name not in column.categories for name in raw.names], bool)
+            rows = int(np.append(unknown, False)[raw.values].sum())
+            if rows:
+                names = [name for name, out in zip(raw.names, unknown, strict=True) if out]
+                lines.append(
+                    f"{rows:,} of {len(raw):,} rows of {table} have a value of {column.column!r} without a feature of"
+                    f" its own ({len(names):,} different, such as {names[0]!r}); they count as"
+                    f" {column.column}={OTHER}."
+                )
+            missing = int((raw.values < 0).sum())
+        else:
+            missing = int(np.isnan(raw.values).sum())
+        if missing and not column.missing:
+            lines.append(
+                f"{missing:,} of {len(raw):,} rows of {table} have no {column.column!r}, which was never missing in"
+                " training; 0 stands for it (of a number: the mean)."
             )
     return lines

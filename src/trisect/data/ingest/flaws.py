@@ -120,6 +120,12 @@ class Flaws:
         return f"{self._source.title} has {bad:,} bad {plural} of {rows:,}: {'; '.join(parts)}; {remedy}."
 
 
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Some of the names, and how many more there are."""
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
 def in_words(counts: Mapping[str, Any], table: str) -> list[str]:
     """What was dropped and zeroed of a table, for the user."""
     lines = []

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trisect.data.formats.store import check_free, write_directory
+from trisect.data.formats.store import check_free, read_encoding, write_directory
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest import tables
 from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
 from trisect.data.ingest.columns import Ids, IntegerIds, Times, Weights
-from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words
+from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words, listed
+from trisect.data.ingest.labels import is_npy, label_source, labels_of, npy_labels, without_edges
 from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.ingest.sources import Source, open_source
 from trisect.data.ingest.vertices import (
     VertexTable,
     changing_features,
     fixed_features,
-    label_column,
     read_vertices,
-    require_once,
 )
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
 from trisect.data.splits import random_splits
@@ -53,6 +52,8 @@ class Table:
         categories: so many categories of a column have a feature of their own.
         on_missing: what happens to bad rows: `refuse`, `drop`, or `zero` (0 stands for missing weights).
         undirected: each row stands for both directions.
+        encoding: a graph directory (or what its encoding.json holds) whose columns, means, scales and categories are
+            used instead of fitted ones, so that a model that was trained there can read the features.
     """
 
     src: str | None = None
@@ -72,6 +73,7 @@ class Table:
     edge_features: str | Sequence[str] | None = None
     categories: int = encodings.MOST_CATEGORIES
     on_missing: OnMissing = "refuse"
+    encoding: Any = None
 
 
 def ingest(
@@ -111,21 +113,29 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         seed: of the split where there are labels.
     """
     _check(table)
+    table, stored = with_stored_columns(table)
     wanted = parse_columns(table.edge_features)
     source = open_source(
         path, [table.src, table.dst, table.time, table.weight, table.edge_label, *(n for n, _ in wanted)]
     )
-    columns = _Columns(source, table)
+    columns = EdgeColumns(source, table)
     counts = columns.read(_part(progress, _READING))
     described, labelled = _read_tables(table, columns.ids)
     numbers, names, vertices = columns.ids.finish()
     meta: dict[str, Any] = {"source": source.title.removeprefix("the table "), "columns": columns.roles}
+    if described is not None:
+        meta["columns"]["id"] = described.identity
+        if table.vertex_time is not None:
+            meta["columns"]["vertex time"] = table.vertex_time
     said = in_words(counts, source.title)
-    y = _npy_labels(table.labels, vertices) if _is_npy(table.labels) else None
+    said += columns.unused()
+    for read in dict.fromkeys(each for each in (described, labelled) if each is not None):
+        said += without_edges(read, numbers, vertices)
+    y = npy_labels(table.labels, vertices) if is_npy(table.labels) else None
     if labelled is not None:
-        y = _labels(labelled, numbers[labelled.role], vertices, meta)
+        y = labels_of(labelled, numbers[labelled.role], vertices, meta, said)
         said += [] if labelled is described else labelled.notes
-    splits = {} if y is None or y.dtype.kind != "i" else random_splits(y, seed)
+    splits = _splits(y, seed, timeline=columns.times is not None)
     empty = [name for name, mask in splits.items() if not mask.any()]
     if empty:
         splits = {name: mask for name, mask in splits.items() if mask.any()}
@@ -137,7 +147,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         time = columns.times.finish()
         unit = "us" if columns.times.are_dates else table.time_unit
         period = _period(table.period, time, columns.times.are_dates)
-        meta.update(period=period, time_unit=unit)
+        meta.update(period=period, time_unit=unit, dates=columns.times.are_dates)
         if not bool((time[1:] >= time[:-1]).all()):
             order = np.argsort(time, kind="stable")
             time = time[order]
@@ -147,11 +157,15 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     counts["duplicates"] = count_duplicates(src, dst, time)
     meta["rows"] = {key: value for key, value in counts.items() if key != "reasons"}
     if counts["duplicates"]:
-        same = "src, dst and time" if time is not None else "src and dst"
-        said.append(f"{counts['duplicates']:,} rows repeat an earlier one (same {same}); they are kept.")
+        said.append(
+            f"{counts['duplicates']:,} rows repeat an earlier one (same src, dst and time); they are kept."
+            if time is not None
+            else f"{counts['duplicates']:,} rows repeat an earlier one (same src and dst); they become one edge, and"
+            " their weights are added."
+        )
     edge_x = None
     if raws:
-        fitted = encodings.fit(raws, most=table.categories)
+        fitted = stored.get("edges") or encodings.fit(raws, most=table.categories)
         said += encodings.notes(fitted, raws, source.title)
         edge_x = encodings.apply(fitted, raws, order)
         meta.setdefault("encoding", {})["edges"] = fitted.plain()
@@ -159,11 +173,11 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     if described is not None and described.raws:
         where, train = numbers[described.role], splits.get("train")
         if described.time is None or offsets is None:
-            x, used, lines = fixed_features(described, where, vertices, train, table.categories)
+            x, used, lines = fixed_features(described, where, vertices, train, table.categories, stored.get("vertices"))
         else:
             step = _steps_of_rows(described, time, columns, meta)
             x, used, lines = changing_features(
-                described, where, vertices, step, len(offsets) - 1, train, table.categories
+                described, where, vertices, step, len(offsets) - 1, train, table.categories, stored.get("vertices")
             )
         meta.setdefault("encoding", {})["vertices"] = used.plain()
         said += lines
@@ -190,7 +204,17 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     return TimelineRecord(offsets=offsets, edge_y=edge_y, time=time, **common)
 
 
-class _Columns:
+def _splits(y: Array | None, seed: int, *, timeline: bool) -> dict[str, Array]:
+    """Split the vertices with a label. Targets of a timeline are split by steps, later, and so not here."""
+    if y is None or (y.dtype.kind != "i" and timeline):
+        return {}
+    if y.dtype.kind == "i":
+        return random_splits(y, seed)
+    labelled = ~np.isnan(y) if y.ndim == 1 else ~np.isnan(y).any(axis=1)
+    return random_splits(np.where(labelled, 0, -1), seed)
+
+
+class EdgeColumns:
     """The columns of the table of edges while it is read."""
 
     def __init__(self, source: Source, table: Table) -> None:
@@ -200,6 +224,8 @@ class _Columns:
         self._source, self._choice = source, table.on_missing
         self.ids: Any = Ids() if arrow else IntegerIds()
         self.roles = {"src": source.pick(table.src, "src", 0), "dst": source.pick(table.dst, "dst", 1)}
+        if self.roles["src"] == self.roles["dst"]:
+            raise DataError(f"src and dst are both the column {self.roles['src']!r}; name two columns.")
         for role, name in (("time", table.time), ("weight", table.weight), ("edge label", table.edge_label)):
             if name is not None:
                 self.roles[role] = source.pick(name, role)
@@ -212,6 +238,10 @@ class _Columns:
         wanted = parse_columns(table.edge_features)
         if wanted:
             tables.require_pyarrow("columns of edges become features")
+        for name, _ in wanted:
+            use = next((role for role in ("src", "dst", "edge label") if self.roles.get(role) == name), None)
+            if use is not None:
+                raise DataError(f"the column {name!r} of {source.title} is the {use}; it is no feature of edges.")
         self._attributes = [Attribute(source.pick(name, "the edge feature"), kind) for name, kind in wanted]
         self._names = [*self.roles.values(), *(name for name, _ in wanted)]
 
@@ -239,6 +269,11 @@ class _Columns:
             raise DataError(f"{self._source.title} has no row that can be used; all {counts['rows']:,} were dropped.")
         return counts
 
+    def unused(self) -> list[str]:
+        """Say which columns of the table nothing reads."""
+        names = [name for name in self._source.names if name not in self._names]
+        return [f"Not used of {self._source.title}: {listed(names)}."] if names else []
+
     def finish(self, meta: dict[str, Any]) -> tuple[Array | None, Array | None, list[Raw]]:
         """Weights, classes of edges, and the columns that become features."""
         weight = None if self._weights is None else self._weights.finish()
@@ -251,6 +286,28 @@ class _Columns:
         return weight, edge_y, [attribute.finish() for attribute in self._attributes]
 
 
+def with_stored_columns(table: Table) -> tuple[Table, dict[str, encodings.Encoding]]:
+    """Give the table with the columns of a stored encoding, where it names one, and the encodings of its parts."""
+    if table.encoding is None:
+        return table, {}
+    plain = table.encoding if isinstance(table.encoding, Mapping) else read_encoding(table.encoding)
+    stored = {part: encodings.Encoding.of(plain[part]) for part in ("vertices", "edges") if part in plain}
+    if not stored:
+        raise DataError(
+            f"encoding is {table.encoding}, which keeps none (no encoding.json); name a graph directory that was made"
+            " from a table of vertices or with edge features."
+        )
+    for part, option in (("vertices", table.features), ("edges", table.edge_features)):
+        if option is not None and part in stored:
+            raise DataError(
+                f"the columns {option!r} are named beside encoding, which names those of {part} already; leave them"
+                " out."
+            )
+    chosen = {part: [f"{column.column}:{column.kind}" for column in stored[part].columns] for part in stored}
+    features = chosen.get("vertices") if table.vertices is not None else None
+    return replace(table, features=features, edge_features=chosen.get("edges", table.edge_features)), stored
+
+
 def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTable | None]:
     """Read the table that describes vertices and the one that labels them, which may be the same, or None.
 
@@ -261,9 +318,10 @@ def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTabl
             if getattr(table, name) is not None:
                 raise DataError(f"{name} is {getattr(table, name)!r} but there is no table of vertices; set vertices.")
     own = table.label_column if table.labels is None else None
-    if table.label_column is not None and (_is_npy(table.labels) or (table.labels is None and table.vertices is None)):
+    if table.label_column is not None and (is_npy(table.labels) or (table.labels is None and table.vertices is None)):
         raise DataError(f"label_column is {table.label_column!r} but no table has labels; give vertices or labels.")
     described = None
+    elsewhere = None if table.labels is None or is_npy(table.labels) else label_source(table)[2]
     if table.vertices is not None:
         names = [name for name, _ in parse_columns(table.features)]
         source = open_source(table.vertices, [table.id, table.vertex_time, own, *names], "the table of vertices")
@@ -279,52 +337,20 @@ def _read_tables(table: Table, ids: Any) -> tuple[VertexTable | None, VertexTabl
             identity=table.id,
             features=table.features,
             label=None if own is None else source.pick(own, "label_column"),
+            label_elsewhere=elsewhere,
             time=table.vertex_time,
             on_missing=table.on_missing,
         )
-    if table.labels is None or _is_npy(table.labels):
+    if table.labels is None or is_npy(table.labels):
         return described, described if own is not None else None
-    named = table.id if table.vertices is None else None
-    source = open_source(table.labels, [named, table.label_column], "the table of labels")
-    identity = source.pick(named, "id")
-    label = label_column(source, identity, table.label_column)
+    labels, identity, label = label_source(table)
     labelled = read_vertices(
-        source, ids, "labels", identity=identity, label=label, describe=False, on_missing=table.on_missing
+        labels, ids, "labels", identity=identity, label=label, describe=False, on_missing=table.on_missing
     )
     return described, labelled
 
 
-def _is_npy(labels: Any) -> bool:
-    return isinstance(labels, (str, Path)) and Path(labels).suffix.lower() == ".npy"
-
-
-def _labels(table: VertexTable, where: Array, vertices: int, meta: dict[str, Any]) -> Array | None:
-    """int64 [vertices] classes (-1: none), or float32 targets; `where` has the vertex of each row."""
-    if table.label is None:
-        return None
-    require_once(table, where)
-    values, names = classes(table.label, f"label {table.label.column!r}", targets=True)
-    if names:
-        meta["classes"] = names
-    meta["columns"]["label"] = table.label.column
-    y = np.full(vertices, -1 if values.dtype.kind == "i" else np.nan, values.dtype)
-    y[where] = values
-    return y
-
-
-def _npy_labels(path: str | Path, vertices: int) -> Array:
-    try:
-        labels: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"labels {path} cannot be read ({error}); give an .npy file of numbers.") from error
-    if len(labels) != vertices:
-        raise DataError(
-            f"labels {path} has {len(labels)} entries but there are {vertices} vertices; give one for each."
-        )
-    return labels.astype(np.int64 if labels.dtype.kind in "iub" else np.float32)
-
-
-def _steps_of_rows(table: VertexTable, time: Array | None, columns: _Columns, meta: dict[str, Any]) -> Array:
+def _steps_of_rows(table: VertexTable, time: Array | None, columns: EdgeColumns, meta: dict[str, Any]) -> Array:
     """Give the step in which each row of a table of vertices begins to hold."""
     if time is None or table.time is None or columns.times is None:
         raise DataError("internal error: a table of vertices with times was read beside edges without times.")

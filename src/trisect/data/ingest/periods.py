@@ -25,19 +25,19 @@ def parse_period(period: Period, unit: str = "s") -> int | float:
     >>> parse_period("12h"), parse_period("1d", "ms"), parse_period(1200)
     (43200, 86400000, 1200)
     """
-    if isinstance(period, bool):
-        raise DataError(f"period is {period}; give a number or a text such as '1d', '12h', '30min', '1w'.")
+    if isinstance(period, bool) or not isinstance(period, (int, float, str, np.number)):
+        raise DataError(f"period is {period!r}; give a number or a text such as '1d', '12h', '30min', '1w'.")
     if isinstance(period, str):
         text = period.strip().lower()
-        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([a-z]*)", text)
+        match = re.fullmatch(r"(-?\d{1,18}(?:\.\d{1,18})?)\s*([a-z]*)", text)
         if match is None or (match[2] and match[2] not in SECONDS):
             raise DataError(f"period is {period!r}; give a number or a text such as '1d', '12h', '30min', '1w'.")
         number = float(match[1]) if "." in match[1] else int(match[1])
         value = number * SECONDS[match[2]] * PER_SECOND[unit] if match[2] else number
     else:
         value = period
-    if not value > 0 or value == float("inf"):
-        raise DataError(f"period is {period!r}; it must be greater than 0.")
+    if not 0 < value < 2**63:
+        raise DataError(f"period is {period!r}; it must be greater than 0 and less than 2^63.")
     return int(value) if value == int(value) else value
 
 
@@ -117,7 +117,7 @@ def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[
             raise DataError(f"time[{int(missing.argmax())}] is missing (NaT); every event needs a time.")
         if not isinstance(seconds, str):
             seconds = round(parse_period(seconds) * 1_000_000_000)
-        return times.astype("datetime64[ns]").astype(np.int64), "ns", seconds
+        return _nanoseconds(times), "ns", seconds
     if times.dtype.kind not in "iuf":
         raise DataError(f"time holds {times.dtype} values; give numbers, datetimes, or text such as 2024-05-01T12:00Z.")
     if times.dtype.kind == "f" and not np.isfinite(times).all():
@@ -130,15 +130,28 @@ def _times(time: Any) -> Array:
     """Times as an array of numbers or datetime64; those with a zone in UTC, those without as they are."""
     if hasattr(time, "detach"):
         time = time.detach().cpu()
-    if str(getattr(time, "dtype", "")).startswith("datetime64["):
-        return np.asarray(time, dtype="datetime64[ns]")  # of pandas with a zone, too: it becomes UTC
+    unit = re.match(r"datetime64\[(\w+)", str(getattr(time, "dtype", "")))
+    if unit is not None:
+        return np.asarray(time, dtype=f"datetime64[{unit[1]}]")  # of pandas with a zone, too: it becomes UTC
     times = np.asarray(time)
+    if times.ndim != 1:
+        return times
     if times.dtype.kind in "US":
         texts = [text.decode() if isinstance(text, bytes) else text for text in times.tolist()]
         return np.array([_instant(text) for text in texts], "datetime64[us]")
     if times.dtype.kind == "O" and len(times):
         return np.array([_instant(value) for value in times.tolist()], "datetime64[us]")
     return times
+
+
+def _nanoseconds(times: Array) -> Array:
+    """int64 nanoseconds since 1970; dates that 64 bits do not reach (before 1678, after 2261) are refused."""
+    years = times.astype("datetime64[Y]").astype(np.int64) + 1970
+    outside = (years < 1678) | (years > 2261)
+    if outside.any():
+        position = int(outside.argmax())
+        raise DataError(f"time[{position}] is {times[position]}; dates must lie between 1678 and 2261.")
+    return times.astype("datetime64[ns]").astype(np.int64)
 
 
 def _parsed(text: str) -> datetime:
@@ -152,7 +165,7 @@ def _parsed(text: str) -> datetime:
 
 def _instant(value: Any) -> np.datetime64:
     """Give a datetime in UTC; text in an array of objects is read as such, and None is NaT."""
-    if value is None:
+    if value is None or value != value:  # the NaT of pandas is unequal to itself
         return np.datetime64("NaT", "us")
     if isinstance(value, str):
         value = _parsed(value)

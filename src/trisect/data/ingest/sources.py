@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trisect.data.ingest import tables
 from trisect.errors import DataError
 
@@ -154,7 +156,12 @@ class FrameSource(Source):
 
 def _plain(values: Any) -> Any:
     """Give an array as Arrow reads it: tensors by way of numpy."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    values = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        unit = np.datetime_data(values.dtype)[0]
+        coarse = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}  # units that Arrow does not have
+        values = values.astype(f"datetime64[{coarse[unit]}]") if unit in coarse else values
+    return values
 
 
 def open_source(table: Any, wanted: Sequence[str | None] = (), title: str = "the table") -> Source:

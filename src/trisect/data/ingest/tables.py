@@ -93,6 +93,7 @@ def pick(names: list[str], wanted: str | None, role: str, position: int, title: 
         if position >= len(names):
             raise DataError(f"{title} has {len(names)} column(s); {role} needs column {position + 1}.")
         return names[position]
+    wanted = str(wanted)  # a frame may have numbers as columns
     if wanted not in names:
         near = nearest(wanted, names)
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names)}."

@@ -22,6 +22,7 @@ class VertexTable:
     """A table that was read; its ids are in the common dictionary under `role`.
 
     Attributes:
+        identity: the column of ids.
         raws: the columns that become features.
         label: the column of labels, or None.
         time: when each row begins to hold [rows], or None.
@@ -31,6 +32,7 @@ class VertexTable:
 
     source: Source
     role: str
+    identity: str
     raws: list[Raw]
     label: Raw | None
     time: Array | None
@@ -73,6 +75,7 @@ def read_vertices(
     identity: str | None = None,
     features: Any = None,
     label: str | None = None,
+    label_elsewhere: str | None = None,
     time: str | None = None,
     describe: bool = True,
     on_missing: OnMissing = "refuse",
@@ -84,19 +87,22 @@ def read_vertices(
         identity: the column of ids; by default the first.
         features: the columns that become features (see `attributes.parse_columns`); by default all others.
         label: the column of labels, or None.
+        label_elsewhere: the column of labels of another table; a column of this name here is no feature.
         time: the column of times, from which on a row holds, or None.
         describe: whether features are wanted at all.
     """
     identity = source.pick(identity, "id")
     wanted = parse_columns(features)
     if describe and features is None:
-        wanted = [(name, None) for name in source.names if name not in (identity, label, time)]
+        wanted = [(name, None) for name in source.names if name not in (identity, label, time, label_elsewhere)]
     if wanted:
         tables.require_pyarrow("columns of vertices become features")
     for name, _ in wanted:
         source.pick(name, "the feature")
-        if name in (identity, label):
+        if name in (identity, label, label_elsewhere):
             raise DataError(f"the column {name!r} is the {'id' if name == identity else 'label'}; it is no feature.")
+    if label == identity and label is not None:
+        raise DataError(f"label_column is {label!r}, which is the column of ids of {source.title}; name another.")
     attributes: list[Any] = [Attribute(name, kind) for name, kind in wanted]
     columns = [identity, *(name for name, _ in wanted)]
     if label is not None:
@@ -124,10 +130,12 @@ def read_vertices(
     when = finished.pop() if time is not None else None
     labels = finished.pop() if label is not None else None
     said = in_words(counts, source.title)
+    if describe and features is None and label_elsewhere in source.names:
+        said.append(f"Column {label_elsewhere!r} of {source.title} is the label, and so no feature.")
     if features is None:
         finished, left_out = _without_names(finished, source.title)
         said += left_out
-    return VertexTable(source, role, finished, labels, when, are_dates, said, counts["dropped"])
+    return VertexTable(source, role, identity, finished, labels, when, are_dates, said, counts["dropped"])
 
 
 def require_once(table: VertexTable, where: Array) -> None:
@@ -145,16 +153,22 @@ def require_once(table: VertexTable, where: Array) -> None:
 
 
 def fixed_features(
-    table: VertexTable, where: Array, vertices: int, train: Array | None, most: int
+    table: VertexTable,
+    where: Array,
+    vertices: int,
+    train: Array | None,
+    most: int,
+    stored: Encoding | None = None,
 ) -> tuple[Array, Encoding, list[str]]:
     """float32 [vertices, features] of a table with one row a vertex, their encoding, and what to say of it.
 
     Args:
         where: the vertex of each row.
         train: the training vertices, bool [vertices]; None: not known.
+        stored: an encoding that is used instead of a fitted one.
     """
     require_once(table, where)
-    encoding = fit(
+    encoding = stored or fit(
         table.raws,
         None if train is None else train[where],
         statistics=_statistics(train),
@@ -172,14 +186,22 @@ def fixed_features(
 
 
 def changing_features(
-    table: VertexTable, where: Array, vertices: int, step: Array, steps: int, train: Array | None, most: int
+    table: VertexTable,
+    where: Array,
+    vertices: int,
+    step: Array,
+    steps: int,
+    train: Array | None,
+    most: int,
+    stored: Encoding | None = None,
 ) -> tuple[Array, Encoding, list[str]]:
     """float32 [steps, vertices, features] of a table with times: the last value holds, before the first it is missing.
 
     Args:
         step: the step of each row; what was before the first step holds in it.
+        stored: an encoding that is used instead of a fitted one.
     """
-    encoding = fit(
+    encoding = stored or fit(
         table.raws, None if train is None else train[where], statistics=_statistics(train), most=most, flag=True
     )
     said = [*table.notes, *notes(encoding, table.raws, table.source.title)]

@@ -119,7 +119,7 @@ class SlidingWindow:
             torch.index_select(number, 0, matrix.indices, out=indices)
         else:
             indices = number.index_select(0, matrix.indices)
-        narrow = replace(matrix, indices=indices, columns=read.numel())
+        narrow = replace(matrix, indices=indices, columns=read.numel()).vouched()
         return narrow.with_entries(matrix.entries)
 
     def _move(self, step: int, form: Form) -> Adjacency | None:
@@ -209,7 +209,7 @@ class SlidingWindow:
             return turned
         # the rows that are left out are empty
         read = self.read_columns(step)
-        narrow = replace(turned, starts=turned.starts[read], ends=turned.ends[read])
+        narrow = turned.rows_at(read)
         return narrow.with_entries(turned.entries)
 
     def _turned_keys(self, step: int) -> Tensor:

@@ -214,7 +214,7 @@ class Timeline(TimelineInput):
             None if coefficients is None else coefficients.to(self.device),
             self.undirected,
         )
-        matrix = Adjacency.from_csr(*assemble(edges, self.vertices, self.vertices, dtype), self.vertices)
+        matrix = Adjacency.from_csr(*assemble(edges, self.vertices, self.vertices, dtype), self.vertices).vouched()
         if matrix.values is None and dtype != torch.float32:
             matrix = matrix.with_values(torch.ones(matrix.entries, dtype=dtype, device=matrix.device))
         return normalise(matrix, normalisation, self_loops)

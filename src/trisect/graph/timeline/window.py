@@ -104,7 +104,7 @@ class Window:
         """The events of consecutive steps instead of all that was: one sort, where sliding them in would take many."""
         stretch = int(events.offsets[steps.start]), int(events.offsets[steps.stop])
         edges = Edges(events.src, events.dst, None, *stretch, both=events.both)
-        matrix = Adjacency.from_csr(*assemble(edges, self.rows, self.columns), self.columns, self.self_start)
+        matrix = Adjacency.from_csr(*assemble(edges, self.rows, self.columns), self.columns, self.self_start).vouched()
         if self.self_loops:
             matrix = self_loops(matrix, 0.0)
         self.pointers = matrix.pointers()
@@ -224,7 +224,7 @@ class Window:
         matrix = Adjacency(
             self.pointers[:-1], self.pointers[1:], self.indices, values, self.columns, self_start=self.self_start
         )
-        return matrix.with_entries(self.indices.numel())
+        return matrix.vouched().with_entries(self.indices.numel())
 
     def _room(self, entries: int) -> Tensor:
         """The counts of the window before, or more where that is too small; nobody else reads them."""

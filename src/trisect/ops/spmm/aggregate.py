@@ -107,7 +107,7 @@ class _Max(torch.autograd.Function):
             out, winner = max_torch(x, adjacency)
             ctx.save_for_backward(winner)
             return out
-        rows, features = adjacency.rows, x.shape[1]
+        rows, features = adjacency.checked().rows, x.shape[1]
         out, winner = empty((rows, features), x.dtype), empty((rows, features), torch.int32)
         x = x if adjacent(x) else x.contiguous()
         starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()

@@ -117,5 +117,5 @@ def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:
         total.index_add_(0, rows, x.to(total.dtype))
         return
     positions = torch.arange(count + 1)
-    each = Adjacency(positions[:-1], positions[1:], positions[:-1].to(torch.int32), None, count)
+    each = Adjacency(positions[:-1], positions[1:], positions[:-1].to(torch.int32), None, count).vouched()
     aggregate_into(total, x, each, add=total, targets=rows)

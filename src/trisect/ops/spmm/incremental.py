@@ -58,7 +58,7 @@ class Incremental:
         aggregate_into(self._sum, before, change, add=self._sum)
         if touched.numel():
             turned = matrix.transpose()
-            part = Adjacency(turned.starts[touched], turned.ends[touched], turned.indices, turned.values, matrix.rows)
+            part = turned.rows_at(touched)
             _scatter(self._sum, after[touched] - before[touched], part)
         return self._sum
 
@@ -89,7 +89,8 @@ def change_between(before: Adjacency, after: Adjacency) -> Adjacency:
     stays = difference != 0
     offsets = torch.zeros(stays.numel() + 1, dtype=torch.int64, device=stays.device)
     torch.cumsum(stays, 0, out=offsets[1:])
-    return Adjacency(offsets[group.starts], offsets[group.ends], group.indices[stays], difference[stays], after.columns)
+    starts, ends = offsets[group.starts], offsets[group.ends]
+    return Adjacency(starts, ends, group.indices[stays], difference[stays], after.columns).vouched()
 
 
 def _scatter(total: Tensor, rows: Tensor, part: Adjacency) -> None:

@@ -94,6 +94,7 @@ class Group:
             raise ConfigError(
                 f"{len(snapshots)} snapshots of the shapes {sorted(shapes)} make no group; give {SIZES} of one shape."
             )
+        snapshots = [snapshot.checked() for snapshot in snapshots]
         if len(snapshots) == 1:
             only = snapshots[0]
             arrays = (only.starts, only.ends, only.indices, only.values_as(dtype))
@@ -120,7 +121,7 @@ class Group:
             return self._turned[0]
         if self.only is not None:
             return Group.of([self.only.transpose()], torch.float32 if self.values is None else self.values.dtype)
-        flat = Adjacency(self.starts, self.ends, self.indices, None, self.columns, self.column_base)
+        flat = Adjacency(self.starts, self.ends, self.indices, None, self.columns, self.column_base).vouched()
         turned = flat.transpose(positions=True)
         values = self.values
         if values is not None and turned.positions is not None:
@@ -131,7 +132,7 @@ class Group:
     def snapshot(self, step: int) -> Adjacency:
         """Give one of the matrices; it has the entries of all, some of them 0."""
         values = None if self.values is None else self.values.view(-1, self.steps)[:, step].contiguous()
-        return Adjacency(self.starts, self.ends, self.indices, values, self.columns, self.column_base)
+        return Adjacency(self.starts, self.ends, self.indices, values, self.columns, self.column_base).vouched()
 
 
 class Overlay:

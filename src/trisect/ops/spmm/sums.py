@@ -91,6 +91,7 @@ def aggregate_into(
         y = dropout(y, p, noise) if slope == 0.0 else torch.nn.functional.leaky_relu(y, slope)
         _ = out.copy_(y) if targets is None else out.index_copy_(0, targets, y.to(out.dtype))
         return
+    adjacency.checked()
     wide = KINDS[x.dtype][1]
     x = x if adjacent(x) else x.contiguous()
     values = adjacency.values_as(wide)

@@ -33,23 +33,30 @@ def embed(setup: Setup, steps: range | None = None) -> Tensor:
 
 
 @torch.no_grad()
-def outputs(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Embeddings and the task's outputs of all steps, some at a time: (first step, name → [steps, rows, …]).
+def outputs(
+    setup: Setup, steps: range | None = None, *, embedded: bool = True
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Embeddings and the task's outputs of some steps, a few at a time: (first step, name → [steps, rows, …]).
 
     Rows stand in the program's order.
+
+    Args:
+        steps: of a timeline; None: all.
+        embedded: whether embeddings are wanted beside what the task makes of them.
     """
-    if setup.program.decodes:
-        yield from _decoded(setup)
-    else:
-        yield from embeddings(setup)
-        yield from predictions(setup)
+    if setup.program.decodes and embedded:
+        yield from _decoded(setup, steps)
+        return
+    if embedded:
+        yield from embeddings(setup, steps)
+    yield from predictions(setup, steps)
 
 
 @torch.no_grad()
-def _decoded(setup: Setup) -> Iterator[tuple[int, dict[str, Tensor]]]:
+def _decoded(setup: Setup, steps: range | None) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Give `outputs` of a model with a decoder, in one pass: what the decoder reads, and what the task makes of it."""
     program = setup.program
-    for first, frames in program.outputs(range(setup.steps)):
+    for first, frames in program.outputs(range(setup.steps) if steps is None else steps):
         yield first, {"embedding": frames} | program.task.predict(program.decoder, frames, first)
 
 

@@ -53,7 +53,8 @@ class RowsWriter:
         ascending = torch.arange(rows) if vertices is None or order is None else vertices[order]
         np.save(target / _VERTICES, ascending.cpu().numpy(), allow_pickle=False)
         for name, value in columns.items():
-            value = value.float() if value.is_floating_point() else value
+            half = value.is_floating_point() and value.dtype not in (torch.float32, torch.float64)
+            value = value.float() if half else value
             value = value if order is None else value.index_select(1, order.to(value.device))
             np.save(target / f"column-{name}.npy", value.cpu().numpy(), allow_pickle=False)
         # last: rows without it are not complete
@@ -64,10 +65,11 @@ class RowsReader:
     """Reads all rows that were saved in a folder.
 
     Args:
-        vertices, steps: how many rows there are in all.
+        vertices: how many rows a step has.
+        steps: those that are read.
     """
 
-    def __init__(self, folder: Path, vertices: int, steps: int) -> None:
+    def __init__(self, folder: Path, vertices: int, steps: range) -> None:
         self.vertices, self.steps = vertices, steps
         self._saved = [_read(path.parent) for path in sorted(folder.glob(f"*/{_META}"))]
         self.names = list(dict.fromkeys(name for saved in self._saved for name in saved.columns))
@@ -92,9 +94,26 @@ class RowsReader:
             raise RunError(f"{stop - start - filled} rows of {name} at step {step} were not computed by any rank.")
         return values
 
+    def take(self, name: str, step: int, vertices: Array) -> Array:
+        """Give a column of these of the user's vertices, ascending, at a step: [rows, …]; no other rows are read."""
+        dtype, shape = self.shape(name)
+        values = np.empty((len(vertices), *shape), dtype)
+        filled = 0
+        for saved in self._saved:
+            column = saved.columns.get(name)
+            if column is None or not saved.first <= step < saved.first + len(column):
+                continue
+            position = np.minimum(np.searchsorted(saved.vertices, vertices), len(saved.vertices) - 1)
+            here = np.flatnonzero(saved.vertices[position] == vertices) if len(saved.vertices) else position[:0]
+            values[here] = column[step - saved.first][position[here]]
+            filled += len(here)
+        if filled != len(vertices):
+            raise RunError(f"{len(vertices) - filled} rows of {name} at step {step} were not computed by any rank.")
+        return values
+
     def blocks(self, rows: int) -> Iterator[tuple[int, int, int]]:
         """List (step, start, stop): all rows in order, at most so many at a time."""
-        for step in range(self.steps):
+        for step in self.steps:
             for start in range(0, self.vertices, rows):
                 yield step, start, min(start + rows, self.vertices)
 

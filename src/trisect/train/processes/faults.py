@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,7 +22,25 @@ from trisect.errors import RunError, TrisectError
 
 OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is removed
 _SETTLE = 2.0
-_LOST = ("Connection closed", "Connection reset", "Broken pipe", "Timed out", "timed out", "Connection refused")
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
+_LOST = (
+    "Connection closed",
+    "Connection reset",
+    "Broken pipe",
+    "Timed out",
+    "timed out",
+    "Connection refused",
+    "wait timeout",
+)
+
+
+class Phase(IntEnum):
+    """How far a rank has come before its first epoch."""
+
+    STARTED = 1
+    MEETS = 2
+    JOINED = 3
+    READY = 4
 
 
 class LostRankError(RunError):
@@ -30,7 +52,14 @@ def follow_launcher() -> None:
     launcher = os.environ.get(LAUNCHER)
     if launcher is None:
         return
+    _wake_when_alone()
     threading.Thread(target=_leave_when_alone, args=(int(launcher),), daemon=True).start()
+
+
+def _wake_when_alone() -> None:
+    """Let the system continue this process, should it be stopped, when the launcher is gone: it can then leave."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGCONT), 0, 0, 0)
 
 
 def _leave_when_alone(launcher: int) -> None:
@@ -48,6 +77,14 @@ def remove_folders(names: str) -> None:
     for folder in map(Path, json.loads(names)):
         if folder.is_absolute() and any(fnmatchcase(folder.name, pattern) for pattern in OURS):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def show_phase(rank: int, phase: Phase) -> None:
+    """Let our launcher know how far this rank has come."""
+    folder = os.environ.get(FAILURES)
+    if folder is not None:
+        with suppress(OSError):
+            Path(folder, f"rank-{rank}.phase").write_text(str(int(phase)))
 
 
 def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, unexpected: bool = False) -> None:
@@ -81,6 +118,7 @@ def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, 
 def reporting_failures(world: World) -> Iterator[None]:
     """Tell whoever started this rank why it ends badly."""
     follow_launcher()
+    show_phase(world.rank, Phase.STARTED)
     try:
         yield
     except TrisectError as error:
@@ -88,6 +126,11 @@ def reporting_failures(world: World) -> Iterator[None]:
         if FAILURES in os.environ:
             leave(error.exit_code)  # the launcher says it
         raise
+    except SystemExit as error:  # a model, a task or a library that ends the process: the others would wait for it
+        message = f"something in it ended the process (SystemExit: {error.code})."
+        tell_failure(world.rank, message, of_peer=False, unexpected=True)
+        traceback.print_exc()
+        leave(1)
     except Exception as error:
         tell_failure(world.rank, f"{type(error).__name__}: {error}", of_peer=False, unexpected=True)
         raise

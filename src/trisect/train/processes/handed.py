@@ -48,6 +48,6 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, type) and value.__module__ == "__main__":
             raise ConfigError(
                 f"{value.__name__} is defined in the main module, which other processes do not import; move it to a"
-                " module of its own, or install cloudpickle."
+                " module of its own, or install cloudpickle: pip install 'trisect[notebook]'."
             )
         return NotImplemented

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -15,7 +13,8 @@ from trisect.comm.mesh import Mesh, connect, disconnect
 from trisect.comm.world import Store, World, meet
 from trisect.errors import RunError
 from trisect.layout import Layout
-from trisect.train.processes.faults import naming_lost_ranks
+from trisect.train.processes.faults import Phase, naming_lost_ranks, show_phase
+from trisect.train.processes.folders import temporary_folder
 
 _LONGEST_CUT = datetime.timedelta(hours=12)
 
@@ -33,23 +32,20 @@ def joined(
     """
     world.require(layout)
     store = meet(world)
-    own: Path | None = None
-    try:
-        with naming_lost_ranks(store, world):
-            if isinstance(shards, Path):
-                folder = shards
-            elif world.local_rank == 0:
-                folder = own = Path(tempfile.mkdtemp(prefix="trisect-shards-"))
-                _cut(store, world, shards, own)
-            else:
-                folder = _find(store, world)
-            mesh = connect(layout, device, timeout, store=store, world=world)
-            yield mesh, folder
-            # after a failure the process ends, and waiting for ranks that are gone would only delay that
-            disconnect()
-    finally:
-        if own is not None:
-            shutil.rmtree(own, ignore_errors=True)
+    with ExitStack() as stack, naming_lost_ranks(store, world):
+        if isinstance(shards, Path):
+            folder = shards
+        elif world.local_rank == 0:
+            folder = stack.enter_context(temporary_folder("trisect-shards-"))
+            _cut(store, world, shards, folder)
+        else:
+            folder = _find(store, world)
+        show_phase(world.rank, Phase.MEETS)
+        mesh = connect(layout, device, timeout, store=store, world=world)
+        show_phase(world.rank, Phase.JOINED)
+        yield mesh, folder
+        # after a failure the process ends, and waiting for ranks that are gone would only delay that
+        disconnect()
 
 
 def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:

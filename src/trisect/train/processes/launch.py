@@ -17,9 +17,12 @@ from typing import Any
 
 import torch
 
-from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER
+from trisect.comm.interface import loopback
+from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, LISTENER
 from trisect.errors import LayoutError, RunError
 from trisect.ops.memory import free_bytes
+from trisect.train.processes.faults import Phase
+from trisect.train.processes.folders import temporary_folder
 
 _POLL = 0.05
 _GRACE = 5.0
@@ -36,6 +39,7 @@ def launch(
     handed: bytes = b"",
     folders: Sequence[str | Path] = (),
     on_poll: Callable[[], None] = lambda: None,
+    startup: float | None = None,
 ) -> None:
     """Run `command` once a rank on this machine, with the variables that torchrun would set.
 
@@ -48,6 +52,8 @@ def launch(
         folders: temporary ones of the caller, which the ranks remove if this process is killed; their names are
             among `faults.OURS`.
         on_poll: called now and then while the ranks run.
+        startup: seconds after the last rank that came further, when those that are behind count as stalled; until all
+            have said that they are ready (`faults.show_phase`). None: they may take any time.
 
     Raises:
         RunError: names the first rank that ended badly, and why; with that rank's exit code where it is the user's
@@ -56,40 +62,48 @@ def launch(
     """
     require_room(world)
     threads_each = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
-    with tempfile.TemporaryDirectory(prefix="trisect-ranks-") as folder:
+    with temporary_folder("trisect-ranks-") as folder:
         ranks: list[subprocess.Popen[bytes]] = []
         try:
-            port = _free_port()
-            for rank in range(world):
-                variables = {
-                    **os.environ,
-                    "OMP_NUM_THREADS": str(threads_each),
-                    **(environment or {}),
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "LOCAL_WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    LAUNCHER: str(os.getpid()),
-                    FAILURES: folder,
-                    FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
-                }
-                with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
-                    stdin.write(handed)
-                    stdin.seek(0)
-                    ranks.append(
-                        subprocess.Popen(  # noqa: S603
-                            list(command),
-                            env=variables,
-                            stdin=stdin,
-                            stdout=None if rank == 0 else subprocess.DEVNULL,
-                            stderr=None if rank == 0 else errors,
-                            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
+            # handed over as it is: a port that was probed and closed could be another's by the time it is used
+            with socket.create_server(("127.0.0.1", 0), backlog=max(128, world)) as listener:
+                local = loopback()
+                for rank in range(world):
+                    variables = {
+                        **os.environ,
+                        "OMP_NUM_THREADS": str(threads_each),
+                        **(environment or {}),
+                        "RANK": str(rank),
+                        "LOCAL_RANK": str(rank),
+                        "WORLD_SIZE": str(world),
+                        "LOCAL_WORLD_SIZE": str(world),
+                        "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": str(listener.getsockname()[1]),
+                        **local,
+                        LAUNCHER: str(os.getpid()),
+                        FAILURES: str(folder),
+                        FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
+                    }
+                    if rank == 0:
+                        variables[LISTENER] = str(listener.fileno())
+                    with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
+                        stdin.write(handed)
+                        stdin.seek(0)
+                        ranks.append(
+                            subprocess.Popen(  # noqa: S603
+                                list(command),
+                                env=variables,
+                                stdin=stdin,
+                                stdout=None if rank == 0 else subprocess.DEVNULL,
+                                stderr=None if rank == 0 else errors,
+                                pass_fds=(listener.fileno(),) if rank == 0 else (),
+                                start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
+                            )
                         )
-                    )
-            first = _watch(ranks, on_poll)
-            failure = None if first is None else _failure(Path(folder), ranks, first)
+            # only rank 0 has the socket now, so that the meeting ends with it
+            start = None if startup is None else Start(folder, world, startup)
+            first = _watch(ranks, on_poll, start)
+            failure = None if first is None else _failure(folder, ranks, first)
         finally:
             _end(ranks)
         on_poll()
@@ -109,7 +123,42 @@ def require_room(world: int) -> None:
         )
 
 
-def _watch(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]) -> int | None:
+class Start:
+    """Watches how far ranks come before the first epoch."""
+
+    def __init__(self, folder: Path, world: int, patience: float) -> None:
+        self._folder, self._patience = folder, patience
+        self._phases = [0] * world
+        self._last = time.monotonic()
+
+    def look(self) -> None:
+        """Read how far each rank is.
+
+        Raises:
+            RunError: names those that are behind others, and have been since the patience ended.
+        """
+        if min(self._phases) >= Phase.READY:
+            return
+        phases = [self._phase(rank) for rank in range(len(self._phases))]
+        if phases != self._phases:
+            self._phases, self._last = phases, time.monotonic()
+        behind = [rank for rank, phase in enumerate(phases) if phase < max(phases)]
+        if behind and time.monotonic() - self._last > self._patience:
+            which = f"rank {behind[0]} has" if len(behind) == 1 else f"ranks {', '.join(map(str, behind))} have"
+            raise RunError(
+                f"{which} stalled before the first epoch, {self._patience:g} s behind the others; the run is stopped"
+                " (train.startup_timeout)."
+            )
+
+    def _phase(self, rank: int) -> int:
+        with suppress(OSError, ValueError):
+            return int(Path(self._folder, f"rank-{rank}.phase").read_text())
+        return self._phases[rank]
+
+
+def _watch(
+    ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None], start: Start | None = None
+) -> int | None:
     """Wait for all ranks; give the first that ends badly, or None."""
     running = set(range(len(ranks)))
     while running:
@@ -120,6 +169,8 @@ def _watch(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None]
                 if code != 0:
                     return rank
         on_poll()
+        if start is not None and running:
+            start.look()
         time.sleep(_POLL)
     return None
 
@@ -204,9 +255,3 @@ def _is_stopped(pid: int) -> bool:
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in ("T", "t")
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trisect.train.loop import Recorder
+
 
 class Listener(Protocol):
     """An object that is told how far a run is."""
 
     def say(self, text: str) -> None:
         """Hear a sentence for the user."""
+
+    def watch(self, monitor: str) -> None:
+        """Hear which measure decides which epoch is the best, such as `val.accuracy`; before the first epoch."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Hear that one more epoch has ended."""
@@ -24,8 +29,24 @@ class NoListener:
     def say(self, text: str) -> None:
         """Ignore the sentence."""
 
+    def watch(self, monitor: str) -> None:
+        """Ignore the measure."""
+
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Ignore the epoch."""
+
+
+class EpochsTo:
+    """Tells a listener everything, and a recorder of epochs as well."""
+
+    def __init__(self, recorder: Recorder, listener: Listener) -> None:
+        self._recorder, self._listener = recorder, listener
+        self.say, self.watch = listener.say, listener.watch
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Hand the record of the epoch on to both."""
+        self._recorder.epoch(record)
+        self._listener.epoch(record)
 
 
 class WrittenListener:
@@ -37,6 +58,10 @@ class WrittenListener:
     def say(self, text: str) -> None:
         """Write a line `{"say": …}`."""
         self._write({"say": text})
+
+    def watch(self, monitor: str) -> None:
+        """Write a line `{"watch": …}`."""
+        self._write({"watch": monitor})
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Write a line `{"epoch": …}`."""
@@ -66,5 +91,7 @@ class Relay:
                 told = json.loads(line)
                 if "say" in told:
                     self._listener.say(told["say"])
+                elif "watch" in told:
+                    self._listener.watch(told["watch"])
                 else:
                     self._listener.epoch(told["epoch"])

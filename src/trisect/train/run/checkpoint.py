@@ -21,18 +21,16 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
+from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, open_regular, read_manifest
 
-FORMAT = "trisect-checkpoint"
-VERSION = 1
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"^epoch-(\d{6,})$")
+_NAME = re.compile(r"^epoch-[0-9]{6,12}$")
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,7 @@ class Checkpoints:
     def draft(self, epoch: int) -> Path:
         """Make an empty directory beside the final one, for the ranks' shards."""
         draft = self.directory / f".epoch-{epoch:06d}.draft"
-        if draft.exists():
-            shutil.rmtree(draft)
+        _remove(draft)
         draft.mkdir(parents=True)
         return draft
 
@@ -109,18 +106,19 @@ class Checkpoints:
             "tensors": _index(shards),
             "meta": dict(meta),
         }
-        manifest["sha256"] = _manifest_hash(manifest)
+        manifest["sha256"] = manifest_hash(manifest)
         write_synced(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
         _sync_directory(draft)
         final = self._path(epoch)
-        if final.exists():  # a resumed run writes an epoch again
+        if not _is_directory(final):
+            _mark_damaged(final)  # a file or a link, if anything
+            draft.rename(final)
+        else:  # a resumed run writes an epoch again
             old = self.directory / f".epoch-{epoch:06d}.old"
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
             final.rename(old)
             draft.rename(final)
-            shutil.rmtree(old)
-        else:
-            draft.rename(final)
+            _remove(old)
         _sync_directory(self.directory)
         self._prune()
         return final
@@ -129,7 +127,7 @@ class Checkpoints:
         """List all checkpoints, the oldest first, damaged ones too."""
         if not self.directory.is_dir():
             return []
-        paths = [path for path in self.directory.iterdir() if path.is_dir() and _NAME.match(path.name)]
+        paths = [path for path in self.directory.iterdir() if _is_directory(path) and _NAME.match(path.name)]
         return sorted(paths, key=_epoch_of)
 
     def latest(
@@ -207,6 +205,8 @@ class Checkpoints:
     def read(self, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
         """Read a checkpoint, after its sizes and hashes were compared with its manifest."""
         manifest = read_manifest(path)
+        if manifest["epoch"] != _epoch_of(path):
+            raise CheckpointError(f"The checkpoint {path} is one of epoch {manifest['epoch']}; give it its name back.")
         if manifest["run"] != self.run:
             raise CheckpointError(f"The checkpoint {path} belongs to another run (its settings differ); remove it.")
         for name, expected in manifest["files"].items():
@@ -225,7 +225,7 @@ class Checkpoints:
         best = next((path for path in reversed(paths) if _is_best(path)), None)
         for path in paths:
             if path not in last and path != best:
-                shutil.rmtree(path)
+                _remove(path)
 
 
 _TYPES = {
@@ -255,25 +255,6 @@ def write_shard(
     return Shard(name, size, digest, entries)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read the manifest of the checkpoint `path`, and check it against its own hash."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"The checkpoint {path} is damaged: it has no {MANIFEST}.") from None
-    except (OSError, ValueError):
-        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} cannot be read.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CheckpointError(f"The checkpoint {path} is not one of Trisect's.")
-    if manifest.get("version") != VERSION:
-        raise CheckpointError(
-            f"The checkpoint {path} has the format version {manifest.get('version')!r}; this release reads {VERSION}."
-        )
-    if manifest.get("sha256") != _manifest_hash(manifest):
-        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} does not match its own hash.")
-    return manifest
-
-
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     """Write a safetensors file one tensor at a time, since history may fill half of the memory; its size and hash."""
     # as the library has it: by falling alignment, then by name
@@ -287,7 +268,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with path.open("wb") as file:
+    with _created(path) as file:
         for head in (len(text).to_bytes(8, "little"), text):
             digest.update(head)
             file.write(head)
@@ -303,7 +284,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
+    with _created(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -315,6 +296,24 @@ def write_atomically(path: Path, content: bytes) -> None:
     write_synced(draft, content)
     draft.replace(path)
     _sync_directory(path.parent)
+
+
+def _created(path: Path) -> IO[bytes]:
+    """Make a new file to write; what was there is removed, so that a link leads nowhere."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a directory; nothing where there is none."""
+    if _is_directory(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _sync_directory(path: Path) -> None:
@@ -335,26 +334,36 @@ def _index(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _assemble(path: Path, index: Mapping[str, Any]) -> dict[str, Tensor]:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     files: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
-    for name, entry in index.items():
-        for shard in entry["shards"]:
-            if shard["file"] not in files:
-                files[shard["file"]] = safe_open(path / shard["file"], framework="pt")
-            part: Tensor = files[shard["file"]].get_tensor(name)
-            if shard["shape"] == entry["shape"]:
-                tensors[name] = part
-                continue
-            tensor = tensors.setdefault(name, torch.empty(entry["shape"], dtype=part.dtype))
-            tensor[tuple(slice(o, o + n) for o, n in zip(shard["offset"], shard["shape"], strict=True))] = part
+    try:
+        for name, entry in index.items():
+            for shard in entry["shards"]:
+                if shard["file"] not in files:
+                    files[shard["file"]] = safe_open(path / shard["file"], framework="pt")
+                part: Tensor = files[shard["file"]].get_tensor(name)
+                if list(part.shape) != shard["shape"]:
+                    raise CheckpointError(
+                        f"The checkpoint {path} is damaged: {shard['file']} has {name!r} of shape {list(part.shape)},"
+                        f" and its manifest says {shard['shape']}."
+                    )
+                if shard["shape"] == entry["shape"]:
+                    tensors[name] = part
+                    continue
+                tensor = tensors.setdefault(name, torch.empty(entry["shape"], dtype=part.dtype))
+                if tensor.dtype != part.dtype:
+                    raise CheckpointError(f"The checkpoint {path} is damaged: {name!r} is of several types.")
+                tensor[tuple(slice(o, o + n) for o, n in zip(shard["offset"], shard["shape"], strict=True))] = part
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"The checkpoint {path} is damaged: {str(error)[:120]}.") from None
     return tensors
 
 
 def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
     try:
-        with (path / name).open("rb") as file:
+        with os.fdopen(open_regular(path / name), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected["bytes"]:
                 raise CheckpointError(
@@ -368,11 +377,6 @@ def _verify(path: Path, name: str, expected: Mapping[str, Any]) -> None:
         raise CheckpointError(f"The checkpoint {path} is damaged: {name} cannot be read ({error.strerror}).") from None
     if digest.hexdigest() != expected["sha256"]:
         raise CheckpointError(f"The checkpoint {path} is damaged: {name} does not match the hash in its manifest.")
-
-
-def _manifest_hash(manifest: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _is_best(path: Path) -> bool:
@@ -390,7 +394,7 @@ def _mark_damaged(path: Path) -> None:
     except OSError:  # another one was faster, or whoever predicts may only read here
         return
     damaged = path.with_name(f"{path.name}.damaged")
-    shutil.rmtree(damaged, ignore_errors=True)
+    _remove(damaged)
     claimed.rename(damaged)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from trisect.errors import CheckpointError
@@ -13,9 +14,15 @@ from trisect.tasks import TaskContext
 from trisect.train.assemble import name_modules
 from trisect.train.job import Job
 from trisect.train.program import history_name
-from trisect.train.run.checkpoint import read_manifest
+from trisect.train.run.manifest import read_manifest
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.run.state import REMEDY, Shapes, require_state
+
+
+def check_settings(job: Job) -> None:
+    """Raise where another process writes to the run of a job, or the run was made with other settings."""
+    with _opened(job):
+        pass
 
 
 def check_resume(job: Job, shards: Path) -> None:
@@ -27,9 +34,17 @@ def check_resume(job: Job, shards: Path) -> None:
         job: which trains a run directory.
         shards: the cut data.
     """
+    with _opened(job) as directory:
+        _check_newest(job, shards, directory)
+
+
+def _opened(job: Job) -> AbstractContextManager[RunDirectory]:
     if job.run is None or job.config is None:
         raise CheckpointError("internal error: a job that is resumed has no run directory")
-    directory = RunDirectory.reopen(job.run, job.config)
+    return RunDirectory.writing(job.run, job.config, resume=True)
+
+
+def _check_newest(job: Job, shards: Path, directory: RunDirectory) -> None:
     paths = directory.checkpoints.paths()
     for path in reversed(paths):
         try:

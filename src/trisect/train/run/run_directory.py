@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from torch import Tensor
@@ -27,6 +27,7 @@ from trisect.comm.local.neighbours import Gather
 from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
+from trisect.train.run.lock import LOCK, locked
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -40,7 +41,17 @@ TRACE = "trace.json"
 # settings that may differ between a run and its continuation: they do not change what an epoch computes
 _FREE = {
     "data": {"directory"},
-    "train": {"epochs", "device", "threads", "timeout", "eval_every", "patience", "checkpoint_every", "keep"},
+    "train": {
+        "epochs",
+        "device",
+        "threads",
+        "timeout",
+        "startup_timeout",
+        "eval_every",
+        "patience",
+        "checkpoint_every",
+        "keep",
+    },
 }
 
 
@@ -52,6 +63,7 @@ def fingerprint(config: Config) -> str:
 def _fixed(config: Config) -> dict[str, Any]:
     plain = config.resolved()
     plain.pop("layout")  # a checkpoint may be continued under another layout
+    plain["train"]["monitor"] = None  # named by the task where the user does not, when the data are there
     return {
         section: {key: value for key, value in values.items() if key not in _FREE.get(section, set())}
         for section, values in plain.items()
@@ -59,13 +71,12 @@ def _fixed(config: Config) -> dict[str, Any]:
 
 
 class RunDirectory:
-    """One run's files. Made by `create` or `reopen`; a context manager that keeps other processes out."""
+    """One run's files. To write them, open it by `writing`, which keeps other processes out."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path = path
         self.config = config
         self.checkpoints = Checkpoints(path / "checkpoints", run=fingerprint(config), keep=config.train.keep)
-        self._lock: IO[bytes] | None = None
 
     @staticmethod
     def refuse_used(path: str | Path) -> None:
@@ -75,23 +86,41 @@ class RunDirectory:
             if (path / CONFIG).exists():
                 raise CheckpointError(
                     f"The output directory {path} already holds a run; choose another --out, or continue it with"
-                    " --resume."
+                    " --resume (in Python: out and resume=True)."
                 )
-            if any(path.iterdir()):
+            if any(file.name != LOCK for file in path.iterdir()):
                 raise CheckpointError(f"The output directory {path} is not empty; choose another --out.")
         elif path.exists():
             raise CheckpointError(f"The output directory {path} is a file; choose another --out.")
+
+    @classmethod
+    @contextlib.contextmanager
+    def writing(cls, path: str | Path, config: Config, *, resume: bool = False) -> Iterator[RunDirectory]:
+        """Open a run to write it, alone: nothing is read or written before other processes are kept out.
+
+        Args:
+            resume: go on with the run in `path`; otherwise `path` must not exist or be empty.
+        """
+        path = Path(path)
+        if resume and not path.is_dir():
+            raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.")
+        if not resume:
+            cls.refuse_used(path)
+            _make(path)
+        with locked(path):
+            _refuse_links(path)
+            yield cls.reopen(path, config) if resume else cls.create(path, config)
 
     @classmethod
     def create(cls, path: str | Path, config: Config) -> RunDirectory:
         """Make a new run in `path`, which must not exist or be empty."""
         path = Path(path)
         cls.refuse_used(path)
+        _make(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / CONFIG, _yaml(config))
         except OSError as error:
-            raise CheckpointError(f"The output directory {path} cannot be written: {error.strerror}.") from None
+            raise _unwritable(path, error) from None
         return cls(path, config)
 
     @classmethod
@@ -101,25 +130,11 @@ class RunDirectory:
         old = read_config(path)
         if config is None or config == old:
             return cls(path, old)
-        _refuse_difference(path, _fixed(old), _fixed(config))
+        before, now = _fixed(old), _fixed(config)
+        if old.train.monitor is not None and config.train.monitor is not None:
+            before["train"]["monitor"], now["train"]["monitor"] = old.train.monitor, config.train.monitor
+        _refuse_difference(path, before, now)
         return cls(path, config)
-
-    def __enter__(self) -> RunDirectory:
-        with contextlib.suppress(ImportError):  # no fcntl on Windows
-            import fcntl
-
-            self._lock = (self.path / ".lock").open("wb")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._lock.close()
-                raise CheckpointError(f"Another process is writing to {self.path}; wait until it has ended.") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            (self.path / ".lock").unlink(missing_ok=True)
 
     def describe_start(self, checkpoint: Checkpoint | None) -> str:
         """Say where a resumed run begins."""
@@ -272,6 +287,27 @@ def read_config(path: str | Path) -> Config:
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path / CONFIG} is damaged: it is not a mapping.")
     return parse_config(plain)
+
+
+def _refuse_links(path: Path) -> None:
+    """Raise where a part of the run directory lies elsewhere: who made the link would choose what is overwritten."""
+    for name in ("checkpoints", "events", METRICS, "tensorboard"):
+        if (path / name).is_symlink():
+            raise CheckpointError(f"{path / name} is a symbolic link; put what it leads to in its place, or remove it.")
+    for file in path.glob("events/*"):
+        if file.is_symlink():
+            raise CheckpointError(f"{file} is a symbolic link; remove it.")
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"The output directory {path} cannot be written: {error.strerror}.")
 
 
 def _yaml(config: Config) -> bytes:

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trisect import __version__
 from trisect.layout import Layout
 from trisect.tasks import SPLITS
 from trisect.train.loop import Result
+from trisect.version import __version__
 
 
 def summarise(
@@ -18,6 +18,7 @@ def summarise(
     layout: Layout,
     *,
     parameters: int,
+    baselines: Mapping[str, Any] | None = None,
     partition: Mapping[str, Any] | None = None,
     memory_bytes: int | None = None,
     seconds: Iterable[float] | None = None,
@@ -27,6 +28,7 @@ def summarise(
     Args:
         layout: as it was run.
         parameters: how many numbers were trained, on all ranks together.
+        baselines: what simple rules reach on the same pairs: split → rule → measures; empty where the task has none.
         partition: the quality of the cut; None for one rank.
         memory_bytes: what was estimated before.
         seconds: of all epochs, a resumed run's earlier ones included; None: those of this process.
@@ -40,6 +42,7 @@ def summarise(
         "seconds_per_epoch": seconds_per_epoch(result.seconds if seconds is None else seconds),
         "loss": result.loss,
         "metrics": {split: result.metrics.get(split, {}) for split in SPLITS},
+        "baselines": dict(baselines or {}),
         "monitor": result.monitor,
         "best_epoch": result.best_epoch,
         "parameters": parameters,
@@ -62,3 +65,26 @@ def seconds_per_epoch(seconds: Iterable[float]) -> dict[str, float | None]:
     if not finite:
         return {"best": None, "median": None}
     return {"best": min(finite), "median": statistics.median(finite)}
+
+
+def compare_with_rules(summary: Mapping[str, Any]) -> str | None:
+    """Say whether a simple rule is ahead of the model on test (on val where there is no test), and in which measures;
+    None where there are no rules.
+    """
+    for split in ("test", "val"):
+        own = summary["metrics"].get(split) or {}
+        rules = summary.get("baselines", {}).get(split) or {}
+        if own and any(rules.values()):
+            break
+    else:
+        return None
+    ahead: list[str] = []
+    behind: list[str] = []
+    for measure in next(filter(None, rules.values())):
+        values = {rule: measures.get(measure, math.nan) for rule, measures in rules.items()}
+        rule = max(values, key=lambda name: -math.inf if math.isnan(values[name]) else values[name])
+        told = f"{rule} has {split} {measure} {values[rule]:.3f}, the model {own[measure]:.3f}"
+        (ahead if values[rule] > own[measure] else behind).append(told)
+    if ahead:
+        return f"A simple rule is ahead of the model: {'; '.join(ahead)}. Try task.memory, or a longer one."
+    return f"The model is ahead of every simple rule: {'; '.join(behind)}."

@@ -1,0 +1,72 @@
+"""`trisect.fit`: a model, a graph and a task in one call, with progress and, where wanted, a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trisect.api.progress import Progress
+from trisect.comm.world import world_from_environment
+from trisect.config import TrainOptions
+from trisect.layout import Layout
+from trisect.report import write_report
+from trisect.tasks import Task
+from trisect.train.fit import ModelLike
+from trisect.train.fit import fit as fit_quietly
+from trisect.train.loop import Recorder
+from trisect.train.outputs.run import Run
+from trisect.train.run.run_directory import RunDirectory
+
+
+def fit(
+    model: ModelLike,
+    graph: Any,
+    task: str | Mapping[str, Any] | Task = "node-classification",
+    layout: str | Layout = "",
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    recorder: Recorder | None = None,
+    **options: Any,
+) -> Run:
+    """Train a model on a graph or a timeline, in one process or under a layout.
+
+        >>> graph = trisect.Graph.generate("community", vertices=20_000)                      # doctest: +SKIP
+        >>> run = trisect.fit("gcnii", graph, "node-classification", epochs=50, layers=16)    # doctest: +SKIP
+        >>> run.metrics["test"]["accuracy"]                                                   # doctest: +SKIP
+
+    Args:
+        model: a name (`gcn`, `gcnii`, `cd-gcn`, …), a `trisect.nn` model, or a list of layers.
+        graph: a `Graph`, a `Timeline`, or PyG's `Data`, `TemporalData` or list of `Data`.
+        task: a name, {name: …, options}, or a `Task`.
+        layout: such as `vertex=2,layer=2`, or a `Layout`. Where it cuts, the ranks are processes that are started here
+            (no guard around the main module is needed), or under torchrun the world that is found. The model ends up
+            with the trained parameters all the same.
+        out: a run directory, with all that `trisect train` writes into one, the report too. Checkpoints are then
+            written every `checkpoint_every` epochs (10); without it, none.
+        resume: go on from the newest checkpoint in `out`, with the same model, data and task.
+        progress: show how far the run is: a bar in a terminal and in a notebook, a line now and then elsewhere.
+        recorder: receives epochs, events and checkpoints in one process; only epochs when the layout uses several.
+        **options: of training (`TrainOptions`), and of the model where it is given by name.
+
+    Parameters of a model given by name, and all randomness, are a function of `seed`; torch's global random state is
+    neither read nor changed.
+    """
+    world = world_from_environment()
+    first = world is None or world.rank == 0
+    shown = Progress(options.get("epochs", TrainOptions.epochs)) if progress and first else None
+    more: dict[str, Any] = {"out": out, "resume": resume, "recorder": recorder, **options}
+    if shown is None:
+        run = fit_quietly(model, graph, task, layout, **more)
+    else:
+        with shown:
+            run = fit_quietly(model, graph, task, layout, listener=shown, **more)
+        shown.metrics(run.summary)
+    if out is not None and first:
+        report = write_report(RunDirectory.reopen(out))
+        if shown is not None:
+            shown.say(f"Report: {report}")
+            shown.say(f"Run directory: {out}")
+    return run

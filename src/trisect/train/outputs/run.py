@@ -1,0 +1,298 @@
+"""`Run`: a finished run in Python, as `fit` gives it and as `load` reads it from its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from trisect.config import Config, TrainOptions
+from trisect.config.names import CUSTOM
+from trisect.data.ids import positions_of, read_ids
+from trisect.data.later import OnLate
+from trisect.data.records import Names
+from trisect.errors import ConfigError, DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
+from trisect.layout import Layout
+from trisect.nn.models.source import AnyModel
+from trisect.tasks import Task, make_task
+from trisect.tasks.decoders import PairDecoder
+from trisect.tasks.link_prediction import LinkPrediction
+from trisect.tasks.outputs_only import OutputsOnly
+from trisect.train.from_config import ConfiguredData, resolve
+from trisect.train.job import named_model
+from trisect.train.loop import Result
+from trisect.train.outputs.calibration import Calibration, calibrate
+from trisect.train.outputs.links import HeldEmbeddings, Linked, LinkScorer, Per, require_top_k
+from trisect.train.outputs.new_data import PredictedData, Say
+from trisect.train.outputs.predict import embed, load_parameters, predict, trained_parameters
+from trisect.train.outputs.to_pyg import to_pyg
+from trisect.train.run.run_directory import RunDirectory
+from trisect.train.setup import Setup
+
+
+class Run:
+    """A finished run; the model holds the parameters of the best epoch.
+
+    Attributes:
+        result: everything that was measured, where this process trained; None where the run was loaded.
+        summary: what summary.json of a run directory has.
+        layout: as it was run.
+        directory: the run directory, where there is one.
+    """
+
+    def __init__(
+        self,
+        result: Result | None,
+        setup: Setup | Callable[[], Setup],
+        summary: dict[str, Any],
+        layout: Layout,
+        *,
+        directory: RunDirectory | None = None,
+        config: Config | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self.result, self.summary, self.layout, self.directory = result, summary, layout, directory
+        self._setup, self._config, self._calibration = setup, config, calibration
+
+    @cached_property
+    def setup(self) -> Setup:
+        """Give the model on its data in this process, for further outputs."""
+        return self._setup if isinstance(self._setup, Setup) else self._setup()
+
+    @property
+    def loss(self) -> list[float]:
+        """Give the training loss of each epoch."""
+        return list(self.summary["loss"]) if self.result is None else self.result.loss
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Give `train`, `val`, `test` → measures, at the best epoch."""
+        return dict(self.summary["metrics"]) if self.result is None else self.result.metrics
+
+    @property
+    def _modules(self) -> nn.ModuleDict:
+        return self.setup.modules if self.result is None else self.result.modules
+
+    @property
+    def model(self) -> AnyModel:
+        """Give the trained model."""
+        return cast("AnyModel", self._modules["model"])
+
+    @property
+    def decoder(self) -> nn.Module | None:
+        """Give the trained part after the model, where the task has one."""
+        return dict(self._modules.items()).get("decoder")
+
+    @property
+    def names(self) -> Names | None:
+        """Give the user's vertex ids; None where they are 0, 1, …."""
+        return self.setup.names
+
+    def predict(self, steps: range | None = None) -> dict[str, Tensor]:
+        """Give the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
+        return {name: self._shaped(value) for name, value in predict(self.setup, steps).items()}
+
+    def embeddings(self, steps: range | None = None) -> Tensor:
+        """Give the embeddings: [vertices, channels], on a timeline [steps, vertices, channels]."""
+        return self._shaped(embed(self.setup, steps))
+
+    # Pairs
+
+    @torch.no_grad()
+    def score(self, src: Any, dst: Any, step: int = -1) -> Tensor:
+        """Of pairs of the user's vertices, what the decoder gives for them from the embeddings of a step:
+        [pairs, outputs]. Only for tasks on pairs.
+
+        Args:
+            src, dst: the user's ids; numbers 0, 1, … where the data have none.
+        """
+        return self._scorer(step).score(self._vertices(src, "src"), self._vertices(dst, "dst"))
+
+    def links(self, src: Any, dst: Any, step: int = -1) -> dict[str, Tensor]:
+        """Give `score` and `probability` [pairs] of pairs; of edge classes `class` and the probability of each."""
+        scorer = replace(self._scorer(step), calibration=self.calibration)
+        return scorer.columns(scorer.score(self._vertices(src, "src"), self._vertices(dst, "dst")))
+
+    def top_k(self, k: int, per: Per = "all", step: int = -1, *, known: bool = False) -> dict[str, Any]:
+        """Give the k best pairs, of all or of each `source`: `src`, `dst` (the user's ids), `score`, `probability`.
+
+        Args:
+            known: whether pairs that are linked at the step itself may be among them.
+        """
+        if not isinstance(self._task, LinkPrediction):
+            raise ConfigError(f"top_k needs a run of link-prediction, and this one's task is {self._task.name}.")
+        require_top_k(k)
+        if per not in ("all", "source"):
+            raise ConfigError(f"per is {per!r}; it must be all or source.")
+        scorer = replace(self._scorer(step), calibration=self.calibration)
+        linked = Linked.of_timeline(self._timeline).at(range(self.setup.steps)[step])
+        src, dst, scores = scorer.top_k(k, per, None if known else linked)
+        return {"src": self._ids(src), "dst": self._ids(dst), **scorer.columns(scores[:, None])}
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Give how scores become probabilities, fitted to the validation pairs; None for other tasks than links."""
+        if not isinstance(self._task, LinkPrediction):
+            return None
+        if self._calibration is not None:
+            return self._calibration
+        kept = None if self.directory is None else Calibration.read(self.directory.path)
+        if kept is None:
+            kept = Calibration(**calibrate(self.setup, lambda own: [own]))
+            if self.directory is not None:
+                kept.write(self.directory.path)
+        return kept
+
+    def _scorer(self, step: int) -> LinkScorer:
+        if not isinstance(self.decoder, PairDecoder):
+            raise ConfigError("scores of pairs need a task on pairs: link-prediction or edge-classification.")
+        step = range(self.setup.steps)[step]
+        z = embed(self.setup, range(step, step + 1))[0]
+        memory = Linked.of_timeline(self._timeline).memory(self._task, step)
+        return LinkScorer(self.decoder.cpu(), HeldEmbeddings(z), memory)
+
+    @property
+    def _task(self) -> Task:
+        task = getattr(self.setup.task, "task", None)
+        if not isinstance(task, Task):
+            raise ConfigError(f"{type(self.setup.task).__name__} does not say which task it is; give it `task`.")
+        return task
+
+    @property
+    def _timeline(self) -> Timeline:
+        return cast("Timeline", getattr(self.setup.task, "timeline", None))
+
+    def _vertices(self, ids: Any, name: str) -> Tensor:
+        own = read_ids(ids)
+        timeline = self._timeline
+        where = positions_of(timeline.names, timeline.vertices, own)
+        if (where < 0).any():
+            strange = own[int((where < 0).argmax())]
+            raise DataError(f"{name} has the id {strange}, which is no vertex of the run's data; leave it out.")
+        return torch.from_numpy(where)
+
+    def _ids(self, vertices: Tensor) -> Any:
+        names = self._timeline.names
+        return vertices if names is None else names[vertices.numpy()]
+
+    # Other data
+
+    def on(self, data: Any, vertices: Any = None, *, on_late: OnLate = "refuse", say: Say = print) -> Run:
+        """Give the run on other data, in this process: nothing is trained, and outputs are those of the new data.
+
+        Args:
+            data: of a loaded run a table of rows that came later, which is joined to the run's data, or a graph
+                directory, which stands alone; of every run a `Graph` or a `Timeline`, which stands alone.
+            vertices, on_late: beside a table, as for `trisect predict`.
+            say: is told what was left out or guessed.
+        """
+        count = getattr(self.setup.task, "classes", getattr(self.setup.task, "outputs", 1))
+        calibration = self.calibration  # of the validation pairs, which other data do not have
+        if isinstance(data, (Graph, Timeline)):
+            read: Graph | Timeline = data
+        elif self._config is None or self._config.data.object is not None:
+            raise ConfigError(
+                "the run was not loaded from a directory that knows its columns; give on() a Graph or a Timeline."
+            )
+        else:
+            read = PredictedData(self._config, data, vertices, on_late=on_late, say=say)()
+        setup = Setup.of(self.model, read, OutputsOnly(self._task, count), self._options())
+        parameters = {name: value.detach() for name, value in self._modules.state_dict().items()}
+        setup.modules.load_state_dict(parameters)
+        return Run(None, setup, self.summary, self.layout, config=self._config, calibration=calibration)
+
+    def _options(self) -> TrainOptions:
+        if self._config is not None:
+            return replace(self._config.train, monitor=None)
+        like = next(self.model.parameters())
+        return TrainOptions(precision=str(like.dtype).removeprefix("torch."), device=str(like.device))  # type: ignore[arg-type]
+
+    # Other programs
+
+    def export(self, path: str | Path | None = None, form: Literal["state_dict", "pyg"] = "state_dict") -> Any:
+        """Give what was trained to other programs.
+
+        Args:
+            path: where the parameters are written as safetensors, beside being returned; None: nowhere.
+            form: `state_dict`, a plain dictionary of tensors by name (`model.…`, `decoder.…`); or `pyg`, a module of
+                PyG's convolutions that gives the model's outputs as module(x, edge_index), in evaluation.
+        """
+        if form == "pyg":
+            module = to_pyg(self.model)
+            if path is not None:
+                _save(module.state_dict(), path)
+            return module
+        if form != "state_dict":
+            raise ConfigError(f"form is {form!r}; it must be state_dict or pyg.")
+        tensors = {name: value.detach().cpu().clone() for name, value in self._modules.state_dict().items()}
+        if path is not None:
+            _save(tensors, path)
+        return tensors
+
+    def save(self, path: str | Path) -> None:
+        """Write the parameters as safetensors."""
+        self.export(path)
+
+    def _shaped(self, value: Tensor) -> Tensor:
+        return value if self.setup.timeline else value[0]
+
+    def __repr__(self) -> str:
+        shown = {
+            split: {name: round(value, 4) for name, value in measures.items() if isinstance(value, float)}
+            for split, measures in self.metrics.items()
+        }
+        best = self.summary.get("best_epoch")
+        return f"Run(epochs={self.summary.get('epochs')}, best_epoch={best}, metrics={shown})"
+
+
+def load(
+    path: str | Path,
+    data: Graph | Timeline | None = None,
+    model: AnyModel | None = None,
+    *,
+    data_dir: str | Path | None = None,
+) -> Run:
+    """Read a finished run from its directory, for outputs in this process.
+
+        >>> run = trisect.load("runs/deep-1")                       # doctest: +SKIP
+        >>> run.metrics["test"], run.predict()["class"]             # doctest: +SKIP
+
+    The data are read when an output or the model is first asked for.
+
+    Args:
+        data: the `Graph` or `Timeline` that `fit` was given, where the run was made by it.
+        model: the model that `fit` was given, where it was no name; it takes the trained parameters.
+        data_dir: where named data sets lie.
+    """
+    directory = RunDirectory.reopen(path)
+    summary = directory.summary()
+    if summary is None:
+        raise ConfigError(f"The run in {path} has not ended (it has no summary.json); let it finish, or resume it.")
+    config = directory.config
+    handed = {"data": config.data.object is not None, "model": config.model.name == CUSTOM}
+    for kind, argument in (("data", data), ("model", model)):
+        if handed[kind] and argument is None:
+            raise ConfigError(f"The run in {path} was given its {kind} by fit; give it to load as well ({kind}=…).")
+    config = config if data is not None else resolve(config, data_dir)
+
+    def setup() -> Setup:
+        read = ConfiguredData(config)() if data is None else data
+        maker = named_model(config) if model is None else model
+        made = Setup.of(maker, read, make_task(config.task.model_dump()), config.train)
+        load_parameters(made, trained_parameters(directory), directory)
+        return made
+
+    return Run(None, setup, summary, Layout(**summary["layout"]), directory=directory, config=config)
+
+
+def _save(tensors: dict[str, Tensor], path: str | Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, str(path))

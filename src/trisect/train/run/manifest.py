@@ -1,0 +1,127 @@
+"""The manifest of a checkpoint, checked before it is believed: it may have come from anywhere with its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from trisect.errors import CheckpointError
+
+FORMAT = "trisect-checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+_LARGEST = 1 << 28  # bytes of a manifest
+_DIMENSIONS = 8
+_SHARD = re.compile(r"^rank-[0-9]{5,9}\.safetensors$")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read the manifest of the checkpoint `path`, and check it against its own hash and for sense.
+
+    Raises:
+        CheckpointError: it is damaged, of another release, or does not describe a checkpoint.
+    """
+    manifest = _load(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"The checkpoint {path} is not one of Trisect's.")
+    if manifest.get("version") != VERSION:
+        raise CheckpointError(
+            f"The checkpoint {path} has the format version {str(manifest.get('version'))[:20]!r}; this release reads"
+            f" {VERSION}."
+        )
+    if manifest.get("sha256") != manifest_hash(manifest):
+        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} does not match its own hash.")
+    flaw = _flaw(manifest)
+    if flaw is not None:
+        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} {flaw}.")
+    return manifest
+
+
+def manifest_hash(manifest: Mapping[str, Any]) -> str:
+    """Give the hash of a manifest without its own."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def open_regular(path: Path) -> int:
+    """Open a file to read it; no link is followed, and what is no file (a queue, a device) raises an OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(0, "it is no regular file")
+    return handle
+
+
+def _load(path: Path) -> Any:
+    try:
+        with os.fdopen(open_regular(path / MANIFEST), "rb") as file:
+            if os.fstat(file.fileno()).st_size > _LARGEST:
+                raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} is absurdly large.")
+            return json.loads(file.read())
+    except FileNotFoundError:
+        raise CheckpointError(f"The checkpoint {path} is damaged: it has no {MANIFEST}.") from None
+    except (OSError, ValueError, RecursionError):
+        raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} cannot be read.") from None
+
+
+def _flaw(manifest: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with a manifest, as the end of a sentence; None where nothing is."""
+    for key, kind in (("run", str), ("epoch", int), ("best", bool), ("files", dict), ("tensors", dict), ("meta", dict)):
+        if not isinstance(manifest.get(key), kind) or (kind is int and not _is_size(manifest[key])):
+            return f"has no proper {key!r}"
+    files, tensors = manifest["files"], manifest["tensors"]
+    for name, entry in files.items():
+        if not _SHARD.match(name):
+            return f"names the file {name[:80]!r}, which is none of a checkpoint's"
+        if not isinstance(entry, dict) or not _is_size(entry.get("bytes")) or not isinstance(entry.get("sha256"), str):
+            return f"does not give the size and the hash of {name}"
+    for name, entry in tensors.items():
+        if not isinstance(entry, dict) or not _is_shape(entry.get("shape")):
+            return f"gives no shape of {name[:80]!r}"
+        flaw = _flaw_of_shards(entry.get("shards"), entry["shape"], files)
+        if flaw is not None:
+            return f"gives shards of {name[:80]!r} {flaw}"
+    return None
+
+
+def _flaw_of_shards(shards: Any, shape: Sequence[int], files: Mapping[str, Any]) -> str | None:
+    if not isinstance(shards, list) or not shards:
+        return "that are none"
+    for shard in shards:
+        if not isinstance(shard, dict) or not (_is_shape(shard.get("shape")) and _is_shape(shard.get("offset"))):
+            return "without shape and offset"
+        if not isinstance(shard.get("file"), str) or shard["file"] not in files:
+            return "in a file that it does not list"
+        if not len(shard["shape"]) == len(shard["offset"]) == len(shape):
+            return "of another number of dimensions"
+        if any(o + n > full for o, n, full in zip(shard["offset"], shard["shape"], shape, strict=True)):
+            return "that reach beyond it"
+        if math.prod(shard["shape"]) > files[shard["file"]]["bytes"]:
+            return "that are larger than their files"
+    if sum(math.prod(shard["shape"]) for shard in shards) != math.prod(shape):
+        return "that do not cover it"
+    # of equal volume, they cover the tensor exactly where no two of them overlap
+    if any(_overlap(one, other) for one, other in combinations(shards, 2)):
+        return "that overlap"
+    return None
+
+
+def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    sides = zip(one["offset"], one["shape"], other["offset"], other["shape"], strict=True)
+    return all(max(a, b) < min(a + n, b + m) for a, n, b, m in sides)
+
+
+def _is_size(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 62
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, list) and len(shape) <= _DIMENSIONS and all(map(_is_size, shape))

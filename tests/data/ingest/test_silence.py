@@ -1,0 +1,97 @@
+"""What would give wrong features or labels without a word is refused, or said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trisect.data.ingest.ingest import Table, read_table
+from trisect.errors import DataError
+
+pytest.importorskip("pyarrow")
+
+EDGES = "a,b,when,amount,kind\nx,y,1,2.5,web\ny,z,2,3,app\nz,x,3,4,web\n"
+ACCOUNTS = "account,age,fraud\nx,20,0\ny,40,1\nz,30,0\nw,60,1\n"
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> Path:
+    (tmp_path / "e.csv").write_text(EDGES)
+    (tmp_path / "v.csv").write_text(ACCOUNTS)
+    return tmp_path / "e.csv"
+
+
+def test_a_label_is_no_feature_though_another_option_names_its_table(edges: Path) -> None:
+    accounts = edges.with_name("v.csv")
+    record = read_table(edges, Table(vertices=accounts, labels=accounts, label_column="fraud"))
+    assert [column["column"] for column in record.meta["encoding"]["vertices"]["columns"]] == ["age"]
+    assert any("'fraud' of the table" in note and "no feature" in note for note in record.meta["notes"])
+    with pytest.raises(DataError, match="'fraud' is the label; it is no feature"):
+        read_table(edges, Table(vertices=accounts, labels=accounts, label_column="fraud", features="age,fraud"))
+
+
+@pytest.mark.parametrize("word", ["nan", "NA", "null", "None", ""])
+def test_a_missing_number_is_no_label(edges: Path, word: str) -> None:
+    labels = {"id": ["x", "y", "z"], "label": ["0", "1", word]}
+    record = read_table(edges, Table(labels=labels))
+    assert record.y is not None
+    assert record.y.tolist() == [0, 1, -1]
+    targets = read_table(edges, Table(labels={**labels, "label": ["0.5", "1", word]}))
+    assert targets.y is not None
+    assert targets.y.dtype == np.float32
+    assert np.isnan(targets.y).tolist() == [False, False, True]
+
+
+def test_among_texts_the_same_word_is_a_class_and_said(edges: Path) -> None:
+    record = read_table(edges, Table(labels={"id": ["x", "y", "z"], "label": ["none", "major", "minor"]}))
+    assert record.meta["classes"] == ["major", "minor", "none"]
+    assert any("a class called 'none'" in note for note in record.meta["notes"])
+
+
+def test_what_is_not_used_is_said(edges: Path) -> None:
+    notes = read_table(edges, Table(vertices=edges.with_name("v.csv"), weight="amount")).meta["notes"]
+    assert any(note.endswith("e.csv: when, kind.") for note in notes)
+    assert any(note.startswith("1 of 4 ids of the table") and "no edge" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"src": "a", "dst": "a"}, "src and dst are both the column 'a'"),
+        ({"edge_features": "a"}, "'a' of the table .* is the src"),
+        ({"edge_label": "kind", "edge_features": "kind", "time": "when"}, "is the edge label; it is no feature"),
+        ({"edge_label": "amount", "time": "when"}, "edge label holds the decimal 2.5"),
+        ({"vertices": "v.csv", "label_column": "account"}, "label_column is 'account', which is the column of ids"),
+        ({"labels": {"id": ["p", "q"], "label": [0, 1]}}, "no id of the table of labels"),
+        ({"labels": {"id": ["x", "y"], "label": ["inf", "1"]}}, "label 'label' holds 'inf'"),
+    ],
+)
+def test_refused(edges: Path, columns: dict[str, Any], words: str) -> None:
+    if isinstance(columns.get("vertices"), str):
+        columns = {**columns, "vertices": edges.with_name("v.csv")}
+    with pytest.raises(DataError, match=words):
+        read_table(edges, Table(**columns))
+
+
+@pytest.mark.parametrize("labels", [np.array(3), np.array(["a", "b", "c"]), np.zeros((3, 1, 1)), np.ones(3, complex)])
+def test_labels_of_a_wrong_shape_or_type(edges: Path, labels: Any) -> None:
+    np.save(edges.with_name("l.npy"), labels)
+    with pytest.raises(DataError, match="give a number a vertex"):
+        read_table(edges, Table(labels=edges.with_name("l.npy")))
+
+
+def test_times_finer_than_microseconds(edges: Path) -> None:
+    table = {
+        "a": [1, 2],
+        "b": [2, 1],
+        "t": ["2024-01-01T00:00:00.123456789", "2024-01-01T00:00:01.123456Z"],
+        "d": np.array(["2024-01", "2024-02"], "datetime64[M]"),
+    }
+    record = read_table(table, Table(time="t", period="1s"))
+    assert record.time is not None  # type: ignore[union-attr]
+    assert np.diff(record.time).tolist() == [1_000_000]  # type: ignore[union-attr]
+    months = read_table(table, Table(time="d", period="1d"))
+    assert months.steps == 32  # type: ignore[union-attr]
