@@ -19,6 +19,9 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gat", {"layers": 3, "hidden": 6, "heads": 2, "attention_dropout": 0.4}),
     ("gin", {"layers": 3, "hidden": 6, "train_eps": True}),
     ("pyg", {}),
+    # these read the features of edges, as one of PyG's convolutions does
+    ("gatv2", {"layers": 3, "hidden": 6, "heads": 2, "attention_dropout": 0.4}),
+    ("gine", {"layers": 3, "hidden": 6, "train_eps": True}),
 ]
 # the models whose layers do no more with what they read than sum it up
 COLLECTS = ("gcn", "gcnii", "sage", "resgcn+", "gin")
@@ -184,6 +187,15 @@ def test_a_wrong_halo_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
     case = {"run": "gradients", "layout": {"vertex": 2}, "model": "gcn", "options": MODELS[0][1], "break": "halo"}
     for results in ranks.run_forks(2, [{**case, "graph": graph} for graph in GRAPHS[:2]], tmp_path):
         assert worst(results, "gradient") > 1e-3
+
+
+def test_a_wrong_edge_feature_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
+    cases = [
+        {"run": "gradients", "layout": {"vertex": 2}, "model": model, "options": options, "break": "edge"}
+        for model, options in MODELS[-3:]
+    ]
+    for results in ranks.run_forks(2, cases, tmp_path):
+        assert worst(results, "gradient") > 1e-4
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])

@@ -38,6 +38,12 @@ STATIC = [("gcnii", DEEP), ("resgcn+", DEEP), ("gcn", DEEP)]
 DYNAMIC = [("cd-gcn", {**CD, "dropout": 0.3}), ("evolvegcn-h", CD), ("tm-gcn", TM)]
 # steps of each run of each block: a run may have none where others have some, first, last or between
 HOLES = [[2, 1], [1, 0], [0, 2], [1, 0]]
+EDGES: list[tuple[str, Case]] = [
+    ("recurrent", {"hidden": 4, "spatial": "gatv2", "heads": 2, "dropout": 0.3}),
+    ("recurrent", {"hidden": 4, "spatial": "gine", "temporal": "lstm", "concat": True}),
+    ("gatv2", {"hidden": 4, "heads": 2, "attention_dropout": 0.3}),
+    ("pyg", {}),
+]
 CUTS: dict[int, list[Case]] = {
     2: [{"vertex": 2}, {"layer": 2, "blocks": 2}, {"time": 2, "blocks": 2}],
     4: [{"vertex": 2, "layer": 2, "blocks": 2}, {"time": 2, "vertex": 2}, {"time": 2, "layer": 2}, {"vertex": 4}],
@@ -108,6 +114,28 @@ def beside_the_halo() -> list[Case]:
             DYNAMIC[2],
             ("recurrent", {"hidden": 4, "spatial": "gat", "temporal": "gru", "heads": 2, "dropout": 0.3}),
         )
+    ]
+
+
+def with_edges(world: int) -> list[Case]:
+    """Layers that read the features of events, merged where the same pairs meet; each layout has another form."""
+    forms: list[Case] = [
+        {"merge": "mean"},
+        {"merge": "sum", "slides": True, "symmetric": True},
+        {"merge": "last", "symmetric": True, "evaluate": True},
+        {"merge": "count", "slides": True, "twice": True},
+    ]
+    layouts: dict[int, list[Case]] = {
+        1: [{"blocks": 3}, {"blocks": 2, "recompute": True}],
+        2: [*CUTS[2], {"vertex": 2, "blocks": 2, "recompute": True}, {"time": 2}],
+        4: [{"time": 2, "vertex": 2, "blocks": 2}, {"vertex": 2, "layer": 2}],
+    }
+    return [
+        # PyG's convolution reads four features, of which `count` makes one
+        case(layout, model, options, **forms[(number + k) % (3 if model == "pyg" else 4)])
+        for number, layout in enumerate(layouts[world])
+        for k, (model, options) in enumerate(EDGES)
+        if model != "pyg" or "layer" not in layout
     ]
 
 
@@ -188,6 +216,9 @@ CASES: dict[str, tuple[int, list[Case]]] = {
             )
         ],
     ),
+    "edges 1": (1, with_edges(1)),
+    "edges 2": (2, with_edges(2)),
+    "edges 4": (4, with_edges(4)),
     "static models 2": (2, static_models(2)),
     "static models 4": (4, static_models(4)),
     "columns 2": (2, by_columns(2)),
@@ -255,6 +286,8 @@ CASES: dict[str, tuple[int, list[Case]]] = {
             case({"vertex": 2, "spatial": "redistribute"}, "gcnii", DEEP, **{"break": "swap"}),
             case({"vertex": 2}, "gcn", DEEP, overlap=True, symmetric=True, **{"break": "swap"}),
             case({"time": 2, "blocks": 4, "temporal": "halo"}, "tm-gcn", TM, runs=HOLES, **{"break": "send"}),
+            *(case({"vertex": 2}, model, options, merge="mean", **{"break": "edge"}) for model, options in EDGES),
+            case({"time": 2}, *EDGES[0], merge="sum", **{"break": "edge"}),
         ],
     ),
     "coarse": (

@@ -124,7 +124,7 @@ class RankOfCase:
         self.bound: BoundTask = job.task.bind(recipe.data, TaskContext(job.options.seed))
         features = recipe.data.features()
         self.features = features.to(job.options.dtype)
-        self.model: Any = full_model(recipe.model, features.shape[-1], self.bound.channels)
+        self.model: Any = full_model(recipe.model, features.shape[-1], self.bound.channels, recipe.data.edge_channels)
         self.decoder = assemble.make_decoder(self.bound, self.model, job.options)
         self.modules = nn.ModuleDict({"model": self.model})
         if self.decoder is not None:

@@ -26,7 +26,7 @@ from trisect.tasks import make_task
 from trisect.train.job import SHARDS
 from trisect.train.loop import NoRecorder, Trainer
 
-FEATURES, CLASSES = 5, 3
+FEATURES, CLASSES, EDGE_FEATURES = 5, 3, 4
 
 
 def pattern_of(name: str, n: int = 41) -> Tensor:
@@ -79,7 +79,8 @@ def data_of(name: str) -> Graph:
     train = torch.rand(n, generator=generator) < 0.5
     target, source = torch.nonzero(dense, as_tuple=True)
     splits = {"train": train, "val": ~train, "test": ~train}
-    return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits)
+    edge_x = torch.randn(source.numel(), EDGE_FEATURES, generator=generator)
+    return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits, edge_x=edge_x)
 
 
 @cache
@@ -109,9 +110,10 @@ def recipe_of(case: Case) -> Recipe:
     if case.get("untrained"):
         train = data.splits["train"].clone()
         train[partition.order[slice(*partition.part(0))]] = False
-        data = Graph(data.adjacency, data.x, data.y, {**data.splits, "train": train})
+        data = Graph(data.adjacency, data.x, data.y, {**data.splits, "train": train}, edge_x=data.edge_x)
     if case.get("one_class") and data.y is not None:
-        data = Graph(data.adjacency, data.x, data.y.masked_fill(data.splits["train"], 0), data.splits)
+        y = data.y.masked_fill(data.splits["train"], 0)
+        data = Graph(data.adjacency, data.x, y, data.splits, edge_x=data.edge_x)
     return Recipe(data, model_of(case), make_task("node-classification"), partition)
 
 
@@ -123,13 +125,17 @@ def model_of(case: Case) -> NamedModel | AnyModel:
     """
     if case["model"] != "pyg":
         return NamedModel(case["model"], case.get("options", {}), 11)
-    from torch_geometric.nn import GATConv, SAGEConv
+    from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv
 
     attends = case.get("options", {}).get("attends", True)
-    second = GATConv(6, 3, heads=2, add_self_loops=False) if attends else SAGEConv(6, 6)
+    attending = [
+        FromPyG(GATv2Conv(6, 3, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu"),
+        FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
+    ]
+    attending = attending if attends else [FromPyG(SAGEConv(6, 6), "elu")]
     convolutions = [
         FromPyG(SAGEConv(FEATURES, 6), "relu", 0.3),
-        FromPyG(second, "elu"),
+        *attending,
         FromPyG(SAGEConv(6, 6), "relu"),
         FromPyG(SAGEConv(6, CLASSES)),
     ]
@@ -141,6 +147,13 @@ def model_of(case: Case) -> NamedModel | AnyModel:
 def prepare(case: Case, folder: Path) -> None:
     """Do the launcher's part of a case."""
     write_run(case, recipe_of(case), folder)
+    if case.get("break") == "edge":  # one edge of the first part has another feature
+        import numpy as np
+
+        path = folder / SHARDS / "part-0" / "edge_x.npy"
+        features = np.load(path)
+        features[3, 1] += 0.5
+        np.save(path, features)
     if case.get("break") == "halo":  # every part sends its first row instead of those that others read
         import numpy as np
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
 from torch import Tensor, nn
 
+from trisect.graph.edge_features import Merge
+from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
-from trisect.nn.models.source import NamedModel
+from trisect.nn import GRU, FromPyG, LinearLayer, SpatialTemporal
+from trisect.nn.models.source import AnyModel, NamedModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
 from trisect.partition.cut import boundary_of
@@ -21,8 +26,9 @@ from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, union_graph
 from trisect.plan.build import schedule_of
 from trisect.tasks import make_task
+from trisect.train.job import SHARDS
 
-FEATURES, CLASSES = 3, 3
+FEATURES, CLASSES, EDGE_FEATURES = 3, 3, 4
 LATER = 3  # steps after those of training
 
 
@@ -75,11 +81,22 @@ def runs_of(sizes: Sequence[Sequence[int]]) -> Runs:
 
 
 @cache
-def data_of(steps: int, vertices: int, *, fixed: bool, symmetric: bool, near: int) -> Timeline:
+def data_of(
+    steps: int,
+    vertices: int,
+    *,
+    fixed: bool,
+    symmetric: bool,
+    near: int,
+    merge: str | None = None,
+    slides: bool = False,
+) -> Timeline:
     """Give a timeline with features and classes; about half of the vertices have one in a step.
 
     Args:
         fixed: features are the same in all steps.
+        merge: events have features, which become this where pairs meet; None: they have none.
+        slides: events have no weights.
     """
     every = steps + LATER
     snapshots = dense_snapshots(every, vertices, symmetric=symmetric, near=near)
@@ -93,8 +110,18 @@ def data_of(steps: int, vertices: int, *, fixed: bool, symmetric: bool, near: in
     y = torch.randint(CLASSES, (every, vertices), generator=generator)
     y[torch.rand(every, vertices, generator=generator) < 0.5] = -1
     target, source = torch.cat(pairs).T
-    return Timeline.from_arrays(
+    timeline = Timeline.from_arrays(
         source, target, offsets, vertices=vertices, weight=weight.float(), undirected=symmetric, x=x, y=y
+    )
+    if merge is None:
+        return timeline
+    # events without weights slide through a window of two steps, in which the same pairs meet
+    return replace(
+        timeline,
+        weight=None if slides else timeline.weight,
+        smoothing=Smoothing("edge-life", 2),
+        edge_x=torch.randn(len(source), EDGE_FEATURES, generator=generator),
+        merge=cast(Merge, merge),
     )
 
 
@@ -104,7 +131,8 @@ def timeline_of(case: Case) -> tuple[Timeline, int]:
     steps = case.get("steps", sum(map(sum, case.get("runs", [[7]]))))
     near = vertices // 3 if case.get("overlap") else 0
     symmetric = bool(case.get("symmetric"))
-    return data_of(steps, vertices, fixed=bool(case.get("fixed")), symmetric=symmetric, near=near), steps
+    edges = {"merge": case.get("merge"), "slides": bool(case.get("slides"))}
+    return data_of(steps, vertices, fixed=bool(case.get("fixed")), symmetric=symmetric, near=near, **edges), steps
 
 
 _METIS: dict[tuple[int, int], Partition] = {}
@@ -136,13 +164,30 @@ def recipe_of(case: Case) -> Recipe:
         runs = runs_of(case["runs"])
     elif case.get("uneven"):
         runs = cut_steps(steps, layout.block_count, layout.time)
-    model = NamedModel(case["model"], case.get("options", {}), 11)
-    return Recipe(timeline, model, make_task(task), partition_of(case, timeline), runs)
+    return Recipe(timeline, model_of(case), make_task(task), partition_of(case, timeline), runs)
+
+
+def model_of(case: Case) -> NamedModel | AnyModel:
+    """Give the case's model by name, or one with a convolution of PyG that reads the features of edges."""
+    if case["model"] != "pyg":
+        return NamedModel(case["model"], case.get("options", {}), 11)
+    from torch_geometric.nn import GATv2Conv
+
+    conv = FromPyG(GATv2Conv(FEATURES, 2, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu")
+    model = DynamicModel([SpatialTemporal(conv, GRU(4, 4))], LinearLayer(4, CLASSES), normalisation="none")
+    model.reset_parameters(11)
+    return model
 
 
 def prepare(case: Case, folder: Path) -> None:
     """Do the launcher's part of a case."""
     write_run(case, recipe_of(case), folder)
+    if case.get("break") == "edge":  # one event has another feature
+        shards = folder / SHARDS
+        path = next(path for path in (shards / "part-0" / "edge_x.npy", shards / "edge_x.npy") if path.exists())
+        features = np.load(path)
+        features[3, 1] += 0.5
+        np.save(path, features)
 
 
 class RankOfTimeline(RankOfCase):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trisect.data.generators.static_graphs import rmat
+from trisect.errors import ConfigError
 from trisect.graph.build import normalise
 from trisect.graph.graph import Graph
 
@@ -28,6 +29,14 @@ class Problem:
     classes: int
     dropout: float
     lr: float = 0.01
+
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """edge_index and edge_attr of the graph with loops, as Trisect's attention reads it."""
+        matrix = self.graph.normalised("none", self_loops=True)
+        features = matrix.edge_attributes()
+        if features is None:
+            raise ConfigError("the problem was made without features of edges; give edge_features.")
+        return matrix.edge_index(), features
 
     def csr(self) -> tuple[Tensor, Tensor, Tensor]:
         """indptr, indices and values of the matrix that the model aggregates by, as Trisect normalises it."""
@@ -54,6 +63,7 @@ def problem(
     dropout: float = 0.5,
     shuffle: bool = False,
     seed: int = 0,
+    edge_features: int = 0,
 ) -> Problem:
     """An R-MAT graph with exactly `edges` different edges.
 
@@ -72,7 +82,9 @@ def problem(
     y = rng.integers(0, classes, vertices)
     drawn = rng.random(vertices)
     splits = {"train": drawn < 0.5, "val": (drawn >= 0.5) & (drawn < 0.75), "test": drawn >= 0.75}
-    graph = Graph.from_edges(keys // vertices, keys % vertices, vertices=vertices, x=x, y=y, splits=splits)
+    ends = (keys // vertices, keys % vertices)
+    edge_x = rng.standard_normal((edges, edge_features), dtype=np.float32) if edge_features else None
+    graph = Graph.from_edges(*ends, vertices=vertices, x=x, y=y, splits=splits, edge_x=edge_x)
     return Problem(
         graph,
         torch.from_numpy(x),

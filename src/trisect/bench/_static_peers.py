@@ -33,15 +33,21 @@ def _epoch(model: nn.Module, data: Problem) -> Callable[[], float]:
 
 
 class _Stack(nn.Module):
-    """Layers with relu and dropout between them. `call` hands a layer its input and the graph."""
+    """Layers with an activation and dropout between them. `call` hands a layer its input and the graph."""
 
-    def __init__(self, layers: list[nn.Module], call: Callable[[nn.Module, Tensor], Tensor], p: float) -> None:
+    def __init__(
+        self,
+        layers: list[nn.Module],
+        call: Callable[[nn.Module, Tensor], Tensor],
+        p: float,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
         super().__init__()
-        self.layers, self.call, self.p = nn.ModuleList(layers), call, p
+        self.layers, self.call, self.p, self.activation = nn.ModuleList(layers), call, p, activation
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            x = functional.dropout(self.call(layer, x).relu(), self.p, self.training)
+            x = functional.dropout(self.activation(self.call(layer, x)), self.p, self.training)
         return self.call(self.layers[-1], x)
 
 
@@ -108,6 +114,21 @@ def pyg(model: str, form: str, **sizes: Any) -> Callable[[], float]:
         return _epoch(_Deep(data, layers, lambda layer, x, h0: layer(x, h0, graph, *more)), data)
     layers = [GCNConv(i, o, normalize=False) if model == "gcn" else SAGEConv(i, o, aggr=aggr) for i, o in data.widths()]
     return _epoch(_Stack(layers, lambda layer, x: layer(x, graph, *more), data.dropout), data)
+
+
+def pyg_edges(model: str, heads: int, **sizes: Any) -> Callable[[], float]:
+    """PyG's GATv2Conv with edge_dim: heads side by side, of which the last layer has one."""
+    from torch_geometric.nn import GATv2Conv
+
+    torch.manual_seed(0)
+    data = problem(model, **sizes)
+    index, features = data.edges()
+    edges = {"edge_dim": features.shape[1], "add_self_loops": False}
+    *inner, last = data.widths()
+    layers: list[nn.Module] = [GATv2Conv(i, o // heads, heads=heads, **edges) for i, o in inner]
+    layers.append(GATv2Conv(*last, **edges))
+    call: Callable[[nn.Module, Tensor], Tensor] = lambda layer, x: layer(x, index, features)  # noqa: E731
+    return _epoch(_Stack(layers, call, data.dropout, functional.elu), data)
 
 
 class _Twice(nn.Module):

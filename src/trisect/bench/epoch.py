@@ -1,8 +1,9 @@
-"""A full-graph epoch of GCN, SAGE and GCNII: Trisect as its trainer runs it, PyG, and plain torch.
+"""A full-graph epoch of GCN, SAGE, GCNII and, with features of edges, GATv2: Trisect's trainer, PyG, and plain torch.
 
 Forward, loss, backward and Adam step on an R-MAT graph. Each candidate has its own process, turns are interleaved.
 PyG is measured in several forms, as a user runs it and with torch's allocator asking for huge pages
-(THP_MEM_ALLOC_ENABLE=1); the fastest counts.
+(THP_MEM_ALLOC_ENABLE=1); the fastest counts. GATv2 has sizes of its own, since PyG keeps several numbers for each edge
+and feature, and does not enter the means.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 from trisect.bench._harness import Candidate, Timing, geometric_mean, race
 from trisect.errors import RunError
 
-MODELS = ("gcn", "sage", "gcnii")
+MODELS = ("gcn", "sage", "gcnii", "gatv2")
+EDGE_SIZES = {"vertices": 100_000, "edges": 1_000_000, "hidden": 64, "layers": 2, "heads": 8, "edge_features": 8}
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 _HERE = "trisect.bench.epoch:trisect"
 _PEERS = "trisect.bench._static_peers"
 
 
-def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float]:
+def trisect(model: str, order: str = "auto", heads: int | None = None, **sizes: Any) -> Callable[[], float]:
     """One epoch of Trisect's trainer, without evaluation and files."""
     from trisect.bench._static_graph import problem
     from trisect.config import TrainOptions
@@ -29,7 +31,10 @@ def trisect(model: str, order: str = "auto", **sizes: Any) -> Callable[[], float
     from trisect.train.setup import Setup
 
     data = problem(model, **sizes)
-    network = build(model, data.x.shape[1], data.classes, layers=data.layers, hidden=data.hidden, dropout=data.dropout)
+    chosen: dict[str, Any] = {"layers": data.layers, "hidden": data.hidden, "dropout": data.dropout}
+    if heads is not None:
+        chosen.update(heads=heads, edge_channels=data.graph.edge_channels)
+    network = build(model, data.x.shape[1], data.classes, **chosen)
     options = TrainOptions(epochs=1_000_000, lr=data.lr, order=order)  # type: ignore[arg-type]
     trainer = Trainer(Setup.of(network, data.graph, "node-classification", options), options, NoRecorder())
     number = 0
@@ -61,14 +66,23 @@ def run(
             raise RunError(f"Trisect itself could not run {model}; the line above says why.")
         result["models"][model] = {name: timing.to_json() for name, timing in timings.items()}
         result["models"][model].update(_compared(timings))
+    summed = [model for model in models if model != "gatv2"] or models
     for key in ("speedup", "speedup_huge_pages", "speedup_plain", "memory_share"):
-        values = [candidates[key] for candidates in result["models"].values() if candidates.get(key) is not None]
-        result[key] = geometric_mean(values) if len(values) == len(models) else None
+        values = [result["models"][model][key] for model in summed if result["models"][model].get(key) is not None]
+        result[key] = geometric_mean(values) if len(values) == len(summed) else None
     return result
 
 
 def _candidates(model: str, forms: Sequence[str] | None, sizes: dict[str, Any]) -> list[Candidate]:
     arguments = {"model": model, **sizes}
+    if model == "gatv2":
+        arguments = {**EDGE_SIZES, **arguments}
+        peers = [
+            Candidate("pyg edge_index", f"{_PEERS}:pyg_edges", arguments),
+            Candidate("pyg edge_index, huge pages", f"{_PEERS}:pyg_edges", arguments, HUGE_PAGES),
+        ]
+        there = importlib.util.find_spec("torch_geometric") is not None
+        return [Candidate("trisect", _HERE, arguments), *(peers if there else [])]
     candidates = [Candidate("trisect", _HERE, arguments), Candidate("torch", f"{_PEERS}:plain", arguments)]
     if importlib.util.find_spec("torch_geometric") is None:
         return candidates

@@ -61,6 +61,9 @@ def check(
     record = attempt(lambda: from_config.load_record(settings))
     if record is not None:
         sentence(from_config.describe_record(record))
+        note = from_config.edge_note(settings, record)
+        if note is not None:
+            sentence(note)
     if record is not None and device is not None:
         setup = attempt(lambda: from_config.build_setup(settings, record))
         if setup is not None:

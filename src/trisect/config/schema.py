@@ -53,6 +53,7 @@ class DataConfig(OpenSection):
         directory: where named data sets lie, unless the command line or TRISECT_DATA says so.
         period: how long a step of a timeline is.
         smoothing: how a snapshot gathers edges of the snapshots before it.
+        edge_merge: what the features of edges between the same vertices become; by default their mean.
     """
 
     name: str | None = None
@@ -62,6 +63,7 @@ class DataConfig(OpenSection):
     directory: str | None = None
     period: Annotated[Any, AfterValidator(_period)] = None
     smoothing: SmoothingConfig | None = None
+    edge_merge: Literal["sum", "mean", "last", "count"] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:

@@ -100,8 +100,8 @@ def target_range(y: Array) -> str:
 
 
 def notes(data: Any) -> list[str]:
-    """What a run should say of its data at the start: classes with counts or targets, features that are made up,
-    and edge features that nothing reads.
+    """What a run should say of its data at the start: classes with counts or targets, and features that are
+    made up.
 
     Args:
         data: a record, or a graph or timeline made of one, whose arrays are tensors.
@@ -122,9 +122,4 @@ def notes(data: Any) -> list[str]:
         )
     elif meta.get("made_features"):
         lines.append(f"The features are made up: {meta['made_features']}.")
-    if data.edge_x is not None:
-        lines.append(
-            f"edge_x holds {data.edge_x.shape[1]} features an edge, which no layer reads yet; ingest a column as"
-            " --weight where it should count."
-        )
     return lines

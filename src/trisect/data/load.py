@@ -20,7 +20,7 @@ from trisect.data.splits import random_splits
 from trisect.errors import ConfigError, DataError, unknown
 
 FORMS = ("name", "path", "generate")
-LATER = ("smoothing",)
+LATER = ("smoothing", "edge_merge")
 """Keys of the data section that other packages act on; `load` lets them pass."""
 
 COMMON = ("weighted",)

@@ -35,6 +35,8 @@ class Adjacency:
         self_start: the column that is row 0 itself; row i is column self_start + i. (Rows are a run of the columns.)
         positions: int32 or int64 [same length as indices], only in a transposed matrix: where each entry stands in the
             original's `indices`, for values that belong to edges and are made on the way (attention).
+        features: float [same length as indices, features], those of each edge, or None. They live with the rows that
+            read them: a transposed matrix has none, and finds them by its positions.
     """
 
     starts: Tensor
@@ -45,6 +47,7 @@ class Adjacency:
     column_base: int = 0
     self_start: int = 0
     positions: Tensor | None = None
+    features: Tensor | None = None
     # not among the arguments, so that `replace` begins with nothing derived
     _derived: Derived = field(default_factory=Derived, init=False, repr=False)
 
@@ -103,6 +106,11 @@ class Adjacency:
         return torch.float32 if self.values is None else self.values.dtype
 
     @property
+    def edge_channels(self) -> int:
+        """Give the number of features of an edge; 0 where there are none."""
+        return 0 if self.features is None else self.features.shape[1]
+
+    @property
     def entries(self) -> int:
         """Count the entries of the block."""
         if self._derived.entries is None:
@@ -118,7 +126,8 @@ class Adjacency:
 
     def _count_bytes(self, seen: dict[int, int]) -> None:
         derived = self._derived
-        for array in (self.starts, self.ends, self.indices, self.values, self.positions, *derived.arrays()):
+        own = (self.starts, self.ends, self.indices, self.values, self.positions, self.features)
+        for array in (*own, *derived.arrays()):
             if array is not None:
                 storage = array.untyped_storage()
                 seen[storage.data_ptr()] = storage.nbytes()
@@ -176,7 +185,7 @@ class Adjacency:
         else:
             result = self._turned()
             if not positions and _equal(result, self):
-                result = replace(self, self_start=-self.self_start, positions=None).vouched()
+                result = replace(self, self_start=-self.self_start, positions=None, features=None).vouched()
         self._join(result)
         derived.make_transpose = None
         return result
@@ -214,7 +223,7 @@ class Adjacency:
 
     def as_symmetric(self) -> Adjacency:
         """This matrix, known to be symmetric with its values: the transpose has the same arrays."""
-        self._join(replace(self, self_start=-self.self_start)._as_sound_as(self))
+        self._join(replace(self, self_start=-self.self_start, features=None)._as_sound_as(self))
         return self
 
     def with_entries(self, entries: int) -> Adjacency:
@@ -255,15 +264,25 @@ class Adjacency:
 
     def values_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the values in the type that a kernel reads; converted once for a matrix and all its views."""
-        values = self.values
-        if values is None or (values.dtype == dtype and values.is_contiguous()):
-            return values
+        return self._converted(self.values, dtype, self._home()._derived.values)
+
+    def features_as(self, dtype: torch.dtype) -> Tensor | None:
+        """Give the edges' features in the type that a kernel reads; converted once for a matrix and all its views."""
+        return self._converted(self.features, dtype, self._home()._derived.features)
+
+    def _home(self) -> Adjacency:
+        """Give the matrix that this one is a view of, or itself."""
         home = self
         while home._derived.origin is not None:
             home = home._derived.origin.matrix
-        kept = home._derived.values
+        return home
+
+    @staticmethod
+    def _converted(array: Tensor | None, dtype: torch.dtype, kept: dict[torch.dtype, Tensor]) -> Tensor | None:
+        if array is None or (array.dtype == dtype and array.is_contiguous()):
+            return array
         if dtype not in kept:
-            kept[dtype] = values.to(dtype).contiguous()
+            kept[dtype] = array.to(dtype).contiguous()
         return kept[dtype]
 
     def inverse_counts(self, dtype: torch.dtype) -> Tensor:
@@ -325,6 +344,7 @@ class Adjacency:
             None if self.values is None else self.values[entry],
             self.columns,
             self_start=self.self_start,
+            features=None if self.features is None else self.features[entry],
         ).vouched()
 
     def pointers(self) -> Tensor:
@@ -352,12 +372,21 @@ class Adjacency:
             return self.values
         return self.values[self.checked().entry_positions()]
 
+    def edge_attributes(self) -> Tensor | None:
+        """The edges' features in the order of `edge_index`, [entries, features], or None; PyG's `edge_attr`."""
+        if self.features is None or self.is_plain():
+            return self.features
+        return self.features[self.entry_positions()]
+
     def to(self, target: torch.device | str | torch.dtype) -> Adjacency:
         """The same matrix on another device, or with values of another type. Views are made compact on a move."""
         if isinstance(target, torch.dtype):
-            if self.values is None or self.values.dtype == target:
-                return self
-            return self.with_values(self.values.to(target))
+            result = self
+            if self.values is not None and self.values.dtype != target:
+                result = self.with_values(self.values.to(target))
+            if self.features is not None and self.features.dtype != target:
+                result = result.with_features(self.features.to(target))
+            return result
         device = torch.device(target)
         if device == self.device:
             return self
@@ -371,6 +400,7 @@ class Adjacency:
             matrix.column_base,
             matrix.self_start,
             None if matrix.positions is None else matrix.positions.to(device),
+            None if matrix.features is None else matrix.features.to(device),
         )._as_sound_as(matrix)
 
     def double(self) -> Adjacency:
@@ -388,6 +418,20 @@ class Adjacency:
         if turned is not None and turned.positions is not None:
             moved = None if values is None else values[turned.positions.long()]
             result._join(replace(turned, values=moved)._as_sound_as(turned))
+        return result
+
+    def with_features(self, features: Tensor | None) -> Adjacency:
+        """The same entries and values with these features of edges (laid out like `indices`)."""
+        if features is not None and (features.dim() != 2 or features.shape[0] != self.indices.numel()):
+            raise DataError(
+                f"The edges' features have the shape {list(features.shape)}; "
+                f"[{self.indices.numel()}, features] is needed."
+            )
+        result = replace(self, features=features)._as_sound_as(self)
+        result._derived.entries = self._derived.entries
+        turned = self._derived.transpose
+        if turned is not None and turned.positions is not None:
+            result._join(replace(turned)._as_sound_as(turned))
         return result
 
     def dense(self) -> Tensor:

@@ -39,7 +39,7 @@ class Derived:
         edge_index: int64 [2, entries].
         read: the columns that have entries (None: all), and their rows of the transpose.
         positions: the positions of a transpose as int64.
-        values, inverse_counts, csr: by type.
+        values, features, inverse_counts, csr: by type.
     """
 
     sound: bool = False
@@ -52,13 +52,14 @@ class Derived:
     read: tuple[Tensor | None, Adjacency] | None = None
     positions: Tensor | None = None
     values: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    features: dict[torch.dtype, Tensor] = field(default_factory=dict)
     inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
     csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     def arrays(self) -> list[Tensor]:
         """List the tensors that are kept, those of the transpose excepted."""
         arrays = [array for array in (self.edge_index, self.positions) if array is not None]
-        arrays += [*self.values.values(), *self.inverse_counts.values()]
+        arrays += [*self.values.values(), *self.features.values(), *self.inverse_counts.values()]
         for matrix in self.csr.values():
             arrays += [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
         return arrays

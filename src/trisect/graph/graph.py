@@ -19,7 +19,13 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, adjacency_from_edges, normalise
 from trisect.graph.check import feature_array, index_array, label_array, order_array, positions_of, split_masks
-from trisect.graph.edge_features import Merge, edge_feature_array, merge_parallel, permuted_features
+from trisect.graph.edge_features import (
+    Merge,
+    edge_feature_array,
+    merge_parallel,
+    permuted_features,
+    with_entry_features,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,7 @@ class Graph:
         splits: `train`, `val`, `test` → bool [vertices].
         names: the user's vertex ids, in the user's order, or None where they are 0..n-1.
         order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
-        edge_x: float32 [entries of adjacency, features], in the order of its entries, or None. No layer reads it yet.
+        edge_x: float32 [entries of adjacency, features], in the order of its entries, or None.
     """
 
     adjacency: Adjacency
@@ -166,6 +172,11 @@ class Graph:
         return self.adjacency.entries
 
     @property
+    def edge_channels(self) -> int:
+        """Give the number of features of an edge; 0 where there are none."""
+        return 0 if self.edge_x is None else self.edge_x.shape[1]
+
+    @property
     def device(self) -> torch.device:
         """Give the device on which the arrays live."""
         return self.adjacency.device
@@ -179,11 +190,17 @@ class Graph:
         return torch.log1p(torch.stack(degrees, 1).float())
 
     def normalised(self, kind: Normalisation, *, self_loops: bool, dtype: torch.dtype = torch.float32) -> Adjacency:
-        """The matrix that a model reads (see `graph.build.normalise`)."""
+        """The matrix that a model reads (see `graph.build.normalise`), with its edges' features."""
         raw = self.adjacency.to(dtype)
         if raw.values is None and dtype != torch.float32 and kind != "none":
             raw = raw.with_values(torch.ones(raw.indices.numel(), dtype=dtype, device=raw.device))
-        return normalise(raw, kind, self_loops)
+        prepared = normalise(raw, kind, self_loops)
+        if self.edge_x is None:
+            return prepared
+        if prepared.entries == raw.entries:  # no loop was added
+            return prepared.with_features(self.edge_x.to(prepared.dtype))
+        row, column = raw.coordinates()
+        return with_entry_features(prepared, self.edge_x, column, row, "last")
 
     def reordered(self, order: Tensor) -> Graph:
         """The same graph with its vertices in another order: position i holds the vertex that is now at order[i]."""

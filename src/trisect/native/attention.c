@@ -15,6 +15,7 @@ enum { CHUNK = 32 };
 #define REAL float
 #define OF(name) name##_f32
 #define LANES (VECTOR_BYTES / 4)
+#include "attention_parts.h"
 #include "attention_body.h"
 #undef REAL
 #undef OF
@@ -23,4 +24,5 @@ enum { CHUNK = 32 };
 #define REAL double
 #define OF(name) name##_f64
 #define LANES (VECTOR_BYTES / 8)
+#include "attention_parts.h"
 #include "attention_body.h"

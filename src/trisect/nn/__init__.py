@@ -7,9 +7,11 @@ built by name with `build`, or by hand from the layers here. `FromPyG` makes a l
 from trisect.nn.base import Context, Layer, Model, Normalisation, State, Temporal
 from trisect.nn.conv.frompyg import FromPyG
 from trisect.nn.conv.gat import GATLayer
+from trisect.nn.conv.gatv2 import GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
 from trisect.nn.conv.gcnii import GCN2Layer
 from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.gine import GINELayer
 from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
@@ -33,8 +35,10 @@ __all__ = [
     "Evolving",
     "FromPyG",
     "GATLayer",
+    "GATv2Layer",
     "GCN2Layer",
     "GCNLayer",
+    "GINELayer",
     "GINLayer",
     "Layer",
     "LinearLayer",

@@ -8,7 +8,7 @@ return value; nothing is kept on `self` between calls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, Protocol, cast
@@ -60,6 +60,7 @@ class Layer(nn.Module):
         writes: under which name later layers may read its output, or None.
         draws_before: whether `prepare` draws random numbers.
         preaggregates: whether `combine_aggregated` exists: all that the layer asks of its neighbours is Â·x.
+        edge_channels: how many features of an edge the layer reads; 0: none.
         collects: whether `combine` reads its message by `ops.convolve`, `ops.convolve_dense` or the sum of
             `ops.aggregate`, and its own rows by `message.of_block`, and in no other way. Then a cut need not copy the
             rows that a chunk reads. A layer that does more reads `message.rows`, which then hold all columns.
@@ -73,6 +74,7 @@ class Layer(nn.Module):
     draws_before: bool = False
     preaggregates: bool = False
     collects: bool = False
+    edge_channels: int = 0
 
     @property
     def message_channels(self) -> int:
@@ -242,6 +244,11 @@ class Model(nn.Module):
         """Give the width of the output (logits: the last layer has no activation)."""
         return self.stack[-1].out_channels
 
+    @property
+    def edge_channels(self) -> int:
+        """Give the number of features of an edge that layers read; 0: no layer reads any."""
+        return edge_channels_of(self.stack)
+
     def reset_parameters(self, seed: int) -> None:
         """Draw all parameters anew: layer i from (seed, i), whatever is built beside it."""
         for number, layer in enumerate(self.stack):
@@ -278,6 +285,16 @@ def check_chain(layers: Sequence[Layer]) -> None:
             )
         if layer.writes is not None:
             written.add(layer.writes)
+
+
+def edge_channels_of(layers: Iterable[nn.Module]) -> int:
+    """Give the number of features of an edge that these layers read; all that read any must read the same number."""
+    widths = sorted({layer.edge_channels for layer in layers if isinstance(layer, Layer)} - {0})
+    if len(widths) > 1:
+        raise ConfigError(
+            f"one layer reads {widths[0]} features of an edge and another {widths[1]}; give all the number of the data."
+        )
+    return widths[0] if widths else 0
 
 
 class HasWidths(Protocol):

@@ -57,7 +57,7 @@ def attend(
         adjacency = replace(adjacency, starts=starts, ends=ends)
     keys, ids = None, None
     if noise is not None and dropout > 0.0:
-        keys, ids = _draws(adjacency, noise, source_vertices)
+        keys, ids = pair_draws(adjacency, noise, source_vertices)
     threshold = 0 if keys is None else drop_threshold(dropout)
     scale = 1.0 if keys is None else 1.0 / (1.0 - dropout)
     same = x.dtype == source_score.dtype == target_score.dtype
@@ -112,7 +112,7 @@ def _check(x: Tensor, source_score: Tensor, target_score: Tensor, adjacency: Adj
             raise ConfigError(f"{name} has shape {tuple(score.shape)}; {(rows, x.shape[1])} is needed.")
 
 
-def _draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def pair_draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Give the rows' keys and the columns' vertex ids (None: columns are vertices 0, 1, …)."""
     targets = noise.vertex_ids(adjacency.rows, adjacency.device)
     if source_vertices is None and noise.vertices is not None:

@@ -37,5 +37,7 @@ def reach_of(adjacency: Adjacency, low: int, high: int) -> Reach:
     local = torch.where(own, column - low, high - low + torch.searchsorted(others, column))
     # own columns come first now: sort the entries of each row again
     order = torch.argsort(row * (adjacency.columns + 1) + local)
-    values = None if adjacency.values is None else adjacency.values[block.entry_positions()][order]
-    return Reach(Adjacency.from_csr(pointers, local[order], values, high - low + others.numel()), others)
+    entry = block.entry_positions()[order]
+    values = None if adjacency.values is None else adjacency.values[entry]
+    matrix = Adjacency.from_csr(pointers, local[order], values, high - low + others.numel())
+    return Reach(matrix if adjacency.features is None else matrix.with_features(adjacency.features[entry]), others)

@@ -44,6 +44,7 @@ class Cut:
         quality: of the parts, as the summary shows it.
         spatial: by which exchange rows cross parts; where that sums up neighbours in a half of its own (`by_columns`),
             parts are equal in size, and the full matrix is on disk.
+        edge_channels: how many features an edge has that layers read.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class Cut:
     symmetric: bool
     quality: dict[str, Any]
     spatial: str = "auto"
+    edge_channels: int = 0
 
     @property
     def by_columns(self) -> bool:
@@ -149,6 +151,7 @@ def write_graph_shards(
         "symmetric": adjacency.is_symmetric(),
         "quality": _quality(graph.adjacency, partition),
         "spatial": spatial,
+        "edge_channels": graph.edge_channels,
     }
     (folder / _META).write_text(json.dumps(meta))
 
@@ -172,6 +175,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         symmetric=meta["symmetric"],
         quality=meta["quality"],
         spatial=meta["spatial"],
+        edge_channels=meta["edge_channels"],
     )
 
 
@@ -208,6 +212,7 @@ def read_part_graph(cut: Cut, part: int) -> PartGraph:
     rows = arrays["pointers"].numel() - 1
     values = arrays.get("values")
     matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())
+    matrix = matrix.with_features(arrays.get("edge_x"))
     receive = arrays["receive"].reshape(cut.parts, cut.chunks, 2).tolist()
     counts = arrays["send_counts"].tolist()
     lists = torch.split(arrays["send"], counts)
@@ -239,6 +244,8 @@ def _write_matrix(matrix: Adjacency, folder: Path) -> None:
     save_array(folder / "indices.npy", matrix.indices)
     if matrix.values is not None:
         save_array(folder / "values.npy", matrix.values)
+    if matrix.features is not None:
+        save_array(folder / "edge_x.npy", matrix.features)
 
 
 def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:

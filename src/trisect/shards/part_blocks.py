@@ -14,6 +14,7 @@ from trisect.comm.ledger import Ledger
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import MatrixForm, normalise_block
+from trisect.graph.edge_features import with_entry_features
 from trisect.graph.timeline.difference import full_bytes
 from trisect.graph.timeline.events import RawEvents
 from trisect.graph.timeline.sliding import SlidingWindow, slides
@@ -95,7 +96,7 @@ class PartBlocks(Source):
     def bring(self, step: int) -> Brought:
         """Send what the block needs and is not there yet, and make it."""
         if self._window is None:
-            made = self.assemble(step)
+            made = self._with_features(self.assemble(step), step)
             matrix = made.to(self.device)
             if matrix is not made:
                 # a device gets the block as the host made it
@@ -103,7 +104,7 @@ class PartBlocks(Source):
             stretch = self.events.window(step)
             self.count_sent((stretch.stop - stretch.start) * (8 if self.events.weight is None else 12))
         else:
-            matrix = self._window.at(self.events.first + step)
+            matrix = self._with_features(self._window.at(self.events.first + step), step)
         if self.sums is not None:
             self.count_sent(matrix.columns * self.sums.element_size())
         return Brought(matrix, full_bytes(matrix), self.take_sent())
@@ -112,9 +113,7 @@ class PartBlocks(Source):
         """Build the block of a step anew, on the host, from all events of its window."""
         events = self.events
         now, stretch = events.first + step, events.window(step)
-        read = events.read_columns(step)
-        number = torch.empty(events.columns, dtype=torch.int32)
-        number[read] = torch.arange(read.numel(), dtype=torch.int32)
+        read, number = self._numbers(step)
         coefficients = events.smoothing.coefficients(now)
         segments = None
         if coefficients is not None:
@@ -130,6 +129,26 @@ class PartBlocks(Source):
         if matrix.values is None and self.dtype != torch.float32:
             matrix = matrix.with_values(torch.ones(matrix.entries, dtype=self.dtype))
         return normalise_block(matrix, self.form.normalisation, self.form.self_loops, self._sums(step))
+
+    def _numbers(self, step: int) -> tuple[Tensor, Tensor]:
+        """Give the columns that a step reads, and what each of all columns is numbered in its block."""
+        read = self.events.read_columns(step)
+        number = torch.empty(self.events.columns, dtype=torch.int32)
+        number[read] = torch.arange(read.numel(), dtype=torch.int32)
+        return read, number
+
+    def _with_features(self, matrix: Adjacency, step: int) -> Adjacency:
+        """Put the features of its edges beside the values of a step's block, on the device where the block is."""
+        events = self.events
+        if events.edge_x is None:
+            return matrix
+        stretch = events.window(step)
+        edge_x, target = events.edge_x[stretch], events.dst[stretch]
+        source = self._numbers(step)[1][events.src[stretch].long()]
+        self.count_sent(edge_x.numel() * edge_x.element_size())
+        if matrix.device != edge_x.device:
+            edge_x, source, target = self._move(edge_x), self._move(source), self._move(target)
+        return with_entry_features(matrix, edge_x, source, target, events.merge)
 
     def _sums(self, step: int) -> Tensor | None:
         """Give the row sums of the columns of a step's block."""

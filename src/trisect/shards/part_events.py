@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trisect.graph.edge_features import Merge
 from trisect.graph.timeline.smoothing import Smoothing
 
 
@@ -25,6 +26,7 @@ class PartEvents:
         part_index: which part; part w has the positions starts[w] .. starts[w+1]-1.
         smoothing: how a snapshot gathers the events of the steps before it.
         first: which raw step is step 0.
+        edge_x: float32 [events, features], or None; `merge` says what those of one entry become.
     """
 
     src: Tensor
@@ -35,6 +37,8 @@ class PartEvents:
     starts: tuple[int, ...]
     smoothing: Smoothing
     first: int = 0
+    edge_x: Tensor | None = None
+    merge: Merge = "mean"
     _halos: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @property

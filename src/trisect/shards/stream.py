@@ -17,12 +17,16 @@ from trisect.comm.ledger import Ledger
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import Normalisation
+from trisect.graph.edge_features import with_entry_features
 from trisect.graph.timeline.difference import ENCODINGS, Encoding, apply, difference, full_bytes
 from trisect.graph.timeline.events import RawEvents
 from trisect.graph.timeline.sliding import SlidingWindow, slides
 from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.memory import empty
 from trisect.shards.device_stream import Brought, DeviceStream, Mover, Source, most_bytes
+
+EVENT_ARRAYS = ("src", "dst", "weight", "edge_x")
+"""The arrays of a timeline of which a snapshot is made."""
 
 
 class SnapshotStream(DeviceStream):
@@ -108,10 +112,20 @@ class _TimelineSource(Source):
         """The snapshot of a step."""
 
     def _matrix(self, timeline: Timeline, step: int) -> Adjacency:
-        """From the window, or assembled where events have weights of their own."""
+        """From the window, or assembled where events have weights of their own; with the features of its edges."""
         if self._window is not None:
-            return self._window.at(timeline.first + step)
+            return self._with_features(self._window.at(timeline.first + step), step)
         return timeline.snapshot(step, self.normalisation, self_loops=self.self_loops, dtype=self.dtype)
+
+    def _with_features(self, matrix: Adjacency, step: int) -> Adjacency:
+        """Put the features of edges beside the values; a window counts events and knows none of their features."""
+        timeline = self.timeline
+        if timeline.edge_x is None or matrix.device == timeline.device:
+            return timeline.with_edge_features(matrix, step)
+        stretch = timeline.window(step)
+        ends = (self._move(timeline.src[stretch]), self._move(timeline.dst[stretch]))
+        edge_x = self._move(timeline.edge_x[stretch])
+        return with_entry_features(matrix, edge_x, *ends, timeline.merge, both=timeline.undirected)
 
     def _note(self, step: int) -> None:
         """Count the events of a raw step."""
@@ -142,16 +156,15 @@ class _Compact(_TimelineSource):
         self._held = wanted
         if timeline.device == self.device:
             return timeline
-        arrays = [array for array in (timeline.src, timeline.dst, timeline.weight) if array is not None]
+        names = [name for name in EVENT_ARRAYS if getattr(timeline, name) is not None]
         for k in fresh:
             stretch = slice(int(timeline.offsets[k]), int(timeline.offsets[k + 1]))
-            self._there[k] = tuple(self._move(array[stretch]) for array in arrays)
+            self._there[k] = tuple(self._move(getattr(timeline, name)[stretch]) for name in names)
         self._there = {k: self._there[k] for k in wanted}
         joined = [torch.cat(parts) for parts in zip(*self._there.values(), strict=True)]
         offsets = (timeline.offsets - timeline.offsets[wanted.start]).clamp(min=0)
-        return replace(
-            timeline, src=joined[0], dst=joined[1], weight=joined[2] if len(joined) > 2 else None, offsets=offsets
-        )
+        there: dict[str, Any] = dict(zip(names, joined, strict=True))
+        return replace(timeline, offsets=offsets, **there)
 
 
 class _Encoded(_TimelineSource):
@@ -168,14 +181,18 @@ class _Encoded(_TimelineSource):
         if self.device != self.timeline.device:
             message = replace(message, tensors={name: self._move(array) for name, array in message.tensors.items()})
         result = apply(message, None if before is None else before[2])
+        if matrix.features is not None:
+            features = matrix.compact().features
+            result = result.with_features(None if features is None else self._move(features))
+            sent += matrix.entries * matrix.edge_channels * matrix.features.element_size()
         self._latest = (step, matrix, result) if self.encoding == "difference" else None
         return Brought(result, full_bytes(result), sent)
 
 
 def event_bytes(timeline: Timeline) -> int:
-    """What one raw event takes: both ends as int32, and the weight where there is one."""
-    arrays = (timeline.src, timeline.dst, timeline.weight)
-    return sum(array.element_size() for array in arrays if array is not None)
+    """What one raw event takes: both ends as int32, and the weight and the features where there are any."""
+    arrays = [array for name in EVENT_ARRAYS if (array := getattr(timeline, name)) is not None]
+    return sum(array.element_size() * array[:1].numel() for array in arrays) if timeline.src.numel() else 0
 
 
 def _most_bytes(timeline: Timeline, dtype: torch.dtype) -> int:

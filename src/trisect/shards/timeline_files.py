@@ -26,7 +26,7 @@ from trisect.shards.whole_timeline import whole_timeline
 
 _HOST = torch.device("cpu")
 META = "timeline.json"
-ARRAYS = ("src", "dst", "weight", "x", "y", "edge_y", "order")
+ARRAYS = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,7 @@ class TimelineCut:
         halo: int64 [training, parts], the rows of others that each part reads at each step.
         vertex_work: what a vertex costs in a step, in events; the runs were balanced by it.
         spatial: by which exchange rows cross parts.
+        edge_channels: how many features an edge has that layers read.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class TimelineCut:
     halo: Tensor
     vertex_work: float = 1.0
     spatial: str = "auto"
+    edge_channels: int = 0
 
     @property
     def remote(self) -> list[int]:
@@ -96,6 +98,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         splits={name: load_array(folder / f"split-{name}.npy") for name in meta["splits"]},
         first=meta["first"],
         steps=meta["steps"],
+        merge=meta["merge"],
         **arrays,  # type: ignore[arg-type]
     )
     return TimelineCut(
@@ -110,6 +113,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         halo=load_array(folder / "halo.npy"),
         vertex_work=meta["vertex_work"],
         spatial=meta["spatial"],
+        edge_channels=meta["edge_channels"],
     )
 
 
@@ -146,6 +150,8 @@ def read_timeline_part(
         starts=cut.starts,
         smoothing=cut.timeline.smoothing,
         first=cut.timeline.first,
+        edge_x=arrays.get("edge_x"),
+        merge=cut.timeline.merge,
     )
     order = torch.arange(cut.starts[-1]) if cut.timeline.order is None else cut.timeline.order
     sums = _mapped(cut.folder / "sums.npy")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.build import MatrixForm, normalise, row_sums
+from trisect.graph.edge_features import both_ways
 from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.partition import Partition
@@ -49,7 +50,7 @@ def write_timeline_shards(
     cut = partition.parts > 1 and not sums_apart(spatial)
     for name in ARRAYS:
         array = getattr(timeline, name)
-        if array is not None and not (cut and name == "x"):
+        if array is not None and not (cut and name in ("x", "edge_x")):
             save_array(folder / f"{name}.npy", array)
     save_array(folder / "offsets.npy", timeline.offsets)
     for name, mask in timeline.splits.items():
@@ -81,30 +82,29 @@ def write_timeline_shards(
         "aggregated": aggregated,
         "vertex_work": vertex_work,
         "spatial": spatial,
+        "edge_channels": timeline.edge_channels,
+        "merge": timeline.merge,
     }
     (folder / META).write_text(json.dumps(meta))
 
 
 def _write_events(timeline: Timeline, partition: Partition, owner: Tensor, folder: Path) -> None:
-    source, target, weight = timeline.src, timeline.dst, timeline.weight
+    source, target, event = timeline.src, timeline.dst, torch.arange(timeline.src.numel())
     every = timeline.offsets.numel() - 1
-    step = torch.repeat_interleave(torch.arange(every), timeline.offsets.diff())
     if timeline.undirected:
-        back = torch.nonzero(source != target)[:, 0]
-        source, target = torch.cat([source, target[back]]), torch.cat([target, source[back]])
-        weight = None if weight is None else torch.cat([weight, weight[back]])
-        step = torch.cat([step, step[back]])
-        order = torch.argsort(step, stable=True)
-        source, target, step = source[order], target[order], step[order]
-        weight = None if weight is None else weight[order]
+        # events stay in their order, by which the features of the last one are chosen
+        source, target, event = both_ways(source, target)
+    step = torch.repeat_interleave(torch.arange(every), timeline.offsets.diff())[event]
     holder, reader = owner[source.long()], owner[target.long()]
     for part in range(partition.parts):
         part_folder, first = folder / f"part-{part}", partition.part(part)[0]
         mine = torch.nonzero(reader == part)[:, 0]
         save_array(part_folder / "src.npy", _columns(source[mine], *partition.part(part)))
         save_array(part_folder / "dst.npy", target[mine] - first)
-        if weight is not None:
-            save_array(part_folder / "weight.npy", weight[mine])
+        for name in ("weight", "edge_x"):
+            array = getattr(timeline, name)
+            if array is not None:
+                save_array(part_folder / f"{name}.npy", array[event[mine]])
         save_array(part_folder / "offsets.npy", _offsets(step[mine], every))
         read = torch.nonzero((holder == part) & (reader != part))[:, 0]
         # each row once a step and reader, however many events read it

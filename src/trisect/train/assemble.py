@@ -249,6 +249,11 @@ def feature_width(data: Graph | Timeline) -> int:
     return data.features().shape[1]
 
 
+def with_read_edges(data: Graph | Timeline, model: AnyModel) -> Graph | Timeline:
+    """Give the data without the features of edges where no layer reads them, so that nobody carries them about."""
+    return data if model.edge_channels or data.edge_x is None else replace(data, edge_x=None)
+
+
 def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:
     """Estimate what a vertex costs in a step, in events: products with weights against rows that are gathered.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from trisect.config import TrainOptions
@@ -26,9 +28,23 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     width = feature_width(data)
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}.")
+    _check_edges(model, data)
     decoded = task.decoder(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
+
+
+def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
+    """Raise where layers read other features of edges than the data have; say so where none are read."""
+    if model.edge_channels and data.edge_channels != model.edge_channels:
+        have = f"have {data.edge_channels}" if data.edge_channels else "have none (give edge_x)"
+        raise ConfigError(f"the model reads {model.edge_channels} features of an edge, and the data {have}.")
+    if data.edge_channels and not model.edge_channels:
+        warnings.warn(
+            f"The data have {data.edge_channels} features an edge, and no layer of the model reads them; use gatv2, "
+            "gine, recurrent with spatial: gatv2 or gine, or FromPyG of a convolution with edge_dim.",
+            stacklevel=3,
+        )
 
 
 @torch.no_grad()

@@ -95,7 +95,7 @@ def describe_data(data: Graph | Timeline) -> str:
 def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, Tensor]) -> nn.ModuleDict:
     """Make the model and the decoder of a job here, with the parameters that its ranks have trained."""
     bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
-    model = full_model(job.model, feature_width(data), bound.channels)
+    model = full_model(job.model, feature_width(data), bound.channels, data.edge_channels)
     decoder = bound.decoder(model.out_channels)
     modules = name_modules(model, decoder)
     modules.to(device=check_device(job.options.device), dtype=job.options.dtype).load_state_dict(parameters)

@@ -18,11 +18,14 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import options as model_options
+from trisect.nn.models.registry import reads_edges
 from trisect.settings.nearest import unknown_setting
 from trisect.tasks import make_task
 from trisect.train.checks import require_fit
 from trisect.train.job import named_model
 from trisect.train.setup import Setup
+
+_MERGES = {"sum": "sum", "mean": "mean", "last": "last one's"}
 
 Say = Callable[[str], None]
 
@@ -73,16 +76,42 @@ def source_of(config: Config) -> dict[str, Any]:
 def data_of(config: Config, record: Record) -> Graph | Timeline:
     """Give the data as models read them."""
     smoothing = config.data.smoothing
-    record = replace(record, edge_x=None)  # no layer reads it yet, and merging parallel edges takes a sort
+    merge = config.data.edge_merge or "mean"
+    if config.data.edge_merge is not None and record.edge_x is None:
+        raise ConfigError(f"data.edge_merge is {merge}, but the edges of the data have no features; leave it out.")
+    if record.edge_x is not None and not _reads_edges(config):
+        record = replace(record, edge_x=None)  # merging parallel edges takes a sort
     if not isinstance(record, TimelineRecord):
         if smoothing is not None:
             raise ConfigError("data.smoothing is for timelines, and the data are one graph; leave it out.")
-        return Graph.from_record(record)
+        return Graph.from_record(record, merge=merge)
     window = smoothing.length if smoothing is not None and smoothing.kind != "none" else 1
     for name, length in (("data.smoothing.length", window), ("model.window", config.model.options.get("window", 1))):
         if length > record.steps:
             raise DataError(f"{name} is {length}, but the timeline has {record.steps} steps; use a shorter period.")
-    return Timeline.from_record(record, smoothing=None if smoothing is None else smoothing.model_dump())
+    return Timeline.from_record(record, smoothing=None if smoothing is None else smoothing.model_dump(), merge=merge)
+
+
+def _reads_edges(config: Config) -> bool:
+    """Say whether the model of a configuration reads the features of edges."""
+    model = named_model(config)
+    return reads_edges(model.name, **model.options)
+
+
+def edge_note(config: Config, record: Record) -> str | None:
+    """Say what becomes of the features of edges; None where there are none."""
+    if record.edge_x is None:
+        return None
+    count = record.edge_x.shape[1]
+    if not _reads_edges(config):
+        return (
+            f"edge features: {count} an edge, which {config.model.name} does not read; use gatv2, gine, or recurrent "
+            "with spatial: gatv2 or gine."
+        )
+    merge = config.data.edge_merge or "mean"
+    parallel = "how many edges there are between the same vertices (count)" if merge == "count" else ""
+    read = parallel or f"{count} an edge; of edges between the same vertices the {_MERGES[merge]}"
+    return f"edge features: {config.model.name} reads {read}."
 
 
 def build_setup(config: Config, record: Record) -> Setup:
@@ -114,6 +143,9 @@ class ConfiguredData:
         """Read the data, say how large they are, and give them as models read them."""
         data, record = self._config.data, load_record(self._config)
         self._say(f"{data.name or data.generate or data.path}: {describe_record(record)}")
+        note = edge_note(self._config, record)
+        if note is not None:
+            self._say(note)
         self.names, self.vertices = record.names, record.vertices
         if isinstance(record, TimelineRecord):
             self.steps, self.timeline = record.steps, True

@@ -38,6 +38,7 @@ from trisect.train.assemble import (
     make_decoder,
     preaggregates,
     sizes_of,
+    with_read_edges,
 )
 from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
@@ -63,8 +64,9 @@ def cut_data(
     check_device(options.device)
     bound = make_task(task).bind(data, TaskContext(options.seed, data.order))
     bound.warn()
-    model = outline_of(maker, feature_width(data), bound.channels)
+    model = outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
     check_fit(model, data, bound)
+    data = with_read_edges(data, model)
     training = bound.steps("train").stop if isinstance(data, Timeline) else None
     require_fit(layout, model, vertices=data.vertices, training=training)
     check_monitor(bound, options, model.out_channels, data.vertices)
@@ -102,11 +104,11 @@ def rank_setup(
     # one exchange was chosen when the data were cut
     mesh = replace(mesh, layout=replace(layout, spatial=cut.spatial))
     bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
-    outline = outline_of(maker, cut.features, bound.channels)
+    outline = outline_of(maker, cut.features, bound.channels, cut.edge_channels)
     bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)
     own = range(bounds[mesh.stage_index], bounds[mesh.stage_index + 1])
     last = mesh.stage_index == mesh.layout.layer - 1
-    model = stage_of(maker, cut.features, bound.channels, own, last=last)
+    model = stage_of(maker, cut.features, bound.channels, own, cut.edge_channels, last=last)
     decoder = make_decoder(bound, model, options)
     model.to(options.dtype)
     head = getattr(model, "head", None)

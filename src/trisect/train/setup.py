@@ -21,7 +21,7 @@ from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
 from trisect.tasks import SPLITS, BoundTask, Task, TaskContext, make_task
-from trisect.train.assemble import make_decoder, name_modules, one_process
+from trisect.train.assemble import make_decoder, name_modules, one_process, with_read_edges
 from trisect.train.blocks import with_blocks
 from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
@@ -78,8 +78,10 @@ class Setup:
         bound = chosen.bind(labels, TaskContext(options.seed, vertices))
         bound.warn()
         x = data.features().to(options.dtype)
-        made = model if isinstance(model, (Model, DynamicModel)) else _make(model, x.shape[-1], bound.channels)
+        made = model if isinstance(model, (Model, DynamicModel)) else None
+        made = _make(model, x.shape[-1], bound.channels, data.edge_channels) if made is None else made
         check_fit(made, data, bound)
+        data = with_read_edges(data, made)
         check_monitor(bound, options, made.out_channels, data.vertices)
         decoder = make_decoder(bound, made, options)
         modules = name_modules(made, decoder)
@@ -124,8 +126,8 @@ class Setup:
         return rows.index_select(dim, torch.argsort(self.vertices))
 
 
-def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
-    made = None if isinstance(maker, nn.Module) else full_model(maker, in_channels, out_channels)
+def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None, edge_channels: int) -> AnyModel:
+    made = None if isinstance(maker, nn.Module) else full_model(maker, in_channels, out_channels, edge_channels)
     if not isinstance(made, (Model, DynamicModel)):
         raise ConfigError(
             f"the model is a {type(maker if made is None else made).__name__}; give a trisect.nn Model or "

@@ -234,7 +234,7 @@ def _weight(data: Any, edges: int) -> Array | None:
 
 
 def _attributes(data: Any, name: str, edges: int) -> Array | None:
-    """float32 [edges, features]; says that no layer reads them yet, and what to do with a single column."""
+    """float32 [edges, features]; says of a single column that it is no weight."""
     values = _float(_get(data, name), name)
     if values is None and _get(data, "edge_index") is None and hasattr(_get(data, "adj_t"), "coo"):
         values = _float(data.adj_t.coo()[2], "adj_t")  # a SparseTensor may hold several numbers an edge
@@ -244,15 +244,11 @@ def _attributes(data: Any, name: str, edges: int) -> Array | None:
     if not values.ndim or values.shape[0] != edges:
         raise DataError(f"{name} has the shape {list(values.shape)} for {edges} edges; give one row an edge.")
     values = values.reshape(edges, -1)
-    remedy = (
-        f"set edge_weight = {name} where it is a weight"
-        if values.shape[1] == 1
-        else "set edge_weight where one of its columns is a weight"
-    )
-    warnings.warn(
-        f"{name} is kept as edge features (edge_x, {values.shape[1]} an edge), which no layer reads yet; {remedy}.",
-        stacklevel=3,
-    )
+    if values.shape[1] == 1:
+        warnings.warn(
+            f"{name} is read as one feature an edge (edge_x), not as a weight; set edge_weight where it is one.",
+            stacklevel=3,
+        )
     return values
 
 

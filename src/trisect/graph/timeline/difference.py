@@ -57,8 +57,9 @@ class Message:
 
 
 def full_bytes(matrix: Adjacency) -> int:
-    """Count the bytes of the matrix in the encoding `full`."""
-    return matrix.entries * (2 * torch.int64.itemsize + matrix.dtype.itemsize)
+    """Count the bytes of the matrix in the encoding `full`, the features of its edges included."""
+    edge = 0 if matrix.features is None else matrix.edge_channels * matrix.features.element_size()
+    return matrix.entries * (2 * torch.int64.itemsize + matrix.dtype.itemsize + edge)
 
 
 def difference(old: Adjacency | None, new: Adjacency, encoding: Encoding = "compact") -> Message:

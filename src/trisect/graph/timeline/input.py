@@ -18,7 +18,7 @@ from trisect.data.ingest.periods import Period, numbers_of, offsets_of, steps_of
 from trisect.data.records import Names, TimelineRecord
 from trisect.errors import DataError
 from trisect.graph.check import index_array, label_array, weight_array
-from trisect.graph.edge_features import edge_feature_array
+from trisect.graph.edge_features import Merge, edge_feature_array
 from trisect.graph.timeline.smoothing import Smoothing
 
 SmoothingLike = Smoothing | Mapping[str, Any] | str | None
@@ -34,7 +34,13 @@ class TimelineInput(ABC):
 
     @classmethod
     def from_record(
-        cls, record: TimelineRecord, *, smoothing: SmoothingLike = None, symmetrise: bool = False, split: int = 0
+        cls,
+        record: TimelineRecord,
+        *,
+        smoothing: SmoothingLike = None,
+        symmetrise: bool = False,
+        split: int = 0,
+        merge: Merge = "mean",
     ) -> Self:
         """From what a reader or a generator hands on; `symmetrise` counts events in both directions."""
         return cls.from_arrays(
@@ -52,6 +58,7 @@ class TimelineInput(ABC):
             split=split,
             names=record.names,
             edge_x=record.edge_x,
+            merge=merge,
         )
 
     @classmethod
@@ -64,6 +71,7 @@ class TimelineInput(ABC):
         *,
         period: Period | timedelta | np.timedelta64 | None = None,
         smoothing: SmoothingLike = None,
+        merge: Merge = "mean",
         **columns: Any,
     ) -> Self:
         """From a table of events: of pandas, polars or Arrow, a mapping of names to arrays, or a file.
@@ -72,6 +80,7 @@ class TimelineInput(ABC):
             src, dst: the columns of the ids; by default the first and the second.
             time: the column of times: numbers, datetimes with or without a zone, or ISO text.
             period: the length of a step, such as `"1d"`, or a number in the unit of times that are numbers.
+            merge: what the features of events between the same vertices become; see the attributes.
             **columns: `weight`, `edge_features`, `edge_label`, `vertices` (a table of vertices), `id`, `label_column`,
                 `features`, `vertex_time`, `on_missing` and the other fields of `trisect.data.ingest.ingest.Table`.
         """
@@ -80,7 +89,7 @@ class TimelineInput(ABC):
         record = read_table(frame, Table(src=src, dst=dst, time=time, period=period, **columns))
         if not isinstance(record, TimelineRecord):
             raise DataError("internal error: a table with times was read as one graph.")
-        return cls.from_record(record, smoothing=smoothing)
+        return cls.from_record(record, smoothing=smoothing, merge=merge)
 
     @classmethod
     def generate(cls, name: str, *, smoothing: SmoothingLike = None, **options: Any) -> Self:
@@ -109,6 +118,7 @@ class TimelineInput(ABC):
         split: int = 0,
         names: Names | None = None,
         edge_x: Any = None,
+        merge: Merge = "mean",
     ) -> Self:
         """From events in any order: the step of an event is floor((time - earliest) / period); empty steps stay.
 
@@ -143,6 +153,7 @@ class TimelineInput(ABC):
             split=split,
             names=names,
             edge_x=None if edge_x is None else _taken(edge_feature_array(edge_x, len(times)), order),
+            merge=merge,
         )
 
     @classmethod

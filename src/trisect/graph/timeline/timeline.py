@@ -26,7 +26,14 @@ from trisect.graph.check import (
     vertex_count,
     weight_array,
 )
-from trisect.graph.edge_features import Merge, edge_feature_array, merge_parallel
+from trisect.graph.edge_features import (
+    Merge,
+    check_merge,
+    edge_feature_array,
+    merge_parallel,
+    merged_channels,
+    with_entry_features,
+)
 from trisect.graph.timeline.input import SmoothingLike, TimelineInput
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.snapshots import Snapshots
@@ -48,7 +55,9 @@ class Timeline(TimelineInput):
         edge_y: integers [events], classes of events (-1: none), or None.
         splits: `train`, `val`, `test` → bool [vertices].
         names, order: as in `Graph`.
-        edge_x: float32 [events, features], the features of events, or None. No layer reads it yet.
+        edge_x: float32 [events, features], the features of events, or None.
+        merge: what the features of events between the same vertices become in a snapshot, those of the steps that
+            smoothing gathers included: their `sum`, their `mean`, those of the `last`, or how many there are (`count`).
     """
 
     vertices: int
@@ -67,6 +76,7 @@ class Timeline(TimelineInput):
     first: int = 0
     steps: int = 0
     edge_x: Tensor | None = None
+    merge: Merge = "mean"
 
     @classmethod
     def from_arrays(
@@ -86,6 +96,7 @@ class Timeline(TimelineInput):
         split: int = 0,
         names: Names | None = None,
         edge_x: Any = None,
+        merge: Merge = "mean",
     ) -> Timeline:
         """From events sorted by step, all checked; see the attributes."""
         source, target, cuts = index_array("src", src), index_array("dst", dst), index_array("offsets", offsets).long()
@@ -134,12 +145,18 @@ class Timeline(TimelineInput):
             names=names,
             steps=steps,
             edge_x=None if edge_x is None else edge_feature_array(edge_x, count),
+            merge=check_merge(merge),
         )
 
     @property
     def device(self) -> torch.device:
         """Give the device on which the events live."""
         return self.src.device
+
+    @property
+    def edge_channels(self) -> int:
+        """Give the number of features of a snapshot's edge; 0 where events have none."""
+        return merged_channels(self.edge_x, self.merge)
 
     @property
     def total_events(self) -> int:
@@ -172,19 +189,31 @@ class Timeline(TimelineInput):
             raise DataError("The events have no features; give edge_x.")
         return self.edge_x[self._stretch(step)]
 
-    def edge_features(self, step: int, merge: Merge = "mean") -> Tensor:
-        """The features of the entries of `snapshot(step)`, float32 [entries, features].
+    def edge_features(self, step: int, merge: Merge | None = None) -> Tensor:
+        """The features of the entries of `snapshot(step)` without loops, float32 [entries, features].
 
         Args:
-            merge: what the features of events between the same vertices become, those of the steps that smoothing
-                gathers included: `sum`, `mean`, `last`, or `count`, how many there are.
+            merge: instead of the timeline's own.
         """
         if self.edge_x is None:
             raise DataError("The events have no features; give edge_x.")
-        now = self._absolute(step)
-        stretch = slice(int(self.offsets[self.smoothing.first_step(now)]), int(self.offsets[now + 1]))
+        stretch = self.window(step)
         ends = self.src[stretch], self.dst[stretch]
-        return merge_parallel(self.edge_x[stretch], *ends, self.vertices, both=self.undirected, merge=merge)
+        chosen = self.merge if merge is None else merge
+        return merge_parallel(self.edge_x[stretch], *ends, self.vertices, both=self.undirected, merge=chosen)
+
+    def with_edge_features(self, matrix: Adjacency, step: int) -> Adjacency:
+        """Give the matrix of a step with the features of its edges; as it is where events have none."""
+        if self.edge_x is None:
+            return matrix
+        stretch = self.window(step)
+        ends = self.src[stretch], self.dst[stretch]
+        return with_entry_features(matrix, self.edge_x[stretch], *ends, self.merge, both=self.undirected)
+
+    def window(self, step: int) -> slice:
+        """Give the events that reach into the snapshot of a step."""
+        now = self._absolute(step)
+        return slice(int(self.offsets[self.smoothing.first_step(now)]), int(self.offsets[now + 1]))
 
     def event_labels(self, step: int) -> Tensor:
         """The classes of one step's raw events, int64."""
@@ -200,7 +229,10 @@ class Timeline(TimelineInput):
         self_loops: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> Adjacency:
-        """The matrix of one step: raw events → smoothed → both directions → loops → normalised."""
+        """The matrix of one step: raw events → smoothed → both directions → loops → normalised.
+
+        It has the features of its edges beside its values, where events have any.
+        """
         now = self._absolute(step)
         start = self.smoothing.first_step(now)
         coefficients = self.smoothing.coefficients(now)
@@ -217,7 +249,7 @@ class Timeline(TimelineInput):
         matrix = Adjacency.from_csr(*assemble(edges, self.vertices, self.vertices, dtype), self.vertices).vouched()
         if matrix.values is None and dtype != torch.float32:
             matrix = matrix.with_values(torch.ones(matrix.entries, dtype=dtype, device=matrix.device))
-        return normalise(matrix, normalisation, self_loops)
+        return self.with_edge_features(normalise(matrix, normalisation, self_loops), step)
 
     def snapshots(
         self,

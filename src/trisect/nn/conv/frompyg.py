@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ class FromPyG(Layer):
         activation, dropout: what follows it.
         in_channels, out_channels: widths; read from `conv` where it has them.
         edge_weight: the name of the argument that takes the adjacency's values (`"edge_weight"`), or None: not given.
+        edge_channels: how many features of an edge it reads as `edge_attr`; read from `conv` where that says so by
+            `edge_dim`. 0: none are given to it.
 
     Shapes: x [columns, in_channels] → [rows, out_channels].
     """
@@ -39,6 +42,7 @@ class FromPyG(Layer):
         in_channels: int | None = None,
         out_channels: int | None = None,
         edge_weight: str | None = None,
+        edge_channels: int | None = None,
     ) -> None:
         super().__init__()
         self.conv = conv
@@ -46,6 +50,7 @@ class FromPyG(Layer):
         self.dropout = dropout
         self.edge_weight = edge_weight
         self.in_channels = _width(conv, "in_channels", in_channels)
+        self.edge_channels = _edge_width(conv, self.in_channels, edge_channels)
         tried = self._try_out()
         if out_channels is not None and out_channels != tried:
             raise ConfigError(f"out_channels is {out_channels}, but {conv} gives {tried} channels; leave it out.")
@@ -74,6 +79,14 @@ class FromPyG(Layer):
             if values is None:
                 values = message.rows.new_ones(adjacency.entries)
             weights[self.edge_weight] = values.to(message.rows.dtype)
+        if self.edge_channels:
+            features = adjacency.edge_attributes()
+            if features is None:
+                raise ConfigError(
+                    f"{self.conv} reads {self.edge_channels} features of each edge, and the edges have none; give the "
+                    "data edge_x."
+                )
+            weights["edge_attr"] = features.to(message.rows.dtype)
         y = self.conv((message.rows, x), adjacency.edge_index(), **weights)
         return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
 
@@ -87,6 +100,9 @@ class FromPyG(Layer):
         indptr = torch.tensor([0, 2, 4, 6], device=like.device)
         indices = torch.tensor([0, 1, 1, 2, 0, 2], device=like.device)
         graph = Adjacency.from_csr(indptr, indices, torch.linspace(0.5, 1.0, 6).to(like), 3)
+        if self.edge_channels:
+            features = torch.linspace(0.0, 1.0, 6 * self.edge_channels).view(6, self.edge_channels).to(like)
+            graph = graph.with_features(features)
         block = graph.rows_between(1, 3)
         buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
         try:
@@ -124,6 +140,25 @@ def _width(conv: nn.Module, name: str, asked: int | None) -> int:
     if not isinstance(width, int) or width <= 0:
         raise ConfigError(f"{conv} does not say its {name} ({own!r}); give it, as FromPyG(conv, {name}=…).")
     return width
+
+
+def _edge_width(conv: nn.Module, in_channels: int, asked: int | None) -> int:
+    """Give how many features of an edge the convolution reads: the user's number, or what the convolution says."""
+    argument = inspect.signature(conv.forward).parameters.get("edge_attr")
+    if asked is not None:
+        if asked and argument is None:
+            raise ConfigError(f"edge_channels is {asked}, but {conv} takes no edge_attr; leave edge_channels out.")
+        return asked
+    width = getattr(conv, "edge_dim", None)
+    if argument is not None and width is None and type(conv).__name__ == "GINEConv":
+        width = in_channels if getattr(conv, "lin", None) is None else getattr(conv.lin, "in_channels", None)
+    if isinstance(width, int) and width > 0 and argument is not None:
+        return width
+    if argument is not None and argument.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"{conv} reads features of edges and does not say how many; give them, as FromPyG(conv, edge_channels=…)."
+        )
+    return 0
 
 
 def _drops(conv: nn.Module) -> bool:

@@ -16,31 +16,36 @@ from trisect.nn.activation import Activation
 from trisect.nn.base import Layer, Normalisation, Temporal
 from trisect.nn.conv.convolution import Norm
 from trisect.nn.conv.gat import GATLayer
+from trisect.nn.conv.gatv2 import GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
 from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.gine import GINELayer
 from trisect.nn.conv.local import LinearLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe
-from trisect.nn.models.static_models import split_heads
+from trisect.nn.models.static_models import require_edges, split_heads
 from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import Kind, MProduct
 
-Spatial = Literal["gcn", "sage", "gat", "gin"]
+Spatial = Literal["gcn", "sage", "gat", "gatv2", "gin", "gine"]
 TemporalKind = Literal["lstm", "gru", "mean", "harmonic", "ones"]
 
 _PREPARED: dict[str, tuple[Normalisation, bool]] = {
     "gcn": ("symmetric", True),
     "sage": ("row", False),
     "gat": ("none", True),
+    "gatv2": ("none", True),
     "gin": ("none", False),
+    "gine": ("none", False),
 }
 
 
 def recurrent(
     in_channels: int,
     out_channels: int,
+    edge_channels: int = 0,
     *,
     spatial: Spatial = "gcn",
     temporal: TemporalKind = "gru",
@@ -56,14 +61,19 @@ def recurrent(
 ) -> DynamicRecipe:
     """Any spatial layer and any temporal part; with `concat` the temporal part reads the layer's input too.
 
-    `heads` is for `gat`; `window` for the kinds of M-product.
+    `gatv2` and `gine` read the features of edges. `heads` is for `gat` and `gatv2`; `window` for the kinds of
+    M-product.
     """
     if concat and temporal in get_args(Kind):
         raise ConfigError(f"concat is true and temporal is {temporal!r}, which keeps widths; set concat: false.")
-    options = {"activation": activation, "dropout": dropout, "norm": norm}
+    options: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm}
+    if spatial == "gine":
+        require_edges("spatial: gine", edge_channels, "gin")
+    if spatial in ("gatv2", "gine"):
+        options["edge_channels"] = edge_channels
     makers: list[Callable[[], DynamicLayer]] = []
     for width_in, width_out in _widths(in_channels, out_channels, layers, hidden, head):
-        if spatial == "gat":
+        if spatial in ("gat", "gatv2"):
             split_heads(width_out, heads)
         makers.append(partial(_layer, spatial, temporal, width_in, width_out, concat, heads, window, options))
     normalisation, self_loops = _PREPARED[spatial]
@@ -202,6 +212,10 @@ def _layer(
     convolution: Layer
     if spatial == "gat":
         convolution = GATLayer(in_channels, out_channels // heads, heads=heads, **options)
+    elif spatial == "gatv2":
+        convolution = GATv2Layer(in_channels, out_channels // heads, heads=heads, **options)
+    elif spatial == "gine":
+        convolution = GINELayer(in_channels, out_channels, **options)
     elif spatial == "sage":
         convolution = SAGELayer(in_channels, out_channels, **options)
     elif spatial == "gin":

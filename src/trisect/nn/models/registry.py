@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from trisect.config.names import DYNAMIC_MODELS, MODELS, STATIC_MODELS, identifier
 from trisect.errors import ConfigError, unknown
-from trisect.nn.base import Model
+from trisect.nn.base import Model, edge_channels_of
 from trisect.nn.models import dynamic_models, static_models
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
 from trisect.nn.temporal.dynamic import DynamicModel
@@ -48,8 +48,14 @@ def options(name: str) -> dict[str, Option]:
     return result
 
 
-def recipe(name: str, in_channels: int, out_channels: int, **chosen: Any) -> Recipe | DynamicRecipe:
-    """Describe the named model as a list of layers that are yet to be built."""
+def recipe(
+    name: str, in_channels: int, out_channels: int, edge_channels: int = 0, **chosen: Any
+) -> Recipe | DynamicRecipe:
+    """Describe the named model as a list of layers that are yet to be built.
+
+    Args:
+        edge_channels: the features of an edge that the data have; a model that reads none lets them be.
+    """
     allowed = options(name)
     for key, value in chosen.items():
         if key not in allowed:
@@ -57,10 +63,21 @@ def recipe(name: str, in_channels: int, out_channels: int, **chosen: Any) -> Rec
         _check(name, allowed[key], value)
     _check_width("in_channels", in_channels)
     _check_width("out_channels", out_channels)
-    return _maker(name)(in_channels, out_channels, **chosen)
+    maker = _maker(name)
+    if "edge_channels" in inspect.signature(maker).parameters:
+        return maker(in_channels, out_channels, edge_channels, **chosen)
+    return maker(in_channels, out_channels, **chosen)
 
 
-def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **chosen: Any) -> Model | DynamicModel:
+def reads_edges(name: str, **chosen: Any) -> bool:
+    """Say whether the named model with these options reads the features of edges, where there are any."""
+    layers = recipe(name, 1, 1, 1, **chosen).outline()
+    return edge_channels_of(part for layer in layers for part in layer.modules()) > 0
+
+
+def build(
+    name: str, in_channels: int, out_channels: int, *, edge_channels: int = 0, seed: int = 0, **chosen: Any
+) -> Model | DynamicModel:
     """Make the named model, with its parameters drawn from the seed.
 
     Layer i's parameters are a function of (seed, i): a stage that builds layer i alone, by `recipe(…).layer(i,
@@ -69,10 +86,11 @@ def build(name: str, in_channels: int, out_channels: int, *, seed: int = 0, **ch
     Args:
         name: one of `NAMES`.
         in_channels, out_channels: widths of the features and of the output.
+        edge_channels: the features of an edge, for models that read them.
         seed: of the parameters.
         **chosen: of `options(name)`; an unknown one is refused, with the nearest one in the message.
     """
-    return recipe(name, in_channels, out_channels, **chosen).model(seed)
+    return recipe(name, in_channels, out_channels, edge_channels, **chosen).model(seed)
 
 
 def _maker(name: str) -> Callable[..., Recipe] | Callable[..., DynamicRecipe]:

@@ -30,28 +30,30 @@ class NamedModel:
     options: dict[str, Any]
     seed: int
 
-    def __call__(self, in_channels: int, out_channels: int | None) -> AnyModel:
+    def __call__(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
         """Make the model with all its layers."""
         # layers draw parameters when they are made, before they are drawn again from the seed
         with torch.random.fork_rng(devices=[]):
-            return self.recipe(in_channels, out_channels).model(self.seed)
+            return self.recipe(in_channels, out_channels, edge_channels).model(self.seed)
 
-    def recipe(self, in_channels: int, out_channels: int | None) -> Recipe | DynamicRecipe:
+    def recipe(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> Recipe | DynamicRecipe:
         """Give the layers, yet to be built."""
         chosen = dict(self.options)
         if out_channels is None:
             out_channels = chosen.get("hidden", model_options(self.name)["hidden"].default)
             if self.name in DYNAMIC:
                 chosen["head"] = False  # the decoder reads embeddings
-        return recipe(self.name, in_channels, int(out_channels or 0), **chosen)
+        return recipe(self.name, in_channels, int(out_channels or 0), edge_channels, **chosen)
 
-    def outline(self, in_channels: int, out_channels: int | None) -> AnyModel:
+    def outline(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
         """Give the model on the `meta` device: widths and declarations, no memory."""
-        return self.stage(in_channels, out_channels, range(0), last=False)
+        return self.stage(in_channels, out_channels, range(0), edge_channels, last=False)
 
-    def stage(self, in_channels: int, out_channels: int | None, own: range, *, last: bool) -> AnyModel:
+    def stage(
+        self, in_channels: int, out_channels: int | None, own: range, edge_channels: int = 0, *, last: bool
+    ) -> AnyModel:
         """Make the layers of one stage, and the head if it is the last; all else is on the `meta` device."""
-        made = self.recipe(in_channels, out_channels)
+        made = self.recipe(in_channels, out_channels, edge_channels)
         form: dict[str, Any] = {"normalisation": made.normalisation, "self_loops": made.self_loops}
         with torch.random.fork_rng(devices=[]):
             if isinstance(made, Recipe):
@@ -76,17 +78,19 @@ class HandedModel:
 ModelSource = AnyModel | ModelMaker | HandedModel
 
 
-def outline_of(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+def outline_of(maker: ModelSource, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
     """Give the model for its widths and declarations; its parameters may lie on the `meta` device."""
     if isinstance(maker, NamedModel):
-        return maker.outline(in_channels, out_channels)
+        return maker.outline(in_channels, out_channels, edge_channels)
     return full_model(maker, in_channels, out_channels)
 
 
-def full_model(maker: ModelSource, in_channels: int, out_channels: int | None) -> AnyModel:
+def full_model(maker: ModelSource, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
     """Give the model with all its parameters."""
     if isinstance(maker, HandedModel):
         return maker.model
+    if isinstance(maker, NamedModel):
+        return maker(in_channels, out_channels, edge_channels)
     return maker if isinstance(maker, (Model, DynamicModel)) else maker(in_channels, out_channels)
 
 
@@ -95,6 +99,7 @@ def stage_of(
     in_channels: int,
     out_channels: int | None,
     own: range,
+    edge_channels: int = 0,
     *,
     last: bool,
 ) -> AnyModel:
@@ -102,10 +107,11 @@ def stage_of(
 
     Args:
         own: the numbers of its layers.
+        edge_channels: the features of an edge that the data have.
         last: whether it is the last stage, which has the head.
     """
     if isinstance(maker, NamedModel):
-        return maker.stage(in_channels, out_channels, own, last=last)
+        return maker.stage(in_channels, out_channels, own, edge_channels, last=last)
     model = full_model(maker, in_channels, out_channels)
     if isinstance(maker, HandedModel):
         for number, layer in enumerate(model.layers):

@@ -15,9 +15,11 @@ from trisect.nn.activation import Activation
 from trisect.nn.base import Layer
 from trisect.nn.conv.convolution import Norm
 from trisect.nn.conv.gat import GATLayer
+from trisect.nn.conv.gatv2 import GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
 from trisect.nn.conv.gcnii import GCN2Layer
 from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.gine import GINELayer
 from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
@@ -130,15 +132,34 @@ def gat(
     attention_dropout: float = 0.0,
 ) -> Recipe:
     """Graph attention: `hidden` is the width of all heads together; the last layer takes the mean of `out_heads`."""
-    each = split_heads(hidden, heads)
     inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
     make = partial(GATLayer, negative_slope=negative_slope, attention_dropout=attention_dropout)
-    makers: list[Maker] = []
-    for number in range(layers - 1):
-        width = in_channels if number == 0 else hidden
-        makers.append(partial(make, width, each, heads=heads, **inner))
-    width = in_channels if layers == 1 else hidden
-    makers.append(partial(make, width, out_channels, heads=out_heads, concat=False))
+    makers = _attentive(make, in_channels, out_channels, layers, hidden, heads, out_heads, inner)
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=True)
+
+
+def gatv2(
+    in_channels: int,
+    out_channels: int,
+    edge_channels: int = 0,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    heads: int = 8,
+    out_heads: int = 1,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "elu",
+    norm: Norm = "none",
+    residual: bool = False,
+    negative_slope: float = 0.2,
+    attention_dropout: float = 0.0,
+) -> Recipe:
+    """GATv2: attention that reads both ends of an edge and its features, where there are any; heads as in `gat`."""
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    options: dict[str, Any] = {"negative_slope": negative_slope, "attention_dropout": attention_dropout}
+    make = partial(GATv2Layer, edge_channels=edge_channels, **options)
+    makers = _attentive(make, in_channels, out_channels, layers, hidden, heads, out_heads, inner)
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=True)
 
 
@@ -164,11 +185,62 @@ def gin(
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=False)
 
 
+def gine(
+    in_channels: int,
+    out_channels: int,
+    edge_channels: int = 0,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    residual: bool = False,
+    mlp_norm: Norm = "layer",
+    eps: float = 0.0,
+    train_eps: bool = False,
+) -> Recipe:
+    """GINE: the sum over edges of relu(neighbour + features of the edge), then the MLP of `gin`."""
+    require_edges("gine", edge_channels, "gin")
+    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    options: dict[str, Any] = {"hidden_channels": hidden, "eps": eps, "train_eps": train_eps, "mlp_norm": mlp_norm}
+    make = partial(GINELayer, edge_channels=edge_channels, **options)
+    makers = _stack(make, in_channels, out_channels, layers, hidden, inner)
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=False)
+
+
+def require_edges(name: str, edge_channels: int, instead: str) -> None:
+    """Refuse a model that cannot do without edge features where the data have none."""
+    if edge_channels < 1:
+        raise ConfigError(
+            f"{name} reads features of edges, and the data have none; give edge_x (trisect data ingest "
+            f"--edge-features), or use {instead}."
+        )
+
+
 def split_heads(hidden: int, heads: int) -> int:
     """Divide the hidden width among the heads."""
     if heads < 1 or hidden % heads != 0:
         raise ConfigError(f"hidden is {hidden} and heads is {heads}; hidden must be a multiple of heads.")
     return hidden // heads
+
+
+def _attentive(
+    make: Callable[..., Layer],
+    in_channels: int,
+    out_channels: int,
+    layers: int,
+    hidden: int,
+    heads: int,
+    out_heads: int,
+    inner: dict[str, Any],
+) -> list[Maker]:
+    """Layers of heads side by side; the last takes the mean of `out_heads`."""
+    each = split_heads(hidden, heads)
+    widths = [in_channels, *[hidden] * (layers - 1)]
+    makers: list[Maker] = [partial(make, width, each, heads=heads, **inner) for width in widths[:-1]]
+    return [*makers, partial(make, widths[-1], out_channels, heads=out_heads, concat=False)]
 
 
 def _stack(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trisect import ops
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, Layer, Normalisation, State, Temporal, check_widths
+from trisect.nn.base import Context, Layer, Normalisation, State, Temporal, check_widths, edge_channels_of
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
 from trisect.ops.spmm.steps import Snapshots as Snapshots
@@ -192,6 +192,11 @@ class DynamicModel(nn.Module):
     def out_channels(self) -> int:
         """Give the width of the output."""
         return self.stack[-1].out_channels if self.head is None else self.head.out_channels
+
+    @property
+    def edge_channels(self) -> int:
+        """Give the number of features of an edge that layers read; 0: no layer reads any."""
+        return edge_channels_of(self.modules())
 
     def reset_parameters(self, seed: int) -> None:
         """Draw all parameters anew: layer i from (seed, i), the head as the layer after the last."""

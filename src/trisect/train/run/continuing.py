@@ -67,7 +67,7 @@ def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
     """Give the shapes of all parameters of a run, by name."""
     data = cut.labels() if isinstance(cut, Cut) else cut.timeline
     bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
-    model = outline_of(job.model, cut.features, bound.channels)
+    model = outline_of(job.model, cut.features, bound.channels, cut.edge_channels)
     decoder = bound.decoder(model.out_channels)
     modules = name_modules(model, decoder)
     return {name: tuple(value.shape) for name, value in modules.state_dict().items()}

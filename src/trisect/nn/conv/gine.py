@@ -1,0 +1,65 @@
+"""GIN with edge features, Hu et al., "Strategies for Pre-training Graph Neural Networks" (1905.12265)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.conv.gin import GINLayer
+from trisect.nn.initial import fan_in_
+from trisect.ops.edges import relu_edges
+from trisect.ops.message import Message
+
+
+class GINELayer(GINLayer):
+    """out = MLP((1+ε)·x_i + Σ_j relu(x_j + W_e·e_ij + b_e)), where e_ij are the features of the edge j → i.
+
+    The MLP is that of `GINLayer`. The adjacency's weights are not used.
+
+    Args:
+        in_channels, out_channels: widths.
+        edge_channels: features of an edge.
+        **options: of `GINLayer`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; edge_weight [in_channels, edge_channels].
+    """
+
+    preaggregates = False
+    collects = False
+
+    def __init__(self, in_channels: int, out_channels: int, edge_channels: int, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.edge_channels = edge_channels
+        self.edge_weight = nn.Parameter(torch.empty(in_channels, edge_channels))
+        self.edge_bias = nn.Parameter(torch.empty(in_channels))
+        self.reset_parameters()
+
+    @property
+    def transform_first(self) -> bool:
+        """W1 cannot go before the relu of messages."""
+        return False
+
+    @property
+    def message_channels(self) -> int:
+        """Rows are read as they are."""
+        return self.in_channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw weights and biases as torch.nn.Linear does, and set ε to its initial value."""
+        super().reset_parameters(generator)
+        if self.edge_channels:  # the parent's constructor draws before there are any
+            fan_in_(self.edge_weight, self.edge_channels, generator)
+            fan_in_(self.edge_bias, self.edge_channels, generator)
+
+    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
+        """Sum the messages of the edges and the vertex itself, and do the MLP."""
+        total = relu_edges(message.rows, self.edge_bias, adjacency, self.edge_weight)
+        own = (1.0 + self.eps) * message.of_block(adjacency)
+        return self._after_first(self._first(total + own), x, context)
+
+    def _repr_options(self) -> str:
+        return f", edge_channels={self.edge_channels}"
