@@ -49,17 +49,17 @@ def one_line(message: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like `word`, or None where nothing is close."""
-    names = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), list(names), n=1, cutoff=0.5)
-    return names[found[0]] if found else None
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """Give the name that looks most like `word`, or None where nothing is close."""
+    spelled = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.5)
+    return spelled[close[0]] if close else None
 
 
-def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+def unknown(kind: str, word: str, names: Iterable[str]) -> str:
     """One sentence for an unknown name: what it is, the nearest known one, or all of them where none is near."""
-    names = list(known)
-    near = nearest(word, names)
+    every = list(names)
+    near = nearest(word, every)
     if near is not None:
         return f"unknown {kind} {word!r}; did you mean {near!r}?"
-    return f"unknown {kind} {word!r}; known: {', '.join(names)}."
+    return f"unknown {kind} {word!r}; known: {', '.join(every)}."

@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor
 
 from trisect.cli.main import run_command
-from trisect.train.run.checkpoint import write_shard
+from trisect.train.run.checkpoint import MANIFEST, VERSION, write_shard
 from trisect.train.run.run_directory import RunDirectory
 
 CONFIG: dict[str, Any] = {
@@ -89,6 +89,18 @@ def test_a_checkpoint_that_does_not_fit(
     assert said in shown.err
     assert "ranks" not in shown.out
     assert {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()} == before
+
+
+def test_a_checkpoint_of_an_older_release(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob(f"*/{MANIFEST}"):
+        path.write_text(path.read_text().replace(f'"version": {VERSION}', f'"version": {VERSION - 1}'))
+    capfd.readouterr()
+    assert run_command(["train", "--resume", "--out", str(tmp_path / "run"), "--set", "train.epochs=3"]) == 2
+    shown = capfd.readouterr()
+    assert shown.err.count("\n") == 1
+    assert f"; this release reads {VERSION}." in shown.err
+    assert "ranks" not in shown.out
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ would choose, are handed to the writer of shards in place of the partitioner's.
 
 from __future__ import annotations
 
-import math
 import random
 import sys
 import time
@@ -161,27 +160,6 @@ class RankOfCase:
             scale = wanted[name].abs().max().clamp_min(1e-12)
             worst = max(worst, float((gradient - wanted[name]).abs().max() / scale))
         return worst
-
-    def rounding(self, wanted: dict[str, Tensor]) -> float:
-        """Give how far all gradients of this rank together are from those of one process, relative to their size."""
-        own = dict(self.setup.modules.named_parameters())
-        errors = [parameter.grad - wanted[name] for name, parameter in own.items() if parameter.grad is not None]
-        return math.sqrt(sum(float(e.square().sum()) for e in errors)) / math.sqrt(
-            sum(float(wanted[name].square().sum()) for name in own)
-        )
-
-    def worst_rounding(self, wanted: dict[str, Tensor]) -> float:
-        """Give the largest error of a gradient relative to its parameter's, or to a twentieth of the model's largest.
-
-        What rounding on the wire does to a parameter whose gradient nearly cancels says nothing.
-        """
-        floor = 0.05 * max(float(gradient.abs().max()) for gradient in wanted.values())
-        own = dict(self.setup.modules.named_parameters())
-        return max(
-            float((parameter.grad - wanted[name]).abs().max()) / max(floor, float(wanted[name].abs().max()))
-            for name, parameter in own.items()
-            if parameter.grad is not None
-        )
 
     def packed(self) -> list[int] | None:
         """Give the bytes of activations in full, and as they were held, where they are packed."""

@@ -238,7 +238,6 @@ def test_result_has_what_a_summary_needs(community: Graph) -> None:
     assert result.memory["peak_rss_bytes"][0] > 32 << 20  # a process that has loaded torch
     pss = result.memory["peak_pss_bytes"]
     assert pss is None or 0 < pss[0] <= result.memory["peak_rss_bytes"][0]
-    assert all(seconds > 0 for seconds in result.seconds)
     assert len(result.loss) == len(result.seconds) == 3
 
 

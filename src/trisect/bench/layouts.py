@@ -47,7 +47,7 @@ def run(
     layers: int = 32,
     hidden: int = 100,
     ranks: Sequence[int] = (8, 64),
-    ways: int = 2,
+    hybrid_parts: int = 2,
     data_dir: str | None = None,
     speed: bool = False,
     classes: int = 10,
@@ -60,12 +60,18 @@ def run(
 
     Args:
         ranks: for each of these worlds, all layouts that are possible.
-        ways: of the hybrid, whose stages are ranks / ways.
+        hybrid_parts: the parts of the hybrid, whose stages are ranks / hybrid_parts.
         classes, within, rounds: of `speed` (see `measure_speed`).
     """
-    worlds = {count: layouts_of(count, ways, layers) for count in ranks}
+    worlds = {count: layouts_of(count, hybrid_parts, layers) for count in ranks}
     parts = sorted({layout.vertex for cuts in worlds.values() for layout in cuts.values() if layout.spatial == "halo"})
-    result: dict[str, Any] = {"layers": layers, "hidden": hidden, "ways": ways, "graphs": {}, "skipped": {}}
+    result: dict[str, Any] = {
+        "layers": layers,
+        "hidden": hidden,
+        "hybrid_parts": hybrid_parts,
+        "graphs": {},
+        "skipped": {},
+    }
     for name in graphs:
         try:
             record = load(GRAPHS[name], data_dir=None if data_dir is None else Path(data_dir))
@@ -94,7 +100,7 @@ def run(
     return result
 
 
-def layouts_of(ranks: int, ways: int, layers: int) -> dict[str, Layout]:
+def layouts_of(ranks: int, hybrid_parts: int, layers: int) -> dict[str, Layout]:
     """Give the layouts of so many ranks that a model of so many layers can be cut by."""
     layouts = {
         "halo": Layout(vertex=ranks, spatial="halo"),
@@ -102,8 +108,8 @@ def layouts_of(ranks: int, ways: int, layers: int) -> dict[str, Layout]:
     }
     if ranks <= layers:
         layouts["pipeline"] = Layout(layer=ranks, spatial="halo")
-    if ranks % ways == 0 and 1 < ranks // ways <= layers:
-        layouts["hybrid"] = Layout(layer=ranks // ways, vertex=ways, spatial="halo")
+    if ranks % hybrid_parts == 0 and 1 < ranks // hybrid_parts <= layers:
+        layouts["hybrid"] = Layout(layer=ranks // hybrid_parts, vertex=hybrid_parts, spatial="halo")
     return layouts
 
 
@@ -238,7 +244,7 @@ def waited_along(name: str) -> str | None:
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures as tables."""
-    print(f"GiB an epoch, {result['layers']} layers of {result['hidden']}, hybrids of {result['ways']} parts")
+    print(f"GiB an epoch, {result['layers']} layers of {result['hidden']}, hybrids of {result['hybrid_parts']} parts")
     print(f"{'graph':<12} {'model':<8} {'ranks':>5}" + "".join(f" {kind:>12}" for kind in KINDS) + "  halo/pipeline")
     for name, graph in result["graphs"].items():
         for model, worlds in graph["bytes"].items():

@@ -148,18 +148,18 @@ def measure_blocks(timeline: Timeline, parts: int, rounds: int = 3) -> dict[str,
             source = part.blocks.source
             for step in range(timeline.steps):  # the halo's lists are made once a run
                 source.events.halo_columns(step)
-            ways: dict[str, Callable[[int], Adjacency]] = {"anew": source.assemble, "sliding": _brought(source)}
+            methods: dict[str, Callable[[int], Adjacency]] = {"anew": source.assemble, "sliding": _brought(source)}
             for step in range(timeline.steps):
-                if not _equal(*(make(step) for make in ways.values())):
+                if not _equal(*(make(step) for make in methods.values())):
                     raise DataError("A block that slides differs from the one built anew.")
-            seconds = {way: (float("inf"), float("inf")) for way in ways}
+            seconds = {method: (float("inf"), float("inf")) for method in methods}
             for _ in range(rounds):
-                for way, make in ways.items():
+                for method, make in methods.items():
                     made, turned_after = _pass(make, timeline.steps)
-                    seconds[way] = min(seconds[way][0], made), min(seconds[way][1], turned_after)
-            for way in blocks:
-                blocks[way] += seconds[way][0]
-                turned[way] += sum(seconds[way])
+                    seconds[method] = min(seconds[method][0], made), min(seconds[method][1], turned_after)
+            for method in blocks:
+                blocks[method] += seconds[method][0]
+                turned[method] += sum(seconds[method])
             for step in range(timeline.steps):
                 part.blocks.at(step)
             sent, full = sent + ledger.sent_bytes, full + ledger.full_bytes
@@ -171,8 +171,8 @@ def measure_blocks(timeline: Timeline, parts: int, rounds: int = 3) -> dict[str,
         "edges": full // 20,
         "sent_bytes": sent,
         "full_bytes": full,
-        "block_ms": {way: 1e3 * seconds / count for way, seconds in blocks.items()},
-        "block_and_transpose_ms": {way: 1e3 * seconds / count for way, seconds in turned.items()},
+        "block_ms": {method: 1e3 * seconds / count for method, seconds in blocks.items()},
+        "block_and_transpose_ms": {method: 1e3 * seconds / count for method, seconds in turned.items()},
         "speedup": {
             "blocks": blocks["anew"] / blocks["sliding"],
             "with_transposes": turned["anew"] / turned["sliding"],
@@ -221,10 +221,10 @@ def show(result: dict[str, Any]) -> None:
         _show_encodings(result)
     if result["blocks"]:
         print("CPU ms a step and part to build blocks: anew, sliding (times less); with transposes")
-    for name, found in result["blocks"].items():
-        block, both, gain = found["block_ms"], found["block_and_transpose_ms"], found["speedup"]
+    for name, measured in result["blocks"].items():
+        block, both, gain = measured["block_ms"], measured["block_and_transpose_ms"], measured["speedup"]
         print(
-            f"{name:<28} {found['vertices']} vertices, {found['parts']} parts:"
+            f"{name:<28} {measured['vertices']} vertices, {measured['parts']} parts:"
             f" {block['anew']:8.2f} {block['sliding']:8.2f} ({gain['blocks']:.1f}x);"
             f" {both['anew']:8.2f} {both['sliding']:8.2f} ({gain['with_transposes']:.1f}x)"
         )

@@ -70,7 +70,7 @@ class Cell:
     """
 
     stage: Stage
-    piece: CellRows
+    cell_rows: CellRows
     chunk: int
     steps: range
     block: int
@@ -88,12 +88,12 @@ class Cell:
     @property
     def rows(self) -> slice:
         """The rows of the part."""
-        return self.piece.rows
+        return self.cell_rows.rows
 
     @property
     def count(self) -> int:
         """How many rows there are."""
-        rows = self.piece.rows
+        rows = self.cell_rows.rows
         return int(rows.stop - rows.start)
 
     # Forward
@@ -221,12 +221,12 @@ class Cell:
             if steps == 1 and not self._is_fixed(step.x):
                 if aggregated is not None:
                     return spatial.combine_aggregated(aggregated[0], x, contexts[0])
-                return spatial(x, self.piece.blocks[0], contexts[0])  # type: ignore[no-any-return]
+                return spatial(x, self.cell_rows.blocks[0], contexts[0])  # type: ignore[no-any-return]
             frames = x if self._is_fixed(step.x) else self._frames_tensor(step.x, x)
-            blocks = [] if aggregated is not None else self.piece.blocks
+            blocks = [] if aggregated is not None else self.cell_rows.blocks
             return spatial.over_steps(frames, blocks, contexts, aggregated).flatten(0, 1)
         messages = self._messages(step, unit, local, trained)
-        blocks = self._identities() if step.message is not None else self.piece.blocks
+        blocks = self._identities() if step.message is not None else self.cell_rows.blocks
         contexts = self._contexts(step.layer, shared, columns=step.message is None)
         if steps == 1:
             return spatial.combine(messages[0], x, blocks[0], contexts[0])
@@ -237,7 +237,7 @@ class Cell:
         """What the rows read at each step: from the board, or the sums themselves where others have summed up."""
         boards = self.stage.boards
         if step.board and boards is not None:
-            messages, readings = boards.read(step.layer, self.piece, trained=trained)
+            messages, readings = boards.read(step.layer, self.cell_rows, trained=trained)
             if trained:
                 self._readings[unit.index] = readings
             return messages
@@ -254,10 +254,10 @@ class Cell:
             aggregated = self._aggregated() if step.aggregated else None
             noise = None if self.noise is None else self.noise.at(layer=step.layer)
             frames = x if self._is_fixed(step.x) else self._frames_tensor(step.x, x)
-            blocks = [] if aggregated is not None else self.piece.blocks
+            blocks = [] if aggregated is not None else self.cell_rows.blocks
             return layer.over_steps(frames, blocks, weights, noise, self.steps.start, aggregated).flatten(0, 1)
         messages = self._messages(step, unit, local, trained)
-        blocks = self._identities() if step.message is not None else self.piece.blocks
+        blocks = self._identities() if step.message is not None else self.cell_rows.blocks
         contexts = self._contexts(step.layer, {}, columns=True)
         frames = x if self._is_fixed(step.x) else self._frames_tensor(step.x, x)
         return layer.combine_steps(messages, frames, blocks, contexts, weights).flatten(0, 1)
@@ -313,21 +313,21 @@ class Cell:
     def _summaries(self, layer: Evolving, step: Step, local: Mapping[Ref, Tensor], steps: int) -> Tensor:
         if step.message is None:
             return torch.empty(steps, layer.in_channels, 0, dtype=self.stage.dtype, device=self.stage.device)
-        found = local[step.message]
+        candidates = local[step.message]
         if self.stage.facts.parts == 1:
-            return found
+            return candidates
         summary = require(layer.summary, "a layer's summary")
-        return torch.stack([summary.merge(rows) for rows in found.view(steps, -1, layer.in_channels).unbind()])
+        return torch.stack([summary.merge(rows) for rows in candidates.view(steps, -1, layer.in_channels).unbind()])
 
     def evolved_steps(self) -> range:
         """Give the steps over which a weight evolves on this rank, where no state crosses ranks."""
         facts = self.stage.facts
         if facts.layout.time == 1 or not facts.timeline:
             return self.steps
-        whole = facts.steps(self.block)
+        every = facts.steps(self.block)
         if self.block < facts.blocks - 1:
-            return whole
-        return range(whole.start, self.steps.stop) if self.steps else range(0)
+            return every
+        return range(every.start, self.steps.stop) if self.steps else range(0)
 
     def _evolve_alone(self, step: Step, unit: Unit) -> None:
         """Without steps of its own a rank lets weights evolve all the same, so that the next block finds them."""
@@ -370,7 +370,7 @@ class Cell:
             self.stage.recurrences[layer].finish(self.block, self.chunk)
         for step in unit.steps:
             if step.board and step.kind is HalfKind.COMBINE and boards is not None and unit.index in self._readings:
-                boards.collect(step.layer, self.piece, self._readings.pop(unit.index))
+                boards.collect(step.layer, self.cell_rows, self._readings.pop(unit.index))
         for ref in unit.writes:
             self.values.pop(ref, None)
         if self.stage.packed is not None:
@@ -463,7 +463,7 @@ class Cell:
     def _column_ids(self, step: int) -> Tensor | None:
         """The user's ids of what a piece reads at a step; None where only the own rows' are known."""
         ids = self.stage.shard.column_ids(self.steps[step])
-        reads = self.piece.reads[step]
+        reads = self.cell_rows.reads[step]
         return ids if ids is None or reads is None else ids[reads]
 
 

@@ -47,7 +47,7 @@ class Pulled(Collector):
     ) -> None:
         super().__init__((adjacency.columns, features), dtype, adjacency.device, memory=memory)
         self._turned, self._own_rows = turned, adjacency.rows
-        self._given: set[int] = set()
+        self._written: set[int] = set()
         self._own: dict[int, Tensor] = {}
         self._rest: Tensor | None = None
         self.halo: Tensor | None = None
@@ -55,7 +55,7 @@ class Pulled(Collector):
     def reset(self) -> None:
         """Forget all that was given."""
         super().reset()
-        self._given.clear()
+        self._written.clear()
         self._own.clear()
         self._rest = self.halo = None
 
@@ -66,7 +66,7 @@ class Pulled(Collector):
     def staging(self, block: Adjacency) -> Tensor | None:
         """Where the gradient of the block's rows may be written before it is added; None where something is already."""
         first = block.self_start
-        return None if first in self._given else self._storage()[first : first + block.rows]
+        return None if first in self._written else self._storage()[first : first + block.rows]
 
     def add(
         self,
@@ -84,7 +84,7 @@ class Pulled(Collector):
         target = self._storage()[first : first + block.rows]
         if row_scale is not None:
             gradient = gradient * row_scale[:, None]
-        if first in self._given:
+        if first in self._written:
             target.add_(gradient, alpha=alpha)
         elif gradient.data_ptr() == target.data_ptr():
             _ = target if alpha == 1.0 else target.mul_(alpha)
@@ -92,11 +92,11 @@ class Pulled(Collector):
             target.copy_(gradient)
         else:
             torch.mul(gradient, alpha, out=target)
-        self._given.add(first)
+        self._written.add(first)
 
     def close(self, rows: slice) -> None:
         """All is given that these rows give."""
-        if rows.start not in self._given:
+        if rows.start not in self._written:
             self._storage()[rows].zero_()
 
     def add_own(self, rows: slice, gradient: Tensor) -> None:

@@ -189,18 +189,17 @@ def each_step(
     contexts: Sequence[Context],
     xs: Tensor,
     channels: int,
-    into: Tensor | None = None,
 ) -> Tensor:
     """Call a function for each step, let it write its result into one tensor, and give [steps, rows, channels].
 
-    One step alone is not copied: where `into` is None, its result is what is returned.
+    One step alone is not copied: its result is what is returned.
     """
     steps = len(contexts)
-    if steps == 1 and into is None:
+    if steps == 1:
         return call(0, contexts[0])[None]
-    out = empty((steps, xs.shape[-2], channels), xs.dtype, xs.device) if into is None else into
+    out = empty((steps, xs.shape[-2], channels), xs.dtype, xs.device)
     frames = [call(t, replace(context, into=alias(out[t]))) for t, context in enumerate(contexts)]
-    if into is None and any(frame.dtype != out.dtype for frame in frames):
+    if any(frame.dtype != out.dtype for frame in frames):
         return torch.stack(frames)
     return joined(out, frames)
 

@@ -63,8 +63,8 @@ def _by_community(matrix: Adjacency, along: Tensor, largest: int) -> Tensor:
     """Label propagation on the graph in rcm order, where the labels that a vertex reads are mostly near."""
     count = matrix.rows
     lists, keep = _lists(permuted(matrix.with_values(None), along))
-    label, visit = (torch.arange(count, dtype=torch.int32) for _ in range(2))
-    _check_memory(_LABELS(*lists, count, visit.data_ptr(), largest, _ROUNDS, label.data_ptr()))
+    label, sequence = (torch.arange(count, dtype=torch.int32) for _ in range(2))
+    _check_memory(_LABELS(*lists, count, sequence.data_ptr(), largest, _ROUNDS, label.data_ptr()))
     del lists, keep
     # communities by their first vertex, vertices of one as they stand
     walk = label.long()

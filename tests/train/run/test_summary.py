@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import trisect
 from trisect.cli.main import run_command
 from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
 from trisect.train.run.summary import seconds_per_epoch
 
 CONFIG = """
@@ -23,29 +25,55 @@ LEAST |= {"memory", "staleness", "partition", "parameters", "plan"}
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("runs")
     (folder / "c.yaml").write_text(CONFIG)
-    found = {}
-    for layout in ("vertex=1", "layer=2", "chunks=4"):
+    summaries = {}
+    for layout in ("vertex=1", "layer=2", "chunks=4", "vertex=2"):
         out = Path(folder, layout)
         assert run_command(["train", str(folder / "c.yaml"), "--layout", layout, "--out", str(out)]) == 0
-        found[layout] = json.loads((out / "summary.json").read_text())
-    return found
+        summaries[layout] = json.loads((out / "summary.json").read_text())
+    return summaries
 
 
-def test_every_summary_has_the_same_keys(written: dict[str, dict[str, object]], community: Graph) -> None:
+def nested(summary: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The keys of each section; those of `partition` and `staleness` are the cut's, and metrics of the last epoch's."""
+    return {
+        key: tuple(value)
+        for key, value in summary.items()
+        if isinstance(value, dict) and key not in ("partition", "staleness", "layout")
+    }
+
+
+def test_every_summary_has_the_same_keys(written: dict[str, dict[str, Any]], community: Graph) -> None:
     fitted = [trisect.fit("gcn", community, epochs=2, hidden=4, layout=layout).summary for layout in ("", "layer=2")]
     keys = {tuple(summary) for summary in (*written.values(), *fitted)}
     assert len(keys) == 1
     assert set(keys.pop()) >= LEAST
+    sections = [nested(summary) for summary in (*written.values(), *fitted)]
+    assert all(section == sections[0] for section in sections)
+    assert sections[0]["communication"][:2] == ("bytes_per_epoch", "by_axis")
+    inner = [
+        {name: tuple(v) for name, v in s["communication"].items() if isinstance(v, dict)} for s in written.values()
+    ]
+    assert all(one == {"by_axis": ("vertex", "layer", "time", "weights")} for one in inner)
+    splits = {tuple(metrics) for s in (*written.values(), *fitted) for metrics in s["metrics"].values()}
+    assert len(splits) == 1
     for summary in (*written.values(), *fitted):
         assert (summary["partition"] is None) == (summary["world"] == 1)
-        assert set(summary["plan"]) == {"seconds_per_epoch", "bytes_per_epoch", "memory_bytes"}  # type: ignore[call-overload]
+        assert set(summary["plan"]) == {"seconds_per_epoch", "bytes_per_epoch", "memory_bytes"}
         json.dumps(summary, allow_nan=False)
 
 
-def test_parameters_are_those_of_all_stages(written: dict[str, dict[str, object]]) -> None:
+def test_a_timeline_has_the_keys_of_a_graph(written: dict[str, dict[str, Any]], timeline: Timeline) -> None:
+    options = {"epochs": 2, "hidden": 4, "layout": "time=2"}
+    summary = trisect.fit("cd-gcn", timeline, "link-prediction", **options).summary  # type: ignore[arg-type]
+    assert tuple(summary) == tuple(written["vertex=1"])
+    others = {key: keys for key, keys in nested(written["vertex=1"]).items() if key != "metrics"}
+    assert {key: keys for key, keys in nested(summary).items() if key != "metrics"} == others
+
+
+def test_parameters_are_those_of_all_stages(written: dict[str, dict[str, Any]]) -> None:
     counts = {summary["parameters"] for summary in written.values()}
     assert counts == {8 * 8 + 8 + 8 * 3 + 3}
 

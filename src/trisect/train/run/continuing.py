@@ -46,10 +46,13 @@ def _opened(job: Job) -> AbstractContextManager[RunDirectory]:
 
 
 def _check_newest(job: Job, shards: Path, directory: RunDirectory) -> None:
-    for path in reversed(directory.checkpoints.paths()):
+    paths = directory.checkpoints.paths()
+    for path in reversed(paths):
         try:
             manifest = read_manifest(path)
         except CheckpointError:
+            if path == paths[0]:
+                raise  # there is no other one to take
             continue  # the ranks say so, and take the one before
         if manifest["run"] != directory.checkpoints.run:
             continue
