@@ -249,10 +249,11 @@ def _write_matrix(matrix: Adjacency, folder: Path) -> None:
 
 
 def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
-    figures = {}
+    """Give how good the parts and the chunks are, each where there are several; a graph has no runs of steps."""
+    figures: dict[str, Any] = {"parts": None, "chunks": None, "runs": None}
     for name, count, per in (("parts", partition.parts, partition.chunks), ("chunks", len(partition.starts) - 1, 1)):
         if count > 1:
             sizes = torch.tensor(partition.starts).diff().reshape(-1, per).sum(1)
             assignment = torch.repeat_interleave(torch.arange(count), sizes)
-            figures[name] = asdict(quality(adjacency, assignment, count))
+            figures[name] = {"rows": sizes.tolist(), **asdict(quality(adjacency, assignment, count))}
     return figures

@@ -288,9 +288,10 @@ class Trainer:
 
     def _staleness(self) -> dict[str, Any] | None:
         staleness = self.program.staleness()
-        if staleness is None or self.guard is None:
-            return staleness
-        return {**staleness, **self.guard.summary()}
+        if staleness is None:
+            return None
+        guarded = {"loss": None, "checks": 0, "stepped_in": []} if self.guard is None else self.guard.summary()
+        return {**staleness, **guarded}
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """Give the measures of these splits with the parameters as they are; nothing is dropped."""
