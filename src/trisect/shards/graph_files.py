@@ -189,7 +189,7 @@ def read_aggregated(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
     return load_array(cut.folder / f"part-{part}" / _AGGREGATED).to(dtype)
 
 
-def read_whole(cut: Cut) -> Adjacency:
+def read_adjacency(cut: Cut) -> Adjacency:
     """The matrix of all rows, mapped."""
     arrays = {name: load_array(cut.folder / f"{name}.npy") for name in ("pointers", "indices")}
     values = cut.folder / "values.npy"
@@ -203,7 +203,7 @@ def read_part_graph(cut: Cut, part: int) -> PartGraph:
     if cut.by_columns:
         own, none = cut.rows(part), torch.empty(0, dtype=torch.int64)
         nobody = tuple(((0, 0),) for _ in range(cut.parts))
-        block = read_whole(cut).rows_between(own.start, own.stop)
+        block = read_adjacency(cut).rows_between(own.start, own.stop)
         return PartGraph(
             part, block, none, nobody, tuple((none,) for _ in range(cut.parts)), (0, block.rows), cut.symmetric
         )
