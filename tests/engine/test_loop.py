@@ -1,30 +1,27 @@
-"""The loop over a rank's actions: in order, told to the observer, and an error where a schedule is wrong."""
+"""The loop over a rank's actions: in order, told to the observer, and an error where a schedule is wrong.
+
+The rank is set up from a job and shards on disk, as in a run.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
-from trisect.comm.transport import Transport
 from trisect.engine.executor import Executor
-from trisect.engine.rank import RankEngine
-from trisect.graph.adjacency import Adjacency
+from trisect.graph.graph import Graph
 from trisect.layout import Layout
-from trisect.nn import build
 from trisect.nn.base import Model
-from trisect.partition.halo import part_graph_of
-from trisect.partition.partition import Partition
-from trisect.plan.build import schedule_of
-from trisect.plan.plan import make_facts
-from trisect.schedule.action import Action, Pass
-from trisect.shards.graph_shard import GraphShard
+from trisect.nn.models.source import NamedModel, full_model
+from trisect.schedule.action import Action
+from trisect.train.setup import Setup
 
 ROWS = 12
 
@@ -37,19 +34,29 @@ class Log:
         self.events.append((name, start, seconds, fields))
 
 
-def engine(loss: Callable[[Tensor], Tensor] = lambda out: out.square().sum()) -> tuple[RankEngine, Model]:
-    """Two layers on a ring of vertices, in one process."""
-    pointers = torch.arange(0, 2 * ROWS + 1, 2)
-    indices = torch.stack([torch.arange(ROWS), (torch.arange(ROWS) + 1) % ROWS], 1).sort(1).values.flatten()
-    matrix = Adjacency.from_csr(pointers, indices.int(), torch.full((2 * ROWS,), 0.5), ROWS)
-    model = build("gcn", 3, 2, layers=2, hidden=4, dropout=0.0)
-    assert isinstance(model, Model)
-    layout = Layout()
+MODEL = NamedModel("gcn", {"layers": 2, "hidden": 4, "dropout": 0.0}, 0)
+
+
+def ring() -> Graph:
+    """Twelve vertices in a ring, with features and two classes."""
+    vertex = torch.arange(ROWS)
     x = torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(0))
-    shard = GraphShard(part_graph_of(matrix, Partition.equal(ROWS, 1), 0), lambda: x, torch.arange(ROWS))
-    facts = make_facts(model.stack, None, layout, bounds=(0, 2), rows=(ROWS,))
-    transport = Transport(Mesh(layout, 0, torch.device("cpu")), Ledger())
-    return RankEngine(facts, transport, shard, dict(enumerate(model.stack)), lambda out, rows, step: loss(out)), model
+    train = torch.ones(ROWS, dtype=torch.bool)
+    splits = {"train": train, "val": train, "test": train}
+    return Graph.from_edges(vertex, (vertex + 1) % ROWS, x=x, y=vertex % 2, splits=splits)
+
+
+@pytest.fixture
+def setup(rank_of: Callable[..., Setup], tmp_path: Path) -> Setup:
+    """Two layers on a ring of vertices, in one process."""
+    return rank_of(ring(), MODEL, Mesh(Layout(), 0, torch.device("cpu")), tmp_path)
+
+
+def begun(setup: Setup) -> Executor:
+    setup.program.begin(4)
+    state = setup.program._state
+    assert state is not None
+    return state
 
 
 def watch(state: Executor, slow: str = "") -> list[str]:
@@ -66,15 +73,18 @@ def watch(state: Executor, slow: str = "") -> list[str]:
     return done
 
 
-def test_actions_run_in_order_and_are_told() -> None:
-    rank, model = engine()
-    log, state = Log(), rank.begin(None)
+def test_actions_run_in_order_and_are_told(setup: Setup) -> None:
+    program, log, state = setup.program, Log(), begun(setup)
     done = watch(state, "0B0")
     steps: list[bool] = []
-    # the optimiser steps once, when all gradients are there
-    state.on_step = lambda: steps.append(all(p.grad is not None for p in model.parameters()))
-    [actions] = schedule_of(rank.facts)
-    state.run(actions, log, epoch=4)
+    losses: list[float] = []
+
+    def on_step() -> None:
+        # the optimiser steps once, when all gradients are there
+        steps.append(all(p.grad is not None for p in setup.modules.parameters()))
+        losses.append(program.total_loss())
+
+    program.run(on_step, log, epoch=4)
     assert done == ["0F0", "0B0", "0U0"]
     assert steps == [True]
     assert [name for name, *_ in log.events] == done
@@ -83,28 +93,39 @@ def test_actions_run_in_order_and_are_told() -> None:
     assert seconds["0B0"] >= 0.01
     starts = [start for _, start, *_ in log.events]
     assert starts == sorted(starts)
-    assert float(state.finish()) > 0.0
+    assert losses[0] > 0.0
 
 
-def test_outputs_are_given_as_they_are_made() -> None:
-    rank, model = engine()
-    state = rank.begin(None, pass_=Pass.EVALUATE)
+def test_outputs_are_given_as_they_are_made(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish, losses = Executor.finish, []
+
+    def noted(state: Executor) -> Tensor:
+        losses.append(float(finish(state)))
+        return torch.zeros(())
+
+    monkeypatch.setattr(Executor, "finish", noted)
+    graph = ring()
+    model = full_model(MODEL, 3, 2)
+    assert isinstance(model, Model)
+    matrix = graph.normalised(model.normalisation, self_loops=model.self_loops)
+    [(first, frames)] = list(setup.program.outputs(range(1)))
     with torch.no_grad():
-        [(first, frames)] = list(state.stream(schedule_of(rank.facts, pass_=Pass.EVALUATE).ranks[0]))
-        wanted = model(rank.shard.features(range(1))[0], rank.shard.snapshots(range(1))[0], None)
+        expected = model(graph.features(), matrix, None)[setup.vertices]
+        other = model(graph.features() * 1.01, matrix, None)[setup.vertices]
     assert first == 0
-    assert torch.allclose(frames[0], wanted)
-    assert float(state.finish()) == 0.0
+    assert torch.allclose(frames[0], expected)
+    assert not torch.allclose(frames[0], other)
+    assert losses == [0.0]  # an evaluation has none
 
 
-def test_an_error_stops_the_loop_at_its_action() -> None:
-    def fails(out: Tensor) -> Tensor:
+def test_an_error_stops_the_loop_at_its_action(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*values: object) -> None:
         raise ArithmeticError("no loss")
 
-    rank, _ = engine(fails)
-    log, state = Log(), rank.begin(None)
+    monkeypatch.setattr(type(setup.program.task), "loss", fails)
+    log, state = Log(), begun(setup)
     done = watch(state)
     with pytest.raises(ArithmeticError, match="no loss"):
-        state.run(schedule_of(rank.facts).ranks[0], log)
+        setup.program.run(lambda: None, log)
     assert done == ["0F0"]
     assert log.events == []

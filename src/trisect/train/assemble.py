@@ -33,7 +33,7 @@ from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
 from trisect.plan.choose import sums_apart
 from trisect.plan.plan import make_facts
-from trisect.shards.graph_files import Cut, read_aggregated, read_features, read_part_graph, read_adjacency
+from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
 from trisect.shards.timeline_files import TimelineCut
