@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from trisect.graph.timeline.timeline import Timeline
     from trisect.layout import Layout
     from trisect.train.outputs.run import Run, load
+    from trisect.train.planning import plan
 
-__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "load", "nn"]
+__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "load", "nn", "plan"]
 
 # torch takes seconds to import, and `trisect --help` needs none of it: names are found when they are asked for
 _WHERE = {
@@ -26,6 +27,7 @@ _WHERE = {
     "TrisectError": "trisect.errors",
     "fit": "trisect.api.fit",
     "load": "trisect.train.outputs.run",
+    "plan": "trisect.train.planning",
 }
 
 

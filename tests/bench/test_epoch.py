@@ -9,7 +9,7 @@ import torch
 
 from trisect.bench import epoch
 from trisect.bench._static_graph import problem
-from trisect.bench._static_peers import plain, pyg
+from trisect.bench._static_peers import plain, pyg, pyg_edges
 
 TINY = {"vertices": 300, "edges": 2000, "features": 12, "hidden": 9, "layers": 3, "classes": 4}
 
@@ -22,7 +22,7 @@ def test_graph_has_the_asked_edges():
     assert values.numel() == indices.numel() == int(indptr[-1])
 
 
-@pytest.mark.parametrize("model", epoch.MODELS)
+@pytest.mark.parametrize("model", [model for model in epoch.MODELS if model != "gatv2"])
 def test_every_candidate_lowers_the_loss(model):
     pytest.importorskip("torch_geometric")
     candidates = {
@@ -34,6 +34,17 @@ def test_every_candidate_lowers_the_loss(model):
     for name, step in candidates.items():
         losses = [step() for _ in range(25)]
         assert losses[-1] < losses[0], name
+
+
+def test_features_of_edges_are_read_by_both():
+    pytest.importorskip("torch_geometric")
+    sizes = {**TINY, "hidden": 8, "heads": 2, "edge_features": 3, "dropout": 0.0}
+    for make in (epoch.trisect, pyg_edges):
+        step = make(model="gatv2", **sizes)
+        losses = [step() for _ in range(25)]
+        assert losses[-1] < losses[0]
+    names = [candidate.name for candidate in epoch._candidates("gatv2", None, {})]
+    assert names == ["trisect", "pyg edge_index", "pyg edge_index, huge pages"]
 
 
 def test_pyg_forms_agree():

@@ -77,14 +77,23 @@ def test_check_and_train_say_what_the_data_are(trisect: Trisect, tmp_path: Path)
     (tmp_path / "c.yaml").write_text(
         "data: {path: g}\nmodel: {name: cd-gcn, hidden: 4}\ntask: link-prediction\ntrain: {epochs: 1}\n"
     )
-    for command in (["check", "c.yaml"], ["train", "c.yaml", "--out", "run"]):
+    (tmp_path / "e.yaml").write_text(
+        "data: {path: g, edge_merge: last}\nmodel: {name: recurrent, spatial: gatv2, hidden: 4}\n"
+        "task: link-prediction\ntrain: {epochs: 1}\n"
+    )
+    for command, edges in (
+        (["check", "c.yaml"], "edge features: 1 an edge, which cd-gcn does not read; use gatv2"),
+        (["train", "c.yaml", "--out", "run"], "edge features: 1 an edge, which cd-gcn does not read; use gatv2"),
+        (["check", "e.yaml"], "recurrent reads 1 an edge; of edges between the same vertices the last one's"),
+        (["train", "e.yaml", "--layout", "time=2", "--out", "two"], "edge features: recurrent reads 1 an edge"),
+    ):
         with pytest.warns(UserWarning, match="9 of 48 steps have no event to predict"):
             done = trisect(*command)
         assert done.code == 0, done.err
         shown = " ".join(done.out.split())
         for words in (
             "The data have no features; log(1 + in-degree)",
-            "edge_x holds 1 features an edge, which no layer reads yet",
+            edges,
         ):
             assert words in shown, (words, shown)
     done = trisect("train", "deep", "--set", "train.epochs=1", "--set", "data.vertices=200", "--out", "other")

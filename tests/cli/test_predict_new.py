@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +93,7 @@ def _together(folder: Path, run: str, graph: str = "graph") -> tuple[list[str], 
     )
     record = read_table(folder / "payments.csv", table)
     task = OutputsOnly(make_task(config.task.model_dump()), 2)
-    setup = Setup.of(named_model(config), data_of(config, record), task, config.train)
+    setup = Setup.of(named_model(config), data_of(config, record), task, replace(config.train, monitor=None))
     load_parameters(setup, trained_parameters(directory), directory)
     outputs = {"embedding": embed(setup), **predict(setup)}
     return list(record.names[:]), {name: value.numpy() for name, value in outputs.items()}  # type: ignore[index]
@@ -291,3 +293,20 @@ def test_steps_of_a_timeline_without_times(trisect, small_timeline, tmp_path: Pa
     (tmp_path / "more.csv").write_text("src,dst,time\n1,2,7\n3,4,9\n")
     shown = trisect("predict", "run", "--data", "more.csv", "--out", "p.npz")
     assert "not later than the last trained step, 7" in shown.err
+
+
+def test_the_blocks_of_the_guide(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    section = guide[guide.index("\n## Prediction") : guide.index("\n## Python")]
+    monkeypatch.chdir(folder)
+    for name, target in (("RUN", "fraud"), ("new_accounts.csv", "new-accounts.csv")):
+        (folder / name).symlink_to(folder / target)
+    shell, python = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("bash", "python"))
+    lines = [line.partition("#")[0].split() for block in shell for line in block.splitlines()]
+    assert len(lines) == 2
+    for words in lines:
+        assert run_command(words[1:]) == 0
+    assert (folder / "june.parquet").exists()
+    for block in python:
+        exec(block, {})
+    assert (folder / "model.safetensors").exists()

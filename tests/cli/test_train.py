@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from safetensors import safe_open
 
 from trisect.config import load_config
+from trisect.data.formats.store import write_directory
+from trisect.data.generators.generate import generate
 from trisect.train.loop import Trainer
 from trisect.train.run.lock import locked
 
@@ -185,3 +191,49 @@ def test_a_run_that_still_goes_on_is_left_alone(trisect, small: Path, tmp_path: 
     assert shown.code == 2
     assert "Another process is writing to run" in shown.err
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("layout", ["vertex=1", "layer=2"])
+def test_changed_data_are_refused(trisect, small: Path, tmp_path: Path, layout: str):
+    made = generate("community", vertices=120, classes=3, features=8, per_class=8, seed=0)
+    settings = yaml.safe_load(small.read_text())
+    settings["data"] = {"path": str(tmp_path / "graph")}
+    small.write_text(yaml.safe_dump(settings))
+    write_directory(made, tmp_path / "graph")
+    assert trisect("train", small, "--out", "run", "--set", "train.epochs=2").code == 0
+    x = np.array(made.x)
+    x[7, 1] += 1e-3
+    shutil.rmtree(tmp_path / "graph")
+    write_directory(replace(made, x=x), tmp_path / "graph")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    more = ("--resume", "--out", "run", "--layout", layout, "--set", "train.epochs=4")
+    shown = trisect("train", *more)
+    assert shown.code == 2
+    assert "The data are not those that" in shown.err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    shutil.rmtree(tmp_path / "graph")
+    write_directory(made, tmp_path / "graph")
+    if layout == "vertex=1":
+        assert trisect("train", *more).code == 0
+
+
+@pytest.mark.parametrize(("schedule", "name"), [("cosine", "epochs"), ("plateau", "eval_every")])
+def test_what_a_schedule_depends_on_is_not_changed_in_silence(
+    trisect, small: Path, tmp_path: Path, schedule: str, name: str
+):
+    made = trisect("train", small, "--out", "run", "--set", f"train.lr_schedule={schedule}")
+    assert made.code == 0
+    shown = trisect("train", "--resume", "--out", "run", "--set", f"train.{name}=9")
+    assert shown.code == 2
+    assert f"train.{name} is 9, but the run in run was made with" in shown.err
+
+
+def test_a_loss_that_explodes_ends_the_run_and_keeps_the_last_good_checkpoint(trisect, small: Path, tmp_path: Path):
+    more = ("--set", "train.checkpoint_every=1", "--set", "train.lr=1e6")
+    shown = trisect("train", small, "--out", "run", *more)
+    assert shown.code == 1
+    assert re.search(r"the loss of epoch 2 is .*, more than 10,000 times .* train\.guard: false\.", shown.err)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000001"]
+    shown = trisect("train", small, "--out", "off", *more, "--set", "train.guard=false")
+    assert "times that of the first epoch" not in shown.err
+    assert shown.code == 0

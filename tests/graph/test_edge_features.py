@@ -8,6 +8,8 @@ from trisect.data import StaticRecord, TimelineRecord, read_directory, write_dir
 from trisect.errors import DataError
 from trisect.graph import Graph, Timeline
 from trisect.graph.edge_features import Merge
+from trisect.graph.timeline.difference import ENCODINGS
+from trisect.shards.stream import SnapshotStream
 
 
 def of_entries(graph: Graph) -> dict[tuple[int, int], list[float]]:
@@ -98,3 +100,51 @@ def test_wrong_features() -> None:
     graph = Graph.from_record(StaticRecord(2, np.array([0]), np.array([1]), edge_x=np.ones((1, 4), np.float32)))
     assert graph.edge_x is not None
     assert graph.edge_x.shape == (1, 4)
+
+
+@pytest.mark.parametrize("merge", ["sum", "mean", "last", "count"])
+@pytest.mark.parametrize("both", [False, True])
+def test_snapshots_and_streams_have_the_features_of_their_edges(merge: Merge, both: bool) -> None:
+    """Against dense loops over the events; streams of every encoding give the same, and so does another order."""
+    rng = np.random.default_rng(2)
+    src, dst, time = rng.integers(0, 6, 50), rng.integers(0, 6, 50), np.sort(rng.integers(0, 4, 50))
+    edge_x = rng.standard_normal((50, 2)).astype(np.float32)
+    life = {"kind": "edge-life", "length": 2}
+    timeline = Timeline.from_events(
+        src, dst, time, period=1, vertices=6, edge_x=edge_x, smoothing=life, undirected=both, merge=merge
+    )
+    assert timeline.edge_channels == (1 if merge == "count" else 2)
+    streams = [SnapshotStream(timeline, self_loops=True, encoding=encoding) for encoding in ENCODINGS]
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    moved = timeline.reordered(order)
+    for step in range(4):
+        held: dict[tuple[int, int], list[np.ndarray]] = {}
+        for k in np.nonzero((time == step) | (time == step - 1))[0]:
+            for row, column in {(dst[k], src[k]), (src[k], dst[k])} if both else {(dst[k], src[k])}:
+                held.setdefault((int(row), int(column)), []).append(edge_x[k])
+        merged = {
+            "sum": lambda rows: np.sum(rows, 0),
+            "mean": lambda rows: np.mean(rows, 0),
+            "last": lambda rows: rows[-1],
+            "count": lambda rows: np.array([len(rows)]),
+        }[merge]
+        wanted = {pair: merged(rows) for pair, rows in held.items()}
+        for row in range(6):
+            others = [value for (other, _), value in wanted.items() if other == row]
+            if (row, row) not in wanted:
+                wanted[row, row] = np.mean(others, 0) if others else np.zeros(timeline.edge_channels)
+        matrix = timeline.snapshot(step, self_loops=True)
+        found = matrix.features
+        assert found is not None
+        pairs = list(zip(*(index.tolist() for index in matrix.coordinates()), strict=True))
+        assert len(pairs) == len(wanted)
+        np.testing.assert_allclose(found, np.stack([wanted[pair] for pair in pairs]), rtol=1e-5, atol=1e-6)
+        for stream in streams:
+            features = stream.at(step).features
+            assert features is not None
+            assert torch.equal(features, found)
+        turned = moved.snapshot(step, self_loops=True)
+        assert turned.features is not None
+        row, column = (order[index] for index in turned.coordinates())
+        there = np.stack([wanted[pair] for pair in zip(row.tolist(), column.tolist(), strict=True)])
+        np.testing.assert_allclose(turned.features, there, rtol=1e-5, atol=1e-6)

@@ -6,7 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from trisect.nn import Context, GATLayer, GCN2Layer, GCNLayer, GINLayer, LinearLayer, ResGCNLayer, SAGELayer
+import trisect
+from trisect.nn import (
+    Context,
+    GATLayer,
+    GATv2Layer,
+    GCN2Layer,
+    GCNLayer,
+    GINELayer,
+    GINLayer,
+    LinearLayer,
+    ResGCNLayer,
+    SAGELayer,
+)
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -169,3 +181,69 @@ def test_linear_reads_no_neighbours(graph, close):
     layer = randomise(LinearLayer(5, 2, activation="relu"))
     assert not layer.spatial
     close(layer(graph.x, None, NONE), torch.relu(nn.functional.linear(graph.x, layer.weight, layer.bias)))
+
+
+def with_edges(graph):
+    """The adjacency with three features an edge, and PyG's edge_attr in the order of its edge_index."""
+    adjacency = graph.adjacency("none", False)
+    features = torch.randn(adjacency.entries, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return adjacency.with_features(features), features
+
+
+@pytest.mark.parametrize(("heads", "concat"), [(1, True), (4, True), (3, False)])
+def test_gatv2_with_edges(graph, close, gradients, heads, concat):
+    layer = randomise(GATv2Layer(5, 4, 3, heads=heads, concat=concat))
+    conv = pyg.GATv2Conv(5, 4, heads=heads, concat=concat, edge_dim=3, add_self_loops=False).double()
+    torch.nn.init.zeros_(conv.lin_l.bias)
+    pairs = [
+        (conv.lin_l.weight, layer.weight),
+        (conv.lin_r.weight, layer.target_weight),
+        (conv.lin_r.bias, layer.target_bias),
+        (conv.lin_edge.weight, layer.edge_weight),
+        (conv.bias, layer.bias),
+    ]
+    copy(pairs)
+    with torch.no_grad():
+        conv.att.copy_(layer.att[None])
+    adjacency, features = with_edges(graph)
+    x = graph.x.requires_grad_()
+    theirs = conv(x, adjacency.edge_index(), features)
+    compare(close, gradients, layer(x, adjacency, NONE), theirs, x, [*pairs, (conv.att, layer.att)])
+
+
+def test_loops_that_are_added_have_the_mean_of_their_row(graph, close):
+    """As PyG's own loops with fill_value="mean", which are zeros where a vertex reads nothing."""
+    layer = randomise(GATv2Layer(5, 4, 3, heads=2))
+    conv = pyg.GATv2Conv(5, 4, heads=2, edge_dim=3, fill_value="mean").double()
+    torch.nn.init.zeros_(conv.lin_l.bias)
+    copy([(conv.lin_l.weight, layer.weight), (conv.lin_r.weight, layer.target_weight), (conv.bias, layer.bias)])
+    copy([(conv.lin_r.bias, layer.target_bias), (conv.lin_edge.weight, layer.edge_weight), (conv.att, layer.att[None])])
+    raw, features = with_edges(graph)
+    source, target = raw.edge_index()
+    data = trisect.Graph.from_edges(source, target, vertices=23, edge_x=features.float())
+    adjacency = data.normalised("none", self_loops=True, dtype=torch.float64)
+    expected = conv(graph.x, raw.edge_index(), features.float().double())
+    close(layer(graph.x, adjacency, NONE), expected)
+    halved = adjacency.with_features(0.5 * adjacency.features)
+    with pytest.raises(AssertionError, match="differs"):
+        close(layer(graph.x, halved, NONE), expected)
+
+
+@pytest.mark.parametrize("width", [3, 6])
+def test_gine_with_edges(graph, close, gradients, width):
+    layer = randomise(GINELayer(5, 4, 3, hidden_channels=width, eps=0.25))
+    mlp = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 4))
+    conv = pyg.GINEConv(mlp, eps=0.25, edge_dim=3).double()
+    pairs = [
+        (conv.lin.weight, layer.edge_weight),
+        (conv.lin.bias, layer.edge_bias),
+        (mlp[0].weight, layer.weight1),
+        (mlp[0].bias, layer.bias1),
+        (mlp[2].weight, layer.weight2),
+        (mlp[2].bias, layer.bias),
+    ]
+    copy(pairs)
+    adjacency, features = with_edges(graph)
+    x = graph.x.requires_grad_()
+    theirs = conv(x, adjacency.edge_index(), features)
+    compare(close, gradients, layer(x, adjacency, NONE), theirs, x, pairs)

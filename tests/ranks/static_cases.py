@@ -53,11 +53,13 @@ def pattern_of(name: str, n: int = 41) -> Tensor:
     return dense.fill_diagonal_(0)
 
 
-def sparse(dense: Tensor) -> Adjacency:
+def sparse(dense: Tensor, edges: Tensor | None = None) -> Adjacency:
+    """Give a matrix of the entries that are not 0, with the features of their edges, [rows, columns, features]."""
     row, column = torch.nonzero(dense, as_tuple=True)
     pointers = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
     pointers[1:] = torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0)
-    return Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
+    matrix = Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
+    return matrix if edges is None else matrix.with_features(edges[row, column])
 
 
 def dense_of(matrix: Adjacency) -> Tensor:
@@ -66,6 +68,16 @@ def dense_of(matrix: Adjacency) -> Tensor:
     row, column = matrix.coordinates()
     dense[row.long(), column.long()] = 1.0 if matrix.values is None else matrix.values.double()
     return dense
+
+
+def dense_edges(matrix: Adjacency) -> Tensor | None:
+    """Give the features of a matrix's edges, [rows, columns, features]."""
+    if matrix.features is None:
+        return None
+    edges = torch.zeros(*matrix.shape, matrix.edge_channels, dtype=torch.float64)
+    row, column = matrix.coordinates()
+    edges[row, column] = matrix.features.double()
+    return edges
 
 
 @cache
@@ -165,6 +177,7 @@ def simulate_stale(
     history: dict[int, Tensor],
     noise: Noise,
     scale: float,
+    edges: Tensor | None,
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """The definition, literally: vertices of a chunk read fresh rows of chunks that came before it (and its own), and
     history, a constant, of those that come after. The gradient of what another chunk read fresh is scaled.
@@ -176,7 +189,7 @@ def simulate_stale(
     for number, layer in enumerate(layers):
         at = noise.at(layer=number)
         if not layer.spatial or (number == 0 and layer.preaggregates):  # whose sum over neighbours is made once
-            current = layer(current, sparse(dense), Context(at, shared))
+            current = layer(current, sparse(dense, edges), Context(at, shared))
         else:
             message = layer.prepare(current, Context(at, shared))
             fresh_next[number] = message.detach().clone()
@@ -190,7 +203,7 @@ def simulate_stale(
                 elsewhere = torch.ones(n, dtype=torch.bool)
                 elsewhere[rows] = False
                 own_first = torch.cat([rows, torch.nonzero(elsewhere)[:, 0]])
-                block = sparse(dense[rows][:, own_first])
+                block = sparse(dense[rows][:, own_first], None if edges is None else edges[rows][:, own_first])
                 place = Noise(at.seed, at.epoch, at.layer, at.step, rows)
                 near = {name: value[rows] for name, value in shared.items()}
                 columns = Noise(at.seed, at.epoch, at.layer, at.step, own_first)
@@ -281,7 +294,7 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
     chunks = [torch.cat(rows[chunk :: layout.chunks]) for chunk in range(layout.chunks)]
     everyone = [torch.arange(rank.graph.vertices)]
     layers: list[Any] = list(rank.model.layers)
-    dense = dense_of(rank.matrix)
+    dense, edges = dense_of(rank.matrix), dense_edges(rank.matrix)
     history: dict[int, Tensor] = {}
     worst, worst_loss, stale_epochs = 0.0, 0.0, 0
     for epoch in range(1, 5):
@@ -303,6 +316,7 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
             empty if exact else history,
             Noise(SEED, epoch),
             recipe.scale,
+            edges,
         )
         if recipe.keeps(epoch):
             keep = 0.0 if exact else recipe.blend

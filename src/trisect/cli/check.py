@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from trisect.cli.source import find_config, sentence
-from trisect.errors import TrisectError
+from trisect.errors import ConfigError, LayoutError, TrisectError
+
+if TYPE_CHECKING:
+    from trisect.config import Config
+    from trisect.plan.cluster import Cluster
+    from trisect.plan.workload import Workload
 
 Value = TypeVar("Value")
 
@@ -17,19 +22,29 @@ Value = TypeVar("Value")
 def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A configuration, or the name of an example.")],
     layout: Annotated[str | None, typer.Option("--layout", help="As for train.")] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", help="Check a world of so many ranks, which need not be here.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="Whose memory counts: a file or a preset; else this machine."),
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="As for train.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also look whether a run could be put there.")] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
 ) -> None:
     """Read the data, build the model, and say what is wrong; writes nothing, trains nothing."""
+    if devices is not None and devices < 1:
+        raise ConfigError(f"--devices is {devices}; it must be at least 1.")
     from trisect.comm.world import world_from_environment
     from trisect.config import load_config
-    from trisect.ops.memory import free_bytes
     from trisect.train import from_config
+    from trisect.train.clusters import cluster_of
     from trisect.train.device import check_device, device_of_rank
-    from trisect.train.estimate import estimate_memory
+    from trisect.train.planning import configured_workload
     from trisect.train.processes.launch import require_room
     from trisect.train.run.run_directory import RunDirectory
+    from trisect.train.sizes import described_data, too_large_to_read
 
     problems: list[TrisectError] = []
 
@@ -46,39 +61,101 @@ def check(
     _, source = find_config(config)
     settings = from_config.resolve(load_config(source, set_ or [], layout), data_dir)
     sentence("settings: sound")
+    # a world that is not here needs no room and no devices here
+    elsewhere = devices is not None or cluster is not None
     world = settings.layout.world
-    sentence(f"layout: {world} rank{'s' if world > 1 else ''}")
-    if world_from_environment() is None:
+    if not settings.layout.auto and devices is None:
+        sentence(f"layout: {world} rank{'s' if world > 1 else ''}")
+    if world_from_environment() is None and not elsewhere:
         attempt(lambda: require_room(world))
     ranks_here = world if world_from_environment() is None else 1
-    device = attempt(lambda: check_device(settings.train.device))
+    device = None if elsewhere else attempt(lambda: check_device(settings.train.device))
     if device is not None and attempt(lambda: device_of_rank(settings.train.device, ranks_here - 1)) is None:
         device = None
     if device is not None:
         sentence(f"device: {device}")
     if out is not None:
         attempt(lambda: RunDirectory.refuse_used(out))
-    record = attempt(lambda: from_config.load_record(settings))
-    if record is not None:
-        sentence(from_config.describe_record(record))
-        note = from_config.edge_note(settings, record)
-        if note is not None:
-            sentence(note)
-    if record is not None and device is not None:
-        setup = attempt(lambda: from_config.build_setup(settings, record))
-        if setup is not None:
-            sentence(setup.describe())
-            need, free = estimate_memory(setup, record.vertices, settings.layout), free_bytes(device)
-            sentence(f"memory: about {need / 2**20:,.0f} MiB needed, {free / 2**20:,.0f} MiB free")
-            if need > free:
-                problems.append(
-                    TrisectError(
-                        f"Training would need about {need / 2**20:,.0f} MiB on {device}, where"
-                        f" {free / 2**20:,.0f} MiB are free; make the model or the data smaller."
-                    )
-                )
+    machine = attempt(lambda: cluster_of(cluster))
+    sizes = attempt(lambda: described_data(settings)) or too_large_to_read(settings)
+    workload = None
+    if sizes is not None:
+        sentence(
+            f"data: {sizes.vertices:,} vertices, {sizes.edges:,} edges"
+            + (f", {sizes.steps:,} steps" if sizes.steps > 1 else "")
+            + f", {sizes.features:,} features, by their description; nothing was read"
+        )
+        workload = attempt(lambda: configured_workload(settings, sizes))
+    elif settings.data.described is False:
+        record = attempt(lambda: from_config.load_record(settings))
+        if record is not None:
+            sentence(from_config.describe_record(record))
+            note = from_config.edge_note(settings, record)
+            if note is not None:
+                sentence(note)
+        if record is not None and device is not None:
+            setup = attempt(lambda: from_config.build_setup(settings, record))
+            if setup is not None:
+                sentence(setup.describe())
+        if record is not None and not problems:
+            workload = attempt(lambda: configured_workload(settings, from_config.data_of(settings, record)))
+    if workload is not None and machine is not None and not problems:
+        attempt(lambda: _check_plan(settings, workload, machine, devices))
     if problems:
         for problem in problems[:-1]:
             typer.echo(f"trisect: {problem}", err=True)
         raise problems[-1]
-    sentence("Everything is ready to train.")
+    sentence("Everything is ready to train." if not settings.data.described else "Everything is sound.")
+
+
+# Worlds of more ranks are checked by a part of them that stands for all.
+_MOST_RANKS = 512
+
+
+def _check_plan(settings: Config, workload: Workload, cluster: Cluster, devices: int | None) -> None:
+    """Make the plans and schedules of all ranks, and say what memory a rank needs; raise where that is too much."""
+    from dataclasses import replace
+
+    from trisect.plan.build import schedule_of
+    from trisect.plan.estimate import estimate
+    from trisect.plan.search import search, too_large
+    from trisect.plan.timing import representative
+    from trisect.schedule.validate import validate
+
+    layout = settings.layout
+    if layout.auto or (devices is not None and layout.world == 1 and devices > 1):
+        count = cluster.hosts * cluster.devices if devices is None else devices
+        choice = search(workload, cluster, count, count=1)
+        layout = choice.layout
+        sentence(f"layout: {layout}, as the planner chooses for {count} devices of {cluster.name}")
+    elif devices is not None and devices != layout.world:
+        raise LayoutError(
+            f"--devices is {devices}, but the layout {layout} has {layout.world} ranks; make them equal, or use"
+            " layout: auto."
+        )
+    if isinstance(layout.blocks, str):
+        layout = replace(layout, blocks=1)
+    expected = estimate(workload, layout, cluster, timed=False)
+    facts = workload.facts(layout)
+    few = facts if layout.world <= _MOST_RANKS else representative(facts, 8)
+    schedule = schedule_of(few)
+    validate(schedule)
+    actions = sum(len(actions) for actions in schedule.ranks)
+    part = "" if few is facts else f" ({few.layout.world} of them stand for all)"
+    ranks = f"{layout.world:,} rank{'s' if layout.world > 1 else ''}{part}"
+    sentence(f"schedule: {ranks}, {actions:,} actions an epoch, sound")
+    mib = 2.0**20
+    largest = ", ".join(f"{name} {size / mib:,.0f}" for name, size in expected.memory.largest())
+    sentence(
+        f"memory: about {expected.memory.total / mib:,.0f} MiB needed a rank, {expected.room / mib:,.0f} MiB free"
+        f" (libraries {expected.memory.libraries / mib:,.0f}, {largest})"
+    )
+    if expected.fits:
+        return
+    other = search(workload, cluster, devices or max(layout.world, cluster.devices), count=1)
+    remedy = (
+        f"use --layout {other.best[0].layout}, which needs {other.best[0].memory.total / mib:,.0f} MiB a rank"
+        if other.best
+        else "use more or larger devices, or make the model or the data smaller"
+    )
+    raise TrisectError(f"A rank {too_large(expected)}; {remedy}.")

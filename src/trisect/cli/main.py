@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from trisect import __version__
-from trisect.cli import bench, check, data, predict, report, train
+from trisect.cli import bench, check, data, plan, predict, report, train
 from trisect.cli.source import end_on_request, stop_code
 from trisect.errors import TrisectError
 
@@ -31,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("check")(check.check)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from trisect.cli.source import find_config, newest_run, sentence, stopped
+from trisect.errors import ConfigError
 
 
 def train(
@@ -22,6 +23,9 @@ def train(
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, like train.epochs=20.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The run directory; runs/NAME-TIME otherwise.")] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", help="Let the planner choose a layout of at most so many ranks.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, or the newest of this name.")
     ] = False,
@@ -34,6 +38,8 @@ def train(
     ] = None,
 ) -> None:
     """Train a model; without CONFIG the built-in example, a deep network on a generated community graph."""
+    if devices is not None and devices < 1:
+        raise ConfigError(f"--devices is {devices}; it must be at least 1.")
     name, source = find_config(config)
     if resume:
         target = out if out is not None else newest_run(name)
@@ -48,6 +54,7 @@ def train(
     from trisect.report import write_report
     from trisect.train.from_config import ConfiguredData, resolve
     from trisect.train.job import Job
+    from trisect.train.planning import settle_layout
     from trisect.train.processes.faults import be_rank
     from trisect.train.processes.start import run_job
     from trisect.train.run.run_directory import RunDirectory, read_config
@@ -66,7 +73,8 @@ def train(
         sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
     first = world is None or world.rank == 0
     progress = Progress(settings.train.epochs, live=None if first else False)
-    data = ConfiguredData(settings, progress.say if first else lambda text: None)
+    say = progress.say if first else lambda text: None
+    settings, data = settle_layout(settings, ConfiguredData(settings, say), devices, say)
     job = Job.of_config("train", settings, target, resume=resume)
     try:
         with nullcontext() if world is None else be_rank(world), progress:

@@ -32,6 +32,11 @@ class Rows:
         """Give the type of the tensor."""
         return self.of.dtype
 
+    @property
+    def is_gathered_by_ring(self) -> bool:
+        """Say whether a ring of shared memory can gather the rows itself."""
+        return self.of.is_cpu and self.of.stride(1) == 1 and self.which.is_contiguous()
+
     def gathered(self, out: Tensor | None = None) -> Tensor:
         """Copy the rows into a tensor, in reused memory or in `out`."""
         if out is None:

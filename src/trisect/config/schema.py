@@ -47,6 +47,7 @@ class SmoothingConfig(Section):
 
 class DataConfig(OpenSection):
     """Where the graph comes from: exactly one of `name`, `path` and `generate`. Further options belong to the source.
+    Without a source, `vertices`, `edges` and more describe data that are not there; they can be planned, not trained.
 
     Attributes:
         object: in the run directory of `fit`, instead of a source: what was handed over, and the hash of its arrays.
@@ -65,10 +66,16 @@ class DataConfig(OpenSection):
     smoothing: SmoothingConfig | None = None
     edge_merge: Literal["sum", "mean", "last", "count"] | None = None
 
+    @property
+    def described(self) -> bool:
+        """Say whether the data are described by their sizes, and not there."""
+        has_source = any(getattr(self, key) is not None for key in ("name", "path", "generate"))
+        return not has_source and {"vertices", "edges"} <= set(self.options)
+
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
         sources = [key for key in ("name", "path", "generate") if getattr(self, key) is not None]
-        if len(sources) + (self.object is not None) != 1:
+        if len(sources) + (self.object is not None) != 1 and not self.described:
             said = " and ".join(sources) if sources else "none of them"
             raise ValueError(f"needs exactly one of name, path and generate, and has {said}")
         return self

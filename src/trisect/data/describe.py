@@ -100,8 +100,7 @@ def target_range(y: Array) -> str:
 
 
 def notes(data: Any) -> list[str]:
-    """What a run should say of its data at the start: classes with counts or targets, and features that are
-    made up.
+    """What a run should say of its data at the start: classes with counts or targets, and features that are made up.
 
     Args:
         data: a record, or a graph or timeline made of one, whose arrays are tensors.

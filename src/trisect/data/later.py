@@ -125,7 +125,7 @@ class _Joining:
         offsets = self._offsets(base, steps)
         step = None
         if described is not None and described.time is not None:
-            step = self._steps_of_vertices(base, described)
+            step = self._steps_of_vertices(base, described, all_times)
         return replace(
             base,
             **common,
@@ -209,12 +209,16 @@ class _Joining:
         self._say(f"{len(steps):,} events follow the {base.steps:,} trained steps ({after}).")
         return offsets
 
-    def _steps_of_vertices(self, base: TimelineRecord, table: VertexTable) -> Array:
+    def _steps_of_vertices(self, base: TimelineRecord, table: VertexTable, events: Array) -> Array:
+        """Give the step in which each row of a table of vertices begins to hold; `events`: times of all events."""
         if table.time is None or base.time is None:
             raise DataError("internal error: a table of vertices has times, and the trained events have none.")
-        return steps_since(
-            table.time, np.asarray(base.time), base.meta.get("period", 1), str(base.meta.get("time_unit", "s"))
-        )
+        if table.are_dates != bool(base.meta.get("dates", base.meta.get("time_unit") == "us")):
+            raise DataError(
+                "the times of the vertices and of the edges are numbers in one table and dates in the other; use one"
+                " form."
+            )
+        return steps_since(table.time, events, base.meta.get("period", 1), str(base.meta.get("time_unit", "s")))
 
     # Features
 

@@ -71,6 +71,8 @@ class Boards:
         self._slabs: dict[int, Tensor] = {}
         self._halos: dict[int, Tensor] = {}
         self._crossings: dict[object, Crossing] = {}
+        self._slices: dict[object, list[slice]] = {}
+        self._leaves: dict[int, Tensor] = {}
         self._block: object = None
         self.at_once = True
 
@@ -81,12 +83,14 @@ class Boards:
         self._halo_starts = offsets([graph.adjacency.columns - graph.rows for graph in graphs])
         self._slabs.clear()
         self._halos.clear()
+        self._leaves.clear()
         self.gradients.begin(graphs, at_once=at_once)
 
     def end(self) -> None:
         """Let go of everything; what is history ends its pass by itself."""
         self._slabs.clear()
         self._halos.clear()
+        self._leaves.clear()
         self.gradients.end()
 
     @property
@@ -146,13 +150,23 @@ class Boards:
                 continue
             reading = Reading()
             readings.append(reading)
-            leaf = read_rows(self._token, rows, reading)
             if not self.gradients.adds(cell_rows.rows, reads_all=reads is None):
-                messages.append(Message(leaf, halo))
+                messages.append(Message(read_rows(self._token, [rows], [reading])[0], halo))
                 continue
+            leaf = read_rows(self._token, [rows], [reading])[0] if self.at_once else self._leaf(slot, rows)
             own = _OwnRows(self.buffer(layer), step * self.rows, cell_rows.rows, reading)
             messages.append(Message(leaf, halo, self.gradients.of(slot, step), own))
         return messages, readings
+
+    def _leaf(self, slot: int, rows: Tensor) -> Tensor:
+        """Give all columns as a leaf for every chunk, which all give their gradient to the collector.
+
+        The rows are history, which outlives the graphs that hold on to them.
+        """
+        leaf = self._leaves.get(slot)
+        if leaf is None or leaf.data_ptr() != rows.data_ptr():
+            leaf = self._leaves[slot] = same_rows(rows, 0, rows.shape[0]).requires_grad_()
+        return leaf
 
     def _columns(self, layer: int, step: int) -> tuple[Tensor, Tensor | None]:
         """Give the columns of a step: [columns, width], and where the last of them are read instead."""
@@ -187,7 +201,8 @@ class Boards:
 
     def write_halo(self, layer: int, rows: slice, received: Tensor) -> None:
         """Let received rows take the place of history."""
-        self.history.write(self.slots[layer], rows.start, rows.stop, received)
+        if rows.stop > rows.start:
+            self.history.write(self.slots[layer], rows.start, rows.stop, received)
 
     def crossing(self, chunk: int) -> Crossing:
         """Say which rows cross for a chunk; for all of them where the pass is whole."""
@@ -222,9 +237,15 @@ class Boards:
                 return None
             halo = slice(own, own + self._halo_starts[-1])
             return [slice(own, own) if other == self._part else halo for other in range(self._parts)]
-        graph = self.graphs[0]
-        chunks = range(len(graph.chunk_rows) - 1) if self.at_once else range(chunk, chunk + 1)
-        return [slice(own + owned[chunks[0]][0], own + owned[chunks[-1]][1]) for owned in graph.receive]
+        key = (self._block, None if self.at_once else chunk)
+        slices = self._slices.get(key)
+        if slices is None:
+            graph = self.graphs[0]
+            chunks = range(len(graph.chunk_rows) - 1) if self.at_once else range(chunk, chunk + 1)
+            slices = self._slices[key] = [
+                slice(own + owned[chunks[0]][0], own + owned[chunks[-1]][1]) for owned in graph.receive
+            ]
+        return slices
 
     def scatter(self, halo: Tensor, received: Sequence[Tensor]) -> None:
         """Put the halo rows of several steps that came from each part, step by step, where they belong."""
@@ -276,6 +297,11 @@ class Boards:
 
     def collect(self, layer: int, cell_rows: CellRows, readings: Sequence[Reading]) -> None:
         """Add what autograd found of the gradients of the rows that a cell read."""
+        leaf = self._leaves.get(self.slots[layer])
+        if leaf is not None and leaf.grad is not None:
+            # what the cell's layer did besides the sums whose gradient the collector has
+            readings[0].add(leaf.grad)
+            leaf.grad = None
         for step, reading in enumerate(readings):
             self.gradients.collect(self.slots[layer], step, cell_rows.rows, cell_rows.reads[step], reading)
 

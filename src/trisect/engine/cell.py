@@ -116,7 +116,7 @@ class Cell:
                     packed.forget()
 
     def _forward(self, unit: Unit, trained: bool) -> None:
-        local = {ref: self._read(ref, trained) for ref in unit.reads}
+        local = self._read(unit.reads, trained)
         for step, last_reads in zip(unit.steps, unit.last_reads, strict=False):
             self._run(step, unit, local, trained)
             for ref in last_reads:
@@ -130,11 +130,15 @@ class Cell:
             value.rows, value.root = rows.detach(), root_of(rows) if trained else None
             value.trained = rows.requires_grad if trained else not self.evaluates
 
-    def _read(self, ref: Ref, trained: bool) -> Tensor:
-        """Give the rows of a value that another unit, or an exchange, made."""
-        value = self.values[ref]
-        rows = value.require(ref)
-        return read_rows(self.stage.token, rows, value.reading) if trained and value.trained else rows
+    def _read(self, refs: Sequence[Ref], trained: bool) -> dict[Ref, Tensor]:
+        """Give the rows of values that other units, or exchanges, made."""
+        local = {ref: self.values[ref].require(ref) for ref in refs}
+        wanted = [ref for ref in refs if self.values[ref].trained] if trained else ()
+        if wanted:
+            readings = [self.values[ref].reading for ref in wanted]
+            leaves = read_rows(self.stage.token, [local[ref] for ref in wanted], readings)
+            local.update(zip(wanted, leaves, strict=True))
+        return local
 
     def _run(self, step: Step, unit: Unit, local: dict[Ref, Tensor], trained: bool) -> None:
         kind = step.kind

@@ -13,7 +13,6 @@ from trisect.engine.cell import Cell
 from trisect.engine.pass_state import PassState
 from trisect.engine.port import RankPort
 from trisect.exchanges.catalogue import CATALOGUE, exchange_of
-from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action, Pass, Side, Verb
 
 
@@ -52,12 +51,14 @@ class Executor:
         self, actions: Sequence[Action], observer: Observer | None = None, **fields: Any
     ) -> Iterator[tuple[int, Tensor]]:
         """Do the actions in order, and give the outputs as they are made."""
-        outputs = self.state.outputs
+        outputs, clock = self.state.outputs, time.perf_counter
+        # one clock for all: reading two for each of many small actions takes longer than some of them
+        origin = time.time() - clock()
         for action in actions:
-            start, begin = time.time(), time.perf_counter()
+            begin = clock()
             self.do(action)
             if observer is not None:
-                observer.event(action.text, start, time.perf_counter() - begin, **fields)
+                observer.event(action.text, origin + begin, clock() - begin, **fields)
             while outputs:
                 yield outputs.pop(0)
 
@@ -124,7 +125,8 @@ class Executor:
 
     def _forward(self, action: Action) -> None:
         state, (first, last) = self.state, self._range(action)
-        segment = next(s for s in state.units.segments if s.first <= first <= s.last)
+        span = state.units.span(first, last)
+        segment = span.segment
         trained = self._is_trained(action, segment.group)
         cells = self._cells(action)
         if segment.temporal is not None:
@@ -134,19 +136,17 @@ class Executor:
                     temporal.current = cell
                     temporal.forward(cell, action.chunk, again=again)
             return
-        units = state.units.truncated(first, last)
         ends = last == self._halves.stop - 1
         for cell in cells:
-            cell.forward(units, trained=trained)
+            cell.forward(span.units, trained=trained)
             if ends and cell.losses:
                 state.losses += cell.losses if trained else []
                 cell.losses = []
         boards = state.rank.boards
         if boards is not None and action.side is not Side.INTERIOR:
-            for unit in units:
-                for step in unit.steps:
-                    if step.kind is HalfKind.COMBINE and step.board:
-                        boards.read_last(step.layer)
+            for layer in span.board_reads:
+                if layer is not None:
+                    boards.read_last(layer)
         if ends and state.evaluates and state.rank.is_last and action.side is not Side.BOUNDARY:
             self._take_output(action)
 
@@ -166,26 +166,24 @@ class Executor:
             self._turned = True
             for exchange in CATALOGUE:
                 exchange.turn(self._port)
-        segments = state.units.segments
-        index = next(k for k, s in enumerate(segments) if s.first <= first <= s.last)
+        span = state.units.span(first, last)
         cells = self._cells(action)
-        if segments[index].temporal is not None:
+        if span.segment.temporal is not None:
             for cell in cells:
                 state.temporal[first].backward(cell, action.chunk)
             return
-        after = segments[index + 1] if index + 1 < len(segments) else None
-        if after is not None and after.temporal is not None:
+        if span.after is not None and span.after.temporal is not None:
             for cell in cells:
-                state.temporal[after.first].finish_inputs(cell)
+                state.temporal[span.after.first].finish_inputs(cell)
         boards = state.rank.boards
         if boards is not None:
             boards.gradients.turn_to(action.chunk)
-        for unit in reversed(state.units.truncated(first, last)):
-            reads = [s.layer for s in unit.steps if s.kind is HalfKind.COMBINE and s.board]
-            if boards is not None and reads and action.side is not Side.INTERIOR:
-                boards.gradients.scale_fresh(action.chunk, boards.slots[reads[0]])
+        for unit, reads, writes in zip(
+            reversed(span.units), reversed(span.board_reads), reversed(span.board_writes), strict=True
+        ):
+            if boards is not None and reads is not None and action.side is not Side.INTERIOR:
+                boards.gradients.scale_fresh(action.chunk, boards.slots[reads])
             for cell in cells:
                 cell.backward(unit)
-            step = unit.steps[-1]
-            if boards is not None and step.kind is HalfKind.PREPARE and step.board and action.side is not Side.BOUNDARY:
-                boards.gradients.forget(boards.slots[step.layer])
+            if boards is not None and writes is not None and action.side is not Side.BOUNDARY:
+                boards.gradients.forget(boards.slots[writes])

@@ -56,6 +56,8 @@ class RankPort:
     def key(self, action: Action) -> int:
         """Give where random rounding on the wire begins."""
         noise = self._state.noise
+        if self.facts.layout.wire != "int8":
+            return 0  # nothing is rounded at random
         return 0 if noise is None else noise.at(layer=action.chunk, step=action.block or 0).key(action.text)
 
     def tag(self, action: Action) -> int:

@@ -64,6 +64,23 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Span:
+    """The units of some consecutive halves of one segment, which an action computes.
+
+    Attributes:
+        after: the segment behind theirs; None where the stage ends.
+        board_reads: for each unit, the layer whose board its combine reads, or None.
+        board_writes: for each unit, the layer on whose board its prepare ends, or None.
+    """
+
+    segment: Segment
+    after: Segment | None
+    units: tuple[Unit, ...]
+    board_reads: tuple[int | None, ...]
+    board_writes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
 class Crossed:
     """Values that cross before a half: `sources` as they were made, `targets` as they are read."""
 
@@ -89,6 +106,24 @@ class StageUnits:
     apart: dict[int, Step]
     segments: tuple[Segment, ...] = field(default=())
     kept: frozenset[Ref] = frozenset()
+    _spans: dict[tuple[int, int], Span] = field(default_factory=dict, repr=False)
+
+    def span(self, first: int, last: int) -> Span:
+        """Give what an action computes from its first to its last half, made once."""
+        span = self._spans.get((first, last))
+        if span is None:
+            index = next(k for k, s in enumerate(self.segments) if s.first <= first <= s.last)
+            after = self.segments[index + 1] if index + 1 < len(self.segments) else None
+            units = tuple(self.truncated(first, last))
+            reads = tuple(
+                next((s.layer for s in unit.steps if s.kind is HalfKind.COMBINE and s.board), None) for unit in units
+            )
+            writes = tuple(
+                unit.steps[-1].layer if unit.steps[-1].kind is HalfKind.PREPARE and unit.steps[-1].board else None
+                for unit in units
+            )
+            span = self._spans[first, last] = Span(self.segments[index], after, units, reads, writes)
+        return span
 
     def truncated(self, first: int, last: int) -> list[Unit]:
         """Give the units of some consecutive halves; of one that goes on behind them, its steps up to the last."""

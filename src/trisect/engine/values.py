@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -74,24 +75,32 @@ class Value:
 
 
 class _Read(torch.autograd.Function):
-    """Rows of a buffer as a leaf of autograd: its gradient is kept aside, and nothing holds on to the buffer."""
+    """Rows of buffers as leaves of autograd: gradients are kept aside, and nothing holds on to the buffers."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, rows: list[Tensor], reading: Reading) -> Tensor:
-        ctx.reading = reading
+    def forward(ctx: Any, token: Tensor, rows: Sequence[Tensor], readings: Sequence[Reading]) -> tuple[Tensor, ...]:
+        ctx.readings = readings
         ctx.set_materialize_grads(False)
-        return same_rows(rows[0], 0, rows[0].shape[0])
+        return tuple([same_rows(one, 0, one.shape[0]) for one in rows])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, ...]:
-        ctx.reading.add(gradient)
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        for reading, gradient in zip(ctx.readings, gradients, strict=True):
+            reading.add(gradient)
         return None, None, None
 
 
-def read_rows(token: Tensor, rows: Tensor, reading: Reading) -> Tensor:
-    """Give rows as a leaf; where autograd finds its gradient, it is put into `reading`. `token` requires a gradient."""
-    leaf: Tensor = _Read.apply(token, [rows], reading)  # type: ignore[no-untyped-call]
-    return leaf
+def read_rows(token: Tensor, rows: Sequence[Tensor], readings: Sequence[Reading]) -> tuple[Tensor, ...]:
+    """Give rows as leaves; where autograd finds the gradient of one, it is put into its reading.
+
+    Rows that are read together are one node of autograd, since a node costs as much as a small kernel.
+
+    Args:
+        token: requires a gradient.
+        rows: in a list, since autograd would take tensors among the arguments for inputs.
+    """
+    leaves: tuple[Tensor, ...] = _Read.apply(token, rows, readings)  # type: ignore[no-untyped-call]
+    return leaves
 
 
 def same_rows(x: Tensor, start: int, stop: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
@@ -164,6 +165,13 @@ class Facts:
 
     def stage_halves(self, stage: int) -> range:
         """Give the halves of a stage."""
+        return self._halves_by_stage[stage]
+
+    @cached_property
+    def _halves_by_stage(self) -> tuple[range, ...]:
+        return tuple(self._find_halves(stage) for stage in range(len(self.bounds) - 1))
+
+    def _find_halves(self, stage: int) -> range:
         last = stage == len(self.bounds) - 2
         mine = [
             k

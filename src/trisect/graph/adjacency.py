@@ -376,7 +376,7 @@ class Adjacency:
         """The edges' features in the order of `edge_index`, [entries, features], or None; PyG's `edge_attr`."""
         if self.features is None or self.is_plain():
             return self.features
-        return self.features[self.entry_positions()]
+        return self.features[self.checked().entry_positions()]
 
     def to(self, target: torch.device | str | torch.dtype) -> Adjacency:
         """The same matrix on another device, or with values of another type. Views are made compact on a move."""
@@ -432,7 +432,7 @@ class Adjacency:
         turned = self._derived.transpose
         if turned is not None and turned.positions is not None:
             result._join(replace(turned)._as_sound_as(turned))
-        return result
+        return result._as_sound_as(self)
 
     def dense(self) -> Tensor:
         """The matrix as a dense tensor [rows, columns]; for tests and small graphs."""

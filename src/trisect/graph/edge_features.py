@@ -76,7 +76,14 @@ def merge_parallel(
 
 
 def with_entry_features(
-    matrix: Adjacency, edge_x: Tensor, src: Tensor, dst: Tensor, merge: Merge, *, both: bool = False
+    matrix: Adjacency,
+    edge_x: Tensor,
+    src: Tensor,
+    dst: Tensor,
+    merge: Merge,
+    *,
+    both: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Adjacency:
     """Give the matrix with the features of its entries, merged from those of edges src → dst of its columns and rows.
 
@@ -86,6 +93,7 @@ def with_entry_features(
     Args:
         matrix: contiguous entries, among them all of these edges.
         both: each edge stands for both directions (a loop for itself).
+        dtype: of the features; by default that of the matrix.
     """
     source, target, edge = src.long(), dst.long(), None
     if both:
@@ -93,6 +101,7 @@ def with_entry_features(
     row, column = matrix.coordinates()
     entry = torch.searchsorted(row * matrix.columns + column, target * matrix.columns + source)
     features, counts = _merged(edge_x, entry, edge, row.numel(), merge)
+    features = features.to(matrix.dtype if dtype is None else dtype)
     added = torch.nonzero(counts == 0)[:, 0]
     if added.numel():
         sums = torch.zeros(matrix.rows, features.shape[1], dtype=torch.float64, device=features.device)
@@ -100,7 +109,7 @@ def with_entry_features(
         others = (matrix.ends - matrix.starts).index_select(0, row[added]) - 1
         means = sums.index_select(0, row[added]) / others.clamp(min=1)[:, None]
         features.index_copy_(0, added, means.to(features.dtype))
-    return matrix.with_features(features.to(matrix.dtype))
+    return matrix.with_features(features)
 
 
 def _merged(edge_x: Tensor, entry: Tensor, edge: Tensor | None, entries: int, merge: Merge) -> tuple[Tensor, Tensor]:

@@ -198,9 +198,9 @@ class Graph:
         if self.edge_x is None:
             return prepared
         if prepared.entries == raw.entries:  # no loop was added
-            return prepared.with_features(self.edge_x.to(prepared.dtype))
+            return prepared.with_features(self.edge_x.to(dtype))
         row, column = raw.coordinates()
-        return with_entry_features(prepared, self.edge_x, column, row, "last")
+        return with_entry_features(prepared, self.edge_x, column, row, "last", dtype=dtype)
 
     def reordered(self, order: Tensor) -> Graph:
         """The same graph with its vertices in another order: position i holds the vertex that is now at order[i]."""

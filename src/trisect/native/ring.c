@@ -91,3 +91,14 @@ void TRISECT(trisect_put)(char *record, const char *header, const char *from, in
     if (bytes) memcpy(record + 64, from, (size_t)bytes);
     TRISECT(trisect_publish)(word, value);
 }
+
+void TRISECT(trisect_put_rows)(char *record, const char *header, const char *from, int64_t stride,
+                               const int64_t *which, int64_t rows, int64_t bytes, uint32_t *word, uint32_t value);
+/* The same with some rows of a matrix, of `bytes` bytes each and `stride` bytes apart. */
+void TRISECT(trisect_put_rows)(char *record, const char *header, const char *from, int64_t stride,
+                               const int64_t *which, int64_t rows, int64_t bytes, uint32_t *word, uint32_t value) {
+    memcpy(record, header, 64);
+    char *to = record + 64;
+    for (int64_t row = 0; row < rows; row++, to += bytes) memcpy(to, from + which[row] * stride, (size_t)bytes);
+    TRISECT(trisect_publish)(word, value);
+}

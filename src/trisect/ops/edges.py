@@ -253,6 +253,7 @@ class _Call:
     def problem(self, matrix: Adjacency) -> _Problem:
         """Describe the matrix, or its transpose, to a kernel."""
         threshold, scale, keys, ids = self._draw
+        matrix.checked()
         positions = matrix.positions if matrix is not self.adjacency else None
         narrow = positions is not None and positions.dtype == torch.int32
         return _Problem(

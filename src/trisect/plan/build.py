@@ -38,9 +38,29 @@ def in_order(actions: Sequence[Action], order: Sequence[int]) -> list[Action]:
 
     Chunks differ in their number alone, so that a schedule that is sound stays sound.
     """
-    return [
-        action if action.verb in _WITHOUT_CHUNK else replace(action, chunk=order[action.chunk]) for action in actions
-    ]
+    return ChunkOrders(actions).in_order(order)
+
+
+class ChunkOrders:
+    """The actions of a rank, to be given with the chunks in an order that changes from epoch to epoch.
+
+    All orders are made of the same actions, since what is done for one chunk is done for every other.
+    """
+
+    def __init__(self, actions: Sequence[Action]) -> None:
+        by_chunk: dict[Action, dict[int, Action]] = {}
+        self._turns: list[tuple[Action, dict[int, Action] | None]] = []
+        for action in actions:
+            if action.verb in _WITHOUT_CHUNK:
+                self._turns.append((action, None))
+                continue
+            like = by_chunk.setdefault(replace(action, chunk=0), {})
+            like[action.chunk] = action
+            self._turns.append((action, like))
+
+    def in_order(self, order: Sequence[int]) -> list[Action]:
+        """Give the actions with chunk order[k] where chunk k was."""
+        return [action if like is None else like[order[action.chunk]] for action, like in self._turns]
 
 
 _WITHOUT_CHUNK = (Verb.REDUCE, Verb.STEP)

@@ -153,7 +153,7 @@ class Action:
             raise RuntimeError(f"internal error: {self} names no peer")
         return self.peer
 
-    @property
+    @cached_property
     def message(self) -> tuple[object, ...]:
         """What a transfer carries: equal on both sides of it, and on all ranks that take part in it."""
         # two ranks may be of different stages; all that take part along an axis are of one

@@ -30,7 +30,7 @@ class Span:
     end: float
 
 
-def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
+def simulate(schedule: Schedule, cost: Cost, busy: Cost | None = None) -> tuple[tuple[Span, ...], ...]:
     """Give the spans of each rank.
 
     What is posted to one peer does not block: it takes its turn on the link to that peer, and `cost` is the time that
@@ -38,7 +38,12 @@ def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
     block either: `cost` is the time that the rank's rows need on the link, and a wait ends when those of all ranks have
     arrived. Gradients are added up when all ranks of the group are there, and that ends for all together. An expected
     message costs nothing. Everything else takes `cost` on its own rank.
+
+    Args:
+        busy: the time for which a post or a wait keeps the rank itself, before the rows leave and after they have come;
+            None: no time.
     """
+    engaged = _no_time if busy is None else busy
     spans: list[list[Span]] = [[] for _ in schedule.ranks]
     clock = [0.0] * schedule.world
     link: dict[tuple[int, int], float] = {}
@@ -55,13 +60,14 @@ def simulate(schedule: Schedule, cost: Cost) -> tuple[tuple[Span, ...], ...]:
             end = receive(rank, action, start) if action.peer is not None else arrive(rank, action, start)
             if end is None:
                 return False
+            end += engaged(rank, action)
         elif action.verb is Verb.POST:
-            end = start
+            end = start + engaged(rank, action)
             if action.peer is None:
-                posted.setdefault((rank, action.message), deque()).append(start + cost(rank, action))
+                posted.setdefault((rank, action.message), deque()).append(end + cost(rank, action))
             else:
                 channel = (rank, action.peer)
-                link[channel] = max(link.get(channel, 0.0), start) + cost(rank, action)
+                link[channel] = max(link.get(channel, 0.0), end) + cost(rank, action)
                 mail.setdefault(channel, deque()).append((action, link[channel]))
         else:
             end = start if action.verb is Verb.EXPECT else start + cost(rank, action)
@@ -144,6 +150,10 @@ def draw(schedule: Schedule, cost: Cost | None = None, columns: int | None = Non
                     line[cell] = (str(span.action) if cell == first else "-").ljust(width)
         lines.append((f"rank {rank}  " + "".join(line)).rstrip())
     return "\n".join(lines)
+
+
+def _no_time(rank: int, action: Action) -> float:
+    return 0.0
 
 
 def _unit(rank: int, action: Action) -> float:

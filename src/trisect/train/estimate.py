@@ -1,34 +1,60 @@
-"""About how much memory training will take, from the sizes of the model and the data."""
+"""What a run is expected to cost, from the facts that it was cut by: for plan.json, the summary and the report."""
 
 from __future__ import annotations
 
-from trisect.layout import Layout
+from trisect.config import TrainOptions
+from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.temporal.dynamic import DynamicModel
-from trisect.train.blocks import carry_bytes
+from trisect.partition.timeline import step_work
+from trisect.plan.cluster import Cluster
+from trisect.plan.estimate import Estimate, estimate_facts
+from trisect.plan.parts import Parts
+from trisect.plan.workload import Workload
+from trisect.shards.graph_files import Cut
+from trisect.shards.timeline_files import TimelineCut
 from trisect.train.setup import Setup
-
-# gradient, two moments of Adam and the best so far, each as large as the parameters
-_COPIES_OF_PARAMETERS = 4
-# what a layer keeps for its backward pass, and the gradient beside it, in units of its output
-_COPIES_OF_OUTPUTS = 3.0
-# the same with the gates of a recurrent part
-_COPIES_OF_DYNAMIC_OUTPUTS = 8.0
+from trisect.train.workloads import MOMENTS
 
 
-def estimate_memory(setup: Setup, vertices: int, layout: Layout) -> int:
-    """Estimate the bytes that training adds to what the process holds now, on all ranks together.
-
-    Args:
-        layout: says in how many blocks a timeline is run: one block's activations are kept at a time, and the state
-            between blocks.
-    """
-    parameters = list(setup.modules.parameters())
-    size = parameters[0].element_size() if parameters else 4
-    trained = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    model = setup.program.model
-    width = sum(layer.out_channels for layer in model.stack)
-    blocks = setup.layout.block_count if isinstance(layout.blocks, str) else layout.blocks
-    outputs = -(-setup.steps // blocks) * vertices * width * size
-    carried = blocks * carry_bytes(model.stack, vertices, size) if blocks > 1 and isinstance(model, DynamicModel) else 0
-    copies = _COPIES_OF_DYNAMIC_OUTPUTS if setup.timeline else _COPIES_OF_OUTPUTS
-    return int(_COPIES_OF_PARAMETERS * trained + copies * outputs + carried)
+def estimate_setup(
+    setup: Setup, data: Graph | Timeline | Cut | TimelineCut, options: TrainOptions, cluster: Cluster
+) -> Estimate:
+    """Say what an epoch of a rank that is set up, and of all others with it, is expected to cost."""
+    program = setup.program
+    facts, model = program.facts, program.model
+    if isinstance(data, (Timeline, TimelineCut)):
+        timeline = data if isinstance(data, Timeline) else data.timeline
+        entries = tuple(step_work(timeline))
+        events = int(timeline.src.numel())
+    else:
+        by_columns = any(layer.across == "redistribute" for layer in facts.layers)
+        own = (
+            program.shard.all_rows(range(1))[0].entries
+            if by_columns
+            else program.shard.part_graph(0).adjacency.entries * facts.parts
+        )
+        entries, events = (own,), own
+    parts = Parts(facts.rows, facts.remote or (0,) * len(entries))
+    decoder = 0 if program.decoder is None else sum(p.numel() for p in program.decoder.parameters())
+    workload = Workload(
+        layers=tuple(model.stack),
+        head=model.head if isinstance(model, DynamicModel) else None,
+        vertices=facts.vertices,
+        entries=entries,
+        features=facts.layers[0].in_channels,
+        events=events,
+        parts_of=lambda count: parts,
+        extra=decoder,
+        training=facts.runs[-1][-1].stop,
+        work=entries,
+        timeline=facts.timeline,
+        aggregated=facts.aggregated,
+        fixed=facts.fixed,
+        symmetric=facts.symmetric,
+        fetches=facts.fetches,
+        fetched=0.5 if facts.fetches else 0.0,
+        copies=MOMENTS.get(options.optimiser, 2),
+        dtype=facts.dtype,
+    )
+    return estimate_facts(workload, facts, cluster)

@@ -38,7 +38,8 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
             " has them; go on in Python, or give a source: name, path or generate."
         )
     data = config.data.model_dump(exclude_none=True)
-    check(source_of(config))
+    if not config.data.described:
+        check(source_of(config))
     if config.data.generate is not None:
         arguments = GENERATORS[config.data.generate].arguments
         data = {**{name: argument.default for name, argument in arguments.items()}, **data}
@@ -65,6 +66,11 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
 
 def load_record(config: Config) -> Record:
     """Give the data as plain arrays, in the user's vertex order."""
+    if config.data.described:
+        raise DataError(
+            "data is described by its sizes and not there, so that it can be planned and checked but not trained; give"
+            " one of data.name, data.path and data.generate."
+        )
     return load(source_of(config), data_dir=config.data.directory)
 
 

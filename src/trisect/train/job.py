@@ -57,6 +57,11 @@ class Job:
             task, options = OutputsOnly(task), replace(options, monitor=None)
         return cls(verb, model, task, options, more.pop("layout", config.layout), config, run, **more)
 
+    @property
+    def writes_run(self) -> bool:
+        """Say whether the job trains into a run directory."""
+        return self.run is not None and self.verb in ("train", "fit")
+
     def write(self, folder: Path) -> bytes:
         """Write the job into a folder; gives what the ranks are to read from their standard input."""
         named = isinstance(self.model, NamedModel)

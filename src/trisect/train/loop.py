@@ -22,6 +22,7 @@ from trisect.train.program import Program
 from trisect.train.run.state import REMEDY, require_state
 from trisect.train.setup import Setup
 
+EXPLOSION = 1e4
 _LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
 
 
@@ -158,7 +159,7 @@ class Trainer:
             evaluating += self._guard_before(epoch)
             begin = time.perf_counter()
             self.train_epoch(epoch)
-            if not math.isfinite(self._current):
+            if not math.isfinite(self._current) or self._explodes():
                 self._rescue(epoch)
                 continue
             seconds.append(time.perf_counter() - begin)
@@ -258,13 +259,21 @@ class Trainer:
             self._stepped_in(told["stepped_in"])
         return {"guard": told}
 
+    def _explodes(self) -> bool:
+        """Say whether the loss is finite and so large that nothing is learnt any more."""
+        if not self.options.guard or not self.loss or not math.isfinite(self._current):
+            return False
+        return self._current > EXPLOSION * max(1.0, abs(self.loss[0]))
+
     def _rescue(self, epoch: int) -> None:
         """Let the guard act after a loss that is not finite, or raise a RunError."""
         action = None if self.guard is None else self.guard.rescue(epoch, self._current)
         if action is None:
+            exploded = f", more than {EXPLOSION:,.0f} times that of the first epoch" if self._explodes() else ""
+            off = ", or set train.guard: false" if exploded else ""
             raise RunError(
-                f"the loss of epoch {epoch} is {self._current}; lower train.lr (now {self.lr.at(epoch):g}), set"
-                " train.clip, or check the features for huge values."
+                f"the loss of epoch {epoch} is {self._current:.6g}{exploded}; lower train.lr (now"
+                f" {self.lr.at(epoch):g}), set train.clip, or check the features for huge values{off}."
             )
         self._stepped_in(action)
 

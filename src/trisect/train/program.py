@@ -29,7 +29,7 @@ from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
-from trisect.plan.build import in_order, schedule_of
+from trisect.plan.build import ChunkOrders, schedule_of
 from trisect.plan.plan import forward_only, hidden, runs_from, runs_until, without_chunks
 from trisect.schedule.action import Action, Pass
 from trisect.schedule.schedule import Schedule
@@ -93,6 +93,7 @@ class Program:
         self._plain = Transport(mesh, Ledger())
         self._drift = DriftMeter()
         self._order: list[int] = []
+        self._orders: ChunkOrders | None = None
         self._first_epoch: int | None = None
         self._history_name = None if order is None or self.history is None else history_name(mesh.layout, order)
         self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
@@ -140,7 +141,11 @@ class Program:
             order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
         self._epoch_facts = facts = facts if order is not None or facts.timeline else without_chunks(facts)
         actions = self._schedule(facts, Pass.TRAIN).ranks[self.mesh.rank]
-        self._actions = actions if order is None else in_order(actions, order)
+        if order is None:
+            self._actions = actions
+        else:
+            self._orders = ChunkOrders(actions) if self._orders is None else self._orders
+            self._actions = self._orders.in_order(order)
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend

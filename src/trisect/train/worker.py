@@ -26,10 +26,12 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.registry import options as model_options
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
+from trisect.plan.estimate import Estimate
 from trisect.shards.graph_files import read_cut
 from trisect.tasks import Statistics
+from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
-from trisect.train.estimate import estimate_memory
+from trisect.train.estimate import estimate_setup
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
 from trisect.train.outputs.calibration import calibrate
@@ -40,9 +42,11 @@ from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.checkpoint import Checkpoint
+from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
 from trisect.train.run.run_directory import RunDirectory, RunRecorder
 from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
@@ -85,8 +89,10 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
         show_phase(world.rank, Phase.READY)
-        return _Worker(job, setup, gather, listener, partition=cut.quality).run()
+        digest = (folder / FILE).read_text() if job.writes_run else None
+        return _Worker(job, setup, gather, listener, partition=cut.quality, expected=expected, digest=digest).run()
 
 
 def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
@@ -97,8 +103,9 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
     """
     with watched_memory(), limited_threads(job.options.threads):
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
-        estimate = estimate_memory(setup, data.vertices, setup.layout)
-        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, memory_bytes=estimate)
+        expected = estimate_setup(setup, data, job.options, local_cluster())
+        digest = digest_of(data) if job.writes_run else None
+        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, expected=expected, digest=digest)
         return replace(worker.run(), setup=setup)
 
 
@@ -108,7 +115,9 @@ class _Worker:
     Args:
         setup: the model and the data of this rank.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
-        partition, memory_bytes: the quality of the cut and the estimate of memory, for the summary.
+        partition: the quality of the cut, for the summary.
+        expected: on rank 0, what the planner says of the run.
+        digest: of the data, for checkpoints.
     """
 
     def __init__(
@@ -120,11 +129,12 @@ class _Worker:
         *,
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
-        memory_bytes: int | None = None,
+        expected: Estimate | None = None,
+        digest: str | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
         self.recorder = recorder
-        self.partition, self.memory_bytes = partition, memory_bytes
+        self.partition, self.expected, self.digest = partition, expected, digest
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
@@ -134,12 +144,14 @@ class _Worker:
     def run(self) -> Outcome:
         """Do what the job's verb says."""
         outputs = {"predict": self._predict, "calibrate": self._calibrate}
-        return outputs.get(self.job.verb, self._train)()
+        with explaining_limits(self.job.run if self.job.writes_run else None):
+            return outputs.get(self.job.verb, self._train)()
 
     def _train(self) -> Outcome:
         """Train; a caller of `fit` gets what was measured and all trained parameters besides the summary."""
         parameters = sum(self.gather(self.setup.parameters if self.holds_parameters else 0))
         self.listener.say(f"{in_words(self.job.model)}, {self.setup.describe(parameters)}")
+        expected = self.gather(self._expected_plain())[0]
         self.listener.watch(self.monitor)
         with nullcontext() if self.job.run is None else self._directory() as directory:
             if directory is None:
@@ -153,7 +165,7 @@ class _Worker:
                 parameters=parameters,
                 baselines=self._baselines(),
                 partition=self.partition,
-                memory_bytes=self.memory_bytes,
+                expected=expected,
                 seconds=seconds,
             )
             if directory is not None and self.rank == 0:
@@ -162,6 +174,9 @@ class _Worker:
             return Outcome(summary)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
         return Outcome(summary, {name: getattr(result, name) for name in kept}, self._parameters(result))
+
+    def _expected_plain(self) -> dict[str, Any] | None:
+        return None if self.expected is None else self.expected.plain()
 
     def _with_callers(self, recorder: Recorder) -> Recorder:
         return recorder if self.recorder is None else Several(self.recorder, recorder)
@@ -172,13 +187,15 @@ class _Worker:
         """
         checkpoint = self._continue(directory) if self.job.resume else None
         if self.rank == 0:
-            directory.write_plan(self.setup.program.plan())
+            directory.write_plan({**self.setup.program.plan(), "expected": self._expected_plain()})
         recorder = RunRecorder(
             directory,
             rank=self.rank,
             on_epoch=self.listener.epoch,
             gather=self.gather,
             holds_parameters=self.holds_parameters,
+            compare=self.job.options.guard,
+            meta={} if self.digest is None else {KEY: self.digest},
         )
         try:
             trainer = Trainer(self.setup, self.job.options, self._with_callers(recorder))
@@ -252,8 +269,13 @@ class _Worker:
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
         """Read the newest checkpoint, and drop what was written after it."""
+        if self.rank == 0:
+            directory.tidy(self.listener.say)
+        self.gather(None)
         # which returns when all have read, and not before: rank 0 writes next
         checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
+        if checkpoint is not None:
+            require_same_data(checkpoint.meta, self.digest, directory.path)
         self.listener.say(directory.describe_start(checkpoint))
         if self.rank == 0:
             directory.continue_from(checkpoint)

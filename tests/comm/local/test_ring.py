@@ -75,6 +75,20 @@ def test_every_order_size_and_tag(seed: int, ends: tuple[RingWriter, RingReader]
     assert not reader._early
 
 
+def test_rows_are_gathered_into_the_ring(ends: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ends
+    matrix = torch.arange(40 * 7, dtype=torch.float64).view(40, 7)
+    for turn in range(60):  # often enough to come to the end of the ring
+        source = matrix[:, 2:] if turn % 2 else matrix  # rows that are further apart than they are wide
+        which = torch.randperm(40, generator=torch.Generator().manual_seed(turn))[: turn % 12]
+        assert writer.put_rows(3, source, which)
+        wanted = source[which].contiguous()
+        received = take(reader, 3, reader.expect(3), wanted.nbytes)
+        assert isinstance(received, torch.Tensor)
+        assert received.view(torch.float64).view(wanted.shape).equal(wanted)
+        assert which.numel() == 0 or not received.view(torch.float64).view(wanted.shape).equal(wanted.flip(1))
+
+
 def test_a_writer_never_waits_and_a_ring_stays_small(ends: tuple[RingWriter, RingReader]) -> None:
     writer, reader = ends
     count = 0

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import trisect
 from trisect.errors import ConfigError
 from trisect.nn import Context, FromPyG, GCNLayer, Model
 from trisect.nn.initial import generator_for
@@ -92,3 +93,48 @@ def test_convolutions_that_a_cut_would_change_are_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+EDGED = {
+    "gatv2": lambda: pyg.GATv2Conv(5, 2, heads=2, add_self_loops=False, edge_dim=3),
+    "gine": lambda: pyg.GINEConv(nn.Sequential(nn.Linear(5, 4)), edge_dim=3),
+    "transformer": lambda: pyg.TransformerConv(5, 4, edge_dim=3),
+    "resgated": lambda: pyg.ResGatedGraphConv(5, 4, edge_dim=3),
+    "nnconv": lambda: pyg.NNConv(5, 4, nn.Linear(3, 20), aggr="add"),
+}
+
+
+@pytest.mark.parametrize("name", list(EDGED))
+def test_features_of_edges_reach_the_convolution(name, graph, close):
+    conv = EDGED[name]().double()
+    layer = FromPyG(conv, in_channels=5, edge_channels=3 if name == "nnconv" else None)
+    assert layer.edge_channels == 3
+    adjacency = graph.adjacency("none", False)
+    features = torch.randn(adjacency.entries, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    edged = adjacency.with_features(features)
+    expected = conv(graph.x, adjacency.edge_index(), edge_attr=features)
+    close(layer(graph.x, edged, Context()), expected)
+    blocks = [edged.rows_between(0, 9), edged.rows_between(9, 23)]
+    close(torch.cat([layer(graph.x, block, Context()) for block in blocks]), expected)
+    with pytest.raises(AssertionError, match="differs"):
+        close(layer(graph.x, adjacency.with_features(features.flip(0)), Context()), expected)
+    with pytest.raises(ConfigError, match="reads 3 features of each edge, and the edges have none"):
+        layer(graph.x, adjacency, Context())
+
+
+def test_features_of_edges_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match=r"say how many: FromPyG\(conv, edge_channels=…\)"):
+        FromPyG(EDGED["nnconv"](), in_channels=5)
+    with pytest.raises(ConfigError, match="takes no edge_attr"):
+        FromPyG(pyg.SAGEConv(5, 4), edge_channels=3)
+    assert FromPyG(pyg.TransformerConv(5, 4)).edge_channels == 0
+    layer = FromPyG(pyg.TransformerConv(5, 2, edge_dim=3))
+    data = {"x": torch.randn(3, 5), "y": [0, 1, 0], "splits": {"train": [True] * 3}}
+    graph = trisect.Graph.from_edges([0, 1, 2], [1, 2, 0], **data)
+    model = Model([layer], normalisation="none", self_loops=False)
+    with pytest.raises(ConfigError, match=r"reads 3 features of an edge, and the data have none \(give edge_x\)"):
+        trisect.fit(model, graph, "node-classification", epochs=1)
+    edged = trisect.Graph.from_edges([0, 1, 2], [1, 2, 0], **data, edge_x=torch.randn(3, 3))
+    trisect.fit(model, edged, "node-classification", epochs=1)
+    with pytest.warns(UserWarning, match="3 features an edge, and no layer of the model reads them"):
+        trisect.fit("gcn", edged, "node-classification", epochs=1)

@@ -10,14 +10,15 @@ import torch
 
 from trisect.errors import ConfigError
 from trisect.nn import NAMES, Context, DynamicModel, Model, build, options, recipe
+from trisect.nn.models.registry import reads_edges
 
-STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gin")
+STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("layers", [1, 2, 5])
 def test_every_model_builds_at_every_depth(name, layers):
-    model = build(name, 7, 3, layers=layers, hidden=8)
+    model = build(name, 7, 3, layers=layers, hidden=8, edge_channels=2)
     assert isinstance(model, Model if name in STATIC else DynamicModel)
     assert (model.in_channels, model.out_channels) == (7, 3)
     spatial = sum(getattr(layer, "spatial", True) is not False for layer in model.layers)
@@ -32,8 +33,8 @@ def test_names_are_those_of_the_contract():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_a_function_of_seed_and_layer(name):
-    whole = build(name, 7, 3, layers=3, hidden=8, seed=5)
-    parts = recipe(name, 7, 3, layers=3, hidden=8)
+    whole = build(name, 7, 3, layers=3, hidden=8, seed=5, edge_channels=2)
+    parts = recipe(name, 7, 3, 2, layers=3, hidden=8)
     torch.manual_seed(99)
     drawn = 0
     for index in reversed(range(len(parts.layers))):
@@ -47,7 +48,7 @@ def test_parameters_are_a_function_of_seed_and_layer(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_gives_the_same_again(name):
-    model = build(name, 7, 3, hidden=8, seed=5)
+    model = build(name, 7, 3, hidden=8, seed=5, edge_channels=2)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     with torch.no_grad():
         for parameter in model.parameters():
@@ -72,7 +73,7 @@ def test_equal_layers_of_one_model_differ():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_outline_takes_no_memory(name):
-    layers = recipe(name, 7, 3, layers=2, hidden=8).outline()
+    layers = recipe(name, 7, 3, 2, layers=2, hidden=8).outline()
     assert all(p.device.type == "meta" for layer in layers for p in layer.parameters())
     assert layers[0].in_channels == 7
 
@@ -134,3 +135,13 @@ def test_importing_the_package_does_not_import_pyg():
         "import sys, trisect.nn; sys.exit(any(m.split('.')[0] in ('torch_geometric', 'pandas') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_models_that_read_edges():
+    assert [name for name in NAMES if reads_edges(name)] == ["gatv2", "gine"]
+    assert reads_edges("recurrent", spatial="gatv2", heads=2)
+    assert not reads_edges("recurrent", spatial="gat")
+    assert build("gatv2", 7, 3).edge_channels == 0
+    assert build("recurrent", 7, 3, spatial="gine", edge_channels=2).edge_channels == 2
+    with pytest.raises(ConfigError, match=r"gine reads features of edges, and the data have none; .* or use gin"):
+        build("gine", 7, 3)

@@ -21,10 +21,10 @@ def on_meta(model: AnyModel) -> set[str]:
 def test_a_stage_has_the_parameters_of_the_whole_model(name: str, out: int | None) -> None:
     maker = NamedModel(name, {"layers": 4, "hidden": 8}, 5)
     state = torch.random.get_rng_state()
-    whole = maker(6, out)
+    whole = maker(6, out, 2)
     count = len(whole.layers)
     own = range(1, count)
-    stage = maker.stage(6, out, own, last=True)
+    stage = maker.stage(6, out, own, 2, last=True)
     assert torch.equal(torch.random.get_rng_state(), state)
     parameters = dict(whole.named_parameters())
     assert dict(stage.named_parameters()).keys() == parameters.keys()
@@ -32,14 +32,14 @@ def test_a_stage_has_the_parameters_of_the_whole_model(name: str, out: int | Non
     for key, value in stage.named_parameters():
         if not value.is_meta:
             assert torch.equal(value, parameters[key])
-    other = replace(maker, seed=6).stage(6, out, own, last=True)
+    other = replace(maker, seed=6).stage(6, out, own, 2, last=True)
     assert any(not torch.equal(value, parameters[key]) for key, value in other.named_parameters() if not value.is_meta)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_outline_takes_no_memory(name: str) -> None:
     maker = NamedModel(name, {"hidden": 8}, 0)
-    outline, whole = outline_of(maker, 6, 3), maker(6, 3)
+    outline, whole = outline_of(maker, 6, 3, 2), maker(6, 3, 2)
     assert on_meta(outline) == {key for key, _ in whole.named_parameters()}
     assert (outline.in_channels, outline.out_channels) == (whole.in_channels, whole.out_channels)
     assert (outline.normalisation, outline.self_loops) == (whole.normalisation, whole.self_loops)

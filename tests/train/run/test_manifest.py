@@ -139,7 +139,8 @@ def test_drafts_do_not_follow_links(store: Checkpoints, tmp_path: Path):
     outside.mkdir()
     (outside / "precious").write_text("kept")
     (store.directory / ".epoch-000003.draft").symlink_to(outside)
-    store.save({"w": torch.ones(2)}, {"epoch": 3}, epoch=3)
+    draft = store.draft(3)
+    store.commit(draft, [write_shard(draft, 0, {"w": torch.ones(2)})], {"epoch": 3}, epoch=3, best=False)
     assert [path.name for path in outside.iterdir()] == ["precious"]
     checkpoint = store.latest()
     assert checkpoint is not None
@@ -156,7 +157,8 @@ def test_what_is_named_like_a_checkpoint_is_set_aside(store: Checkpoints, tmp_pa
     checkpoint = store.latest()
     assert checkpoint is not None
     assert checkpoint.epoch == 2
-    store.save({"w": torch.ones(2)}, {"epoch": 3}, epoch=3)
+    draft = store.draft(3)
+    store.commit(draft, [write_shard(draft, 0, {"w": torch.ones(2)})], {"epoch": 3}, epoch=3, best=False)
     assert (store.directory / "epoch-000003.damaged").is_symlink() == (kind == "link")
     assert os.path.lexists(store.directory / "epoch-000003.damaged")
     checkpoint = store.latest()

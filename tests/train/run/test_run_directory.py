@@ -37,6 +37,20 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def test_events_are_lines_of_json(tmp_path: Path):
+    told = [("0F0", 1.5, 0.1, {"epoch": 1}), ('say "so"', 2e9 + 1 / 3, 1e-7, {"epoch": 1}), ("0B0", 3.0, 0.0, {})]
+    told += [("guard", 4.0, 0.0, {"epoch": 2, "why": "α", "then": None}), ("0F0", 5.0, 1.0, {"epoch": 3})]
+    with RunDirectory.create(tmp_path / "run", config()) as directory:
+        recorder = RunRecorder(directory)
+        for name, start, seconds, fields in told:
+            recorder.event(name, start, seconds, **fields)
+        recorder.close()
+    lines = (tmp_path / "run" / "events" / "rank-0.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"name": name, "start": start, "seconds": seconds, **fields} for name, start, seconds, fields in told
+    ]
+
+
 def test_files_of_a_run(tmp_path: Path):
     with RunDirectory.writing(tmp_path / "run", config()) as directory:
         record(directory, range(1, 4))
@@ -168,3 +182,27 @@ def test_a_draft_of_a_file_does_not_follow_a_link(tmp_path: Path):
         (directory.path / ".summary.json.draft").symlink_to(tmp_path / "outside")
         directory.write_summary({"epochs": 3})
     assert (tmp_path / "outside").read_text() == "kept"
+
+
+def test_what_a_run_that_was_ended_left_is_put_in_order_and_said(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", config())
+    record(directory, range(1, 6))
+    checkpoints = directory.checkpoints.directory
+    (checkpoints / ".epoch-000006.draft").mkdir()
+    (checkpoints / ".epoch-000004.old").mkdir()
+    (checkpoints / "epoch-000009").write_text("a file")
+    with (directory.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 6, "lo')
+    said: list[str] = []
+    directory.tidy(said.append)
+    assert sorted(path.name for path in checkpoints.iterdir()) == [
+        "epoch-000002",
+        "epoch-000004",
+        "epoch-000009.damaged",
+    ]
+    assert [sentence.split(" ")[0] for sentence in said] == ["epoch-000009", "The"]
+    assert "was cut off" in said[1]
+    again: list[str] = []
+    directory.continue_from(directory.checkpoints.latest())
+    directory.tidy(again.append)
+    assert again == []

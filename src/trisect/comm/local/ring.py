@@ -56,15 +56,23 @@ class RingWriter:
     def put(self, tag: int, source: int, size: int) -> bool:
         """Send `size` bytes from an address; False where the ring would have to grow too large for that."""
         lines = 1 + -(-size // _LINE)
-        left = self._lines - self._at
-        if not self._have(lines if lines <= left else left + lines):
-            if not self._grow(lines, LARGEST):
-                return False
-            left = self._lines
-        if lines > left:
-            _HEADER.pack_into(self._file.view, self._offset(), _SKIP, 0, 0, *_NO_TOKEN)
-            self._advance(left)
+        if not self._make_room(lines):
+            return False
         self._write(_HEADER.pack(_INLINE, tag, size, *_NO_TOKEN), source, size, lines)
+        return True
+
+    def put_rows(self, tag: int, matrix: Tensor, which: Tensor) -> bool:
+        """Send some rows of a matrix whose rows are contiguous, gathered straight into the ring; else as `put`."""
+        rows, width, item = which.numel(), matrix.shape[1], matrix.element_size()
+        row = width * item
+        lines = 1 + -(-rows * row // _LINE)
+        if not self._make_room(lines):
+            return False
+        record = self._base + SEGMENT_HEADER + self._at * _LINE
+        self._advance(lines)
+        header = _HEADER.pack(_INLINE, tag, rows * row, *_NO_TOKEN)
+        source = (matrix.data_ptr(), matrix.stride(0) * item, row)
+        self._words.put_rows(record, header, source, which.data_ptr(), rows, self._base, self._written)
         return True
 
     def put_token(self, tag: int, size: int, token: Token) -> None:
@@ -78,6 +86,18 @@ class RingWriter:
         for file in self._moved:
             file.close()
         self._moved.clear()
+
+    def _make_room(self, lines: int) -> bool:
+        """See that the next record may have so many lines, all together; False where there is no room for that."""
+        left = self._lines - self._at
+        if not self._have(lines if lines <= left else left + lines):
+            if not self._grow(lines, LARGEST):
+                return False
+            left = self._lines
+        if lines > left:
+            _HEADER.pack_into(self._file.view, self._offset(), _SKIP, 0, 0, *_NO_TOKEN)
+            self._advance(left)
+        return True
 
     def _have(self, lines: int) -> bool:
         # one line is always left for the word about the next ring

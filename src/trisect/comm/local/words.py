@@ -17,10 +17,13 @@ from trisect.native.library import INT, INT64, POINTER, UINT32, Kernel, availabl
 
 WRAP = 1 << 32
 
+Matrix = tuple[int, int, int]
+
 _LOAD = Kernel("trisect_load", POINTER, returns=UINT32)
 _PUBLISH = Kernel("trisect_publish", POINTER, UINT32)
 _AWAIT = Kernel("trisect_await", POINTER, UINT32, INT64, INT, INT64, returns=UINT32)
 _PUT = Kernel("trisect_put", POINTER, POINTER, POINTER, INT64, POINTER, UINT32)
+_PUT_ROWS = Kernel("trisect_put_rows", POINTER, POINTER, POINTER, INT64, POINTER, INT64, INT64, POINTER, UINT32)
 
 
 class Words(Protocol):
@@ -42,6 +45,16 @@ class Words(Protocol):
     def put(self, record: int, header: bytes, source: int, size: int, word: int, value: int) -> None:
         """Write a record, a header of 64 bytes and `size` bytes from `source`, and publish it."""
 
+    def put_rows(
+        self, record: int, header: bytes, matrix: Matrix, which: int, rows: int, word: int, value: int
+    ) -> None:
+        """Write a record of some rows of a matrix, and publish it.
+
+        Args:
+            matrix: the address of its row 0, the bytes from one row to the next, and those of a row.
+            which, rows: the address of the numbers of the rows, int64, and how many there are.
+        """
+
 
 class NativeWords:
     """By the native library, which releases the interpreter's lock meanwhile."""
@@ -61,6 +74,13 @@ class NativeWords:
     def put(self, record: int, header: bytes, source: int, size: int, word: int, value: int) -> None:
         """Do as `Words.put` says."""
         _PUT(record, header, source, size, word, value)
+
+    def put_rows(
+        self, record: int, header: bytes, matrix: Matrix, which: int, rows: int, word: int, value: int
+    ) -> None:
+        """Do as `Words.put_rows` says."""
+        source, stride, size = matrix
+        _PUT_ROWS(record, header, source, stride, which, rows, size, word, value)
 
 
 class PlainWords:
@@ -101,6 +121,16 @@ class PlainWords:
             ctypes.memmove(record + len(header), source, size)
         self.publish(word, value)
 
+    def put_rows(
+        self, record: int, header: bytes, matrix: Matrix, which: int, rows: int, word: int, value: int
+    ) -> None:
+        """Do as `Words.put_rows` says."""
+        source, stride, size = matrix
+        ctypes.memmove(record, header, len(header))
+        for turn, row in enumerate((ctypes.c_int64 * rows).from_address(which)):
+            ctypes.memmove(record + len(header) + turn * size, source + row * stride, size)
+        self.publish(word, value)
+
     def _fence(self) -> None:
         # to let a lock go and then take it orders all that was read and written before against all that comes after
         with self._lock:
@@ -112,4 +142,4 @@ class PlainWords:
 @functools.cache
 def words() -> Words:
     """Give the fastest operations that this process has."""
-    return NativeWords() if available() and _AWAIT.exists() else PlainWords()
+    return NativeWords() if available() and _PUT_ROWS.exists() else PlainWords()

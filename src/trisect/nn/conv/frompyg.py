@@ -110,6 +110,11 @@ class FromPyG(Layer):
                 all_rows = self.combine(Message(x), x, graph, Context())
                 two_rows = self.combine(Message(x), own_rows(x, block), block, Context())
         except Exception as error:
+            if self.edge_channels == 0 and "edge_attr" in inspect.signature(self.conv.forward).parameters:
+                raise ConfigError(
+                    f"{self.conv} fails without features of edges ({type(error).__name__}: {error}); where it reads "
+                    "them, say how many: FromPyG(conv, edge_channels=…)."
+                ) from error
             raise ConfigError(
                 f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs "
                 f"({type(error).__name__}: {error}); use one that does, such as SAGEConv, or a layer of trisect.nn."
@@ -154,10 +159,6 @@ def _edge_width(conv: nn.Module, in_channels: int, asked: int | None) -> int:
         width = in_channels if getattr(conv, "lin", None) is None else getattr(conv.lin, "in_channels", None)
     if isinstance(width, int) and width > 0 and argument is not None:
         return width
-    if argument is not None and argument.default is inspect.Parameter.empty:
-        raise ConfigError(
-            f"{conv} reads features of edges and does not say how many; give them, as FromPyG(conv, edge_channels=…)."
-        )
     return 0
 
 

@@ -16,8 +16,10 @@ from trisect.train.loop import Recorder
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import EpochsTo, Listener, Relay
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
 from trisect.train.run.continuing import check_resume, check_settings
+from trisect.train.run.digest import FILE, digest_of
 from trisect.train.worker import Outcome, read_outcome, work, work_alone
 
 ReadData = Callable[[], Graph | Timeline]
@@ -48,7 +50,8 @@ def run_job(
     with temporary_folder("trisect-job-") as folder:
         shards = folder / SHARDS
         shards.mkdir()
-        cut_job(job, read, shards)
+        with explaining_limits():
+            cut_job(job, read, shards)
         if job.resume:
             check_resume(job, shards)
         if job.verb != "predict":
@@ -67,4 +70,7 @@ def run_job(
 
 def cut_job(job: Job, read: ReadData, folder: Path) -> None:
     """Read the data of a job, and write the shards of all its ranks into a folder."""
-    cut_data(read(), job.model, job.task, job.layout, job.options, folder)
+    data = read()
+    if job.writes_run:
+        (folder / FILE).write_text(digest_of(data))
+    cut_data(data, job.model, job.task, job.layout, job.options, folder)

@@ -30,6 +30,7 @@ from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
 from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, open_regular, read_manifest
 
+_UNFINISHED = re.compile(r"^\.epoch-[0-9]{6,12}\.(draft|old|[0-9a-f]{32})$")
 _NAME = re.compile(r"^epoch-[0-9]{6,12}$")
 
 
@@ -122,6 +123,22 @@ class Checkpoints:
         _sync_directory(self.directory)
         self._prune()
         return final
+
+    def remove_drafts(self) -> None:
+        """Remove what processes that ended in the middle of a checkpoint left; called by the one that may write."""
+        if self.directory.is_dir():
+            for path in self.directory.iterdir():
+                if _UNFINISHED.match(path.name):
+                    _remove(path)
+
+    def set_aside_others(self) -> list[str]:
+        """Rename what is named like a checkpoint and is none, a file or a link; give the names."""
+        if not self.directory.is_dir():
+            return []
+        others = [p for p in self.directory.iterdir() if _NAME.match(p.name) and not _is_directory(p)]
+        for path in others:
+            _mark_damaged(path)
+        return [path.name for path in others]
 
     def paths(self) -> list[Path]:
         """List all checkpoints, the oldest first, damaged ones too."""

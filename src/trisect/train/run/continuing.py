@@ -14,6 +14,7 @@ from trisect.tasks import TaskContext
 from trisect.train.assemble import name_modules
 from trisect.train.job import Job
 from trisect.train.program import history_name
+from trisect.train.run.digest import FILE, require_same_data
 from trisect.train.run.manifest import read_manifest
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.run.state import REMEDY, Shapes, require_state
@@ -52,6 +53,7 @@ def _check_newest(job: Job, shards: Path, directory: RunDirectory) -> None:
             continue  # the ranks say so, and take the one before
         if manifest["run"] != directory.checkpoints.run:
             continue
+        require_same_data(manifest["meta"], (shards / FILE).read_text(), directory.path)
         cut = read_cut(shards)
         shapes = {name: tuple(entry["shape"]) for name, entry in manifest["tensors"].items()}
         require_state(shapes, _parameters(job, cut), f"The checkpoint {path}", complete=True)

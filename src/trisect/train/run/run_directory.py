@@ -13,6 +13,7 @@ tensorboard/         where tensorboard is installed
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
 from trisect.train.run.lock import LOCK, locked
+from trisect.train.run.replicas import replica_digest, require_equal_replicas
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -47,6 +49,7 @@ _FREE = {
         "threads",
         "timeout",
         "startup_timeout",
+        "guard",
         "eval_every",
         "patience",
         "checkpoint_every",
@@ -134,6 +137,7 @@ class RunDirectory:
         if old.train.monitor is not None and config.train.monitor is not None:
             before["train"]["monitor"], now["train"]["monitor"] = old.train.monitor, config.train.monitor
         _refuse_difference(path, before, now)
+        _refuse_other_schedule(path, old, config)
         return cls(path, config)
 
     def describe_start(self, checkpoint: Checkpoint | None) -> str:
@@ -141,6 +145,14 @@ class RunDirectory:
         if checkpoint is None:
             return f"There is no checkpoint in {self.path} yet; starting from the first epoch."
         return f"Continuing after epoch {checkpoint.epoch}."
+
+    def tidy(self, say: Callable[[str], None]) -> None:
+        """Put in order what a run that was ended left, and say it; called by the one process that may write."""
+        self.checkpoints.remove_drafts()
+        for name in self.checkpoints.set_aside_others():
+            say(f"{name} in {self.checkpoints.directory} is no checkpoint, and was set aside as {name}.damaged.")
+        if _ends_cut(self.path / METRICS):
+            say(f"The last line of {self.path / METRICS} was cut off, and is left out.")
 
     def continue_from(self, checkpoint: Checkpoint | None) -> None:
         """Drop what was written after the checkpoint (None: everything), so that it can be written again."""
@@ -220,6 +232,8 @@ class RunRecorder:
         on_epoch: called with each epoch's record, for progress.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
         holds_parameters: whether this rank writes the parameters of its stage, which all its parts and runs hold.
+        compare: whether ranks that hold the same parameters are compared before each checkpoint.
+        meta: what each checkpoint says besides the trainer's state.
     """
 
     def __init__(
@@ -230,13 +244,18 @@ class RunRecorder:
         on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
         gather: Gather = lambda own: [own],
         holds_parameters: bool = True,
+        compare: bool = False,
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
         self._checkpoints, self._rank = directory.checkpoints, rank
         self._on_epoch, self._gather, self._holds_parameters = on_epoch, gather, holds_parameters
+        self._meta, self._compare = dict(meta or {}), compare
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
         self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
+        self._fields: dict[str, Any] = {}
+        self._ending = ""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Write one line of metrics.jsonl."""
@@ -251,18 +270,25 @@ class RunRecorder:
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
         """Write what a rank did; `start` is in seconds since 1970."""
-        self._events.write(json.dumps({"name": name, "start": start, "seconds": seconds, **fields}) + "\n")
+        # actions are many: what they have in common is made once, and the rest without a dictionary
+        if fields != self._fields:
+            self._fields = fields
+            self._ending = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+        self._events.write(f'{{"name": {_quoted(name)}, "start": {start!r}, "seconds": {seconds!r}{self._ending}}}\n')
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
         """Write the state after meta["epoch"] epochs: the shards of all ranks, then the manifest."""
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())  # a checkpoint must not know epochs that metrics.jsonl forgot
         epoch = int(meta["epoch"])
+        if self._compare:
+            require_equal_replicas(self._gather(replica_digest(tensors)), epoch)
         draft = Path(self._gather(str(self._checkpoints.draft(epoch)) if self._rank == 0 else "")[0])
         own = {k: v for k, v in tensors.items() if self._holds_parameters or k.startswith("program.")}
         written = self._gather(write_shard(draft, self._rank, own).plain())
         if self._rank == 0:
-            self._checkpoints.commit(draft, [Shard.from_plain(one) for one in written], meta, epoch=epoch, best=best)
+            shards = [Shard.from_plain(one) for one in written]
+            self._checkpoints.commit(draft, shards, {**meta, **self._meta}, epoch=epoch, best=best)
         self._gather(None)
 
     def close(self) -> None:
@@ -325,6 +351,17 @@ def _refuse_difference(path: Path, old: Mapping[str, Any], new: Mapping[str, Any
                 )
 
 
+def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
+    """Raise where a setting that is free otherwise would change the learning rate of epochs that are done."""
+    name = {"cosine": "epochs", "plateau": "eval_every"}.get(old.train.lr_schedule)
+    if name is not None and getattr(old.train, name) != getattr(new.train, name):
+        raise CheckpointError(
+            f"train.{name} is {getattr(new.train, name)!r}, but the run in {path} was made with"
+            f" {getattr(old.train, name)!r}, on which train.lr_schedule: {old.train.lr_schedule} depends; use that, or"
+            " start a new run in another --out."
+        )
+
+
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -338,11 +375,25 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             raise CheckpointError(f"{path} is damaged at line {number}.")
 
 
+def _ends_cut(path: Path) -> bool:
+    """Say whether the last line of a file of records is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(lines) and _parsed(lines[-1]) is None
+
+
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
         return dict(json.loads(line))
     except ValueError:
         return None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _quoted(name: str) -> str:
+    return json.dumps(name)
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -20,7 +20,7 @@ def summarise(
     parameters: int,
     baselines: Mapping[str, Any] | None = None,
     partition: Mapping[str, Any] | None = None,
-    memory_bytes: int | None = None,
+    expected: Mapping[str, Any] | None = None,
     seconds: Iterable[float] | None = None,
 ) -> dict[str, Any]:
     """Put a finished run into one object.
@@ -30,7 +30,7 @@ def summarise(
         parameters: how many numbers were trained, on all ranks together.
         baselines: what simple rules reach on the same pairs: split → rule → measures; empty where the task has none.
         partition: the quality of the cut; None for one rank.
-        memory_bytes: what was estimated before.
+        expected: what the planner said of the run (`Estimate.plain`); None where it said nothing.
         seconds: of all epochs, a resumed run's earlier ones included; None: those of this process.
     """
     return {
@@ -52,9 +52,9 @@ def summarise(
         "staleness": result.staleness,
         "partition": partition if layout.world > 1 else None,
         "plan": {
-            "seconds_per_epoch": None,
+            "seconds_per_epoch": None if expected is None else expected["seconds_per_epoch"],
             "bytes_per_epoch": result.communication["formula_bytes_per_epoch"],
-            "memory_bytes": memory_bytes,
+            "memory_bytes": None if expected is None else expected["memory_bytes"],
         },
     }
 

@@ -1,0 +1,67 @@
+"""`trisect plan`: what each layout would cost, the best first, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trisect.cli.source import find_config, sentence
+from trisect.errors import ConfigError, TrisectError
+
+
+def plan(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG.yaml]", help="A configuration, or the name of an example.")
+    ] = None,
+    devices: Annotated[int | None, typer.Option("--devices", help="How many; by default those of the cluster.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="A cluster file or a preset such as 8xa100; else this machine.")
+    ] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Also write the plan to this file.")] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Also layouts whose result is not that of one process.")
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine first (under a minute), and keep what was found.")
+    ] = False,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="As for train.")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
+) -> None:
+    """Say what each layout would cost: seconds, bytes and memory, the best first; trains nothing."""
+    if devices is not None and devices < 1:
+        raise ConfigError(f"--devices is {devices}; it must be at least 1.")
+    if json_ is not None and json_.is_dir():
+        raise TrisectError(f"--json is {json_}, which is a directory; give a file.")
+    if calibrate and cluster is not None:
+        raise ConfigError("--calibrate measures this machine, and --cluster names another; give one of them.")
+
+    from trisect.train.clusters import cluster_path
+
+    if calibrate:
+        from trisect.train.calibrate import calibrate as measure
+
+        measured = measure(say=sentence)
+        measured.write(cluster_path())
+        sentence(f"Cluster file: {cluster_path()}")
+        if config is None:
+            return
+
+    from trisect.config import load_config
+    from trisect.plan.tell import tell
+    from trisect.train.from_config import resolve
+    from trisect.train.planning import configured_workload, plan_workload
+
+    _, source = find_config(config)
+    settings = resolve(load_config(source, set_ or [], None), data_dir)
+    choice = plan_workload(configured_workload(settings), cluster, devices, approximate=approximate)
+    for line in tell(choice):
+        typer.echo(line)
+    if json_ is not None:
+        json_.parent.mkdir(parents=True, exist_ok=True)
+        json_.write_text(json.dumps(choice.plain(), indent=2) + "\n", encoding="utf-8")
+        sentence(f"Plan: {json_}")
+    if not choice.best:
+        raise TrisectError(f"No layout of {choice.devices} devices fits their memory; use more devices or larger ones.")

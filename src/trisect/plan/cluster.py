@@ -1,0 +1,213 @@
+"""`Cluster`: what the hardware can do, as a frozen value that people can write as a small YAML file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from trisect.errors import ConfigError
+from trisect.plan.quantities import rate, seconds, size
+from trisect.settings.reading import read_yaml
+from trisect.settings.section import CLOSED, Flag, Positive, Text, section
+
+Rate = Annotated[float, BeforeValidator(rate)]
+Size = Annotated[int, BeforeValidator(size)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+
+
+def _rates_by_width(value: Any) -> dict[int, float]:
+    """A rate for each width of a row in bytes; a single rate holds for all widths."""
+    if not isinstance(value, dict):
+        return {4: rate(value)}
+    rates = {int(width): rate(number) for width, number in value.items()}
+    if not rates or min(rates) < 1:
+        raise ValueError(f"is {value!r}, but must be a rate, or a rate for each width of a row in bytes")
+    return dict(sorted(rates.items()))
+
+
+def _shares(value: Any) -> dict[int, float]:
+    shares = {int(ranks): float(share) for ranks, share in dict(value).items()}
+    if any(ranks < 1 or not 0 < share <= 1.5 for ranks, share in shares.items()):
+        raise ValueError(f"is {value!r}, but must give a share of full speed for each number of ranks, such as 2: 0.6")
+    return dict(sorted(shares.items()))
+
+
+RatesByWidth = Annotated[dict[int, float], BeforeValidator(_rates_by_width)]
+Shares = Annotated[dict[int, float], BeforeValidator(_shares)]
+
+
+@section("cluster.device", ConfigError)
+@dataclass(frozen=True, config=CLOSED)
+class Device:
+    """What one rank computes on, when it is alone on its host.
+
+    Attributes:
+        flops: dense float32 operations a second of the products that layers do.
+        gather: bytes a second of rows that a sum over neighbours reads, by the width of a row in bytes, where the rows
+            lie in memory; `gather_cached` where they lie in the cache, of `cache` bytes.
+        elementwise: bytes a second that elementwise work reads and writes.
+        half: seconds that a half of a layer costs whatever its size, each way (Python, kernels' starts).
+        step: seconds that each further step of a timeline costs in such a half.
+        memory: bytes of the device; of a CPU, of the whole host.
+        host_link: bytes a second between host and device; None where they are the same.
+        libraries: bytes that a rank takes before it has any data.
+        page: buffers of a MiB and more take whole multiples of these bytes.
+    """
+
+    flops: Rate
+    gather: RatesByWidth
+    elementwise: Rate
+    memory: Size
+    gather_cached: RatesByWidth | None = None
+    cache: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
+    half: Seconds = 1e-4
+    step: Seconds = 2e-5
+    host_link: Rate | None = None
+    libraries: Size = 335 << 20
+    page: Positive = 1 << 21
+
+    def gather_rate(self, width: int, table: float) -> float:
+        """Give the bytes a second at which rows of `width` bytes are read from a table of so many bytes."""
+        far = _at(self.gather, width)
+        if self.gather_cached is None or self.cache == 0:
+            return far
+        share = min(1.0, self.cache / max(table, 1.0))
+        return 1.0 / (share / _at(self.gather_cached, width) + (1.0 - share) / far)
+
+
+def _at(rates: dict[int, float], width: int) -> float:
+    """Interpolate between the widths on either side, on logarithmic scales; beyond the ends, hold."""
+    widths = list(rates)
+    if width <= widths[0]:
+        return rates[widths[0]]
+    for low, high in pairwise(widths):
+        if width <= high:
+            share = math.log(width / low) / math.log(high / low)
+            return math.exp((1 - share) * math.log(rates[low]) + share * math.log(rates[high]))
+    return rates[widths[-1]]
+
+
+@section("cluster.link", ConfigError)
+@dataclass(frozen=True, config=CLOSED)
+class Link:
+    """What carries rows from one rank to another.
+
+    Attributes:
+        bandwidth: bytes a second each way; between hosts, of a host, whose ranks share it.
+        latency: seconds until a message of no size is there.
+        message: seconds that a message costs each of the two ranks themselves.
+        copies: whether the ranks' own processors move the bytes, so that they can do nothing else meanwhile.
+    """
+
+    bandwidth: Rate
+    latency: Seconds = 1e-5
+    message: Seconds = 2e-5
+    copies: Flag = False
+
+
+@section("cluster", ConfigError)
+@dataclass(frozen=True, config=CLOSED)
+class Cluster:
+    """Hosts of devices, and what joins them.
+
+    Attributes:
+        name: as it is shown.
+        hosts, devices: how many hosts there are, and how many devices each has; of a CPU, its cores.
+        inside, between: the link between ranks of one host, and of two.
+        shares: of a CPU, the share of its speed alone that a rank has where so many ranks share the host.
+        source: where the numbers come from: `measured`, `preset`, or `written` by a person.
+    """
+
+    name: Text
+    device: Device
+    inside: Link
+    between: Link
+    hosts: Positive = 1
+    devices: Positive = 1
+    shares: Shares = Field(default_factory=dict)
+    source: Text = "written"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Say whether ranks share the cores and the memory of their host."""
+        return self.device.host_link is None
+
+    def resized(self, ranks: int) -> Cluster:
+        """Give the same with as many hosts as so many ranks need; ranks of a single CPU host share its cores."""
+        if self.is_cpu and self.hosts == 1:
+            return self
+        return Cluster(**{**self._values(), "hosts": max(1, -(-ranks // self.devices))})
+
+    def ranks_on_host(self, world: int) -> int:
+        """Say how many ranks of a world share a host; hosts are filled one after the other."""
+        return min(world, -(-world // self.hosts) if world > self.hosts * self.devices else self.devices)
+
+    def host_of(self, rank: int, world: int) -> int:
+        """Give the host of a rank."""
+        return rank // self.ranks_on_host(world)
+
+    def share(self, world: int) -> float:
+        """Give the share of a lone rank's speed that each rank has in such a world."""
+        ranks = self.ranks_on_host(world)
+        if not self.shares or ranks == 1:
+            return 1.0
+        below = max((count for count in self.shares if count <= ranks), default=1)
+        share = self.shares.get(below, 1.0)
+        # beyond what was measured, ranks take turns on the cores
+        return share if below == ranks else share * max(below, 1) / ranks
+
+    def memory_of_rank(self, world: int) -> int:
+        """Give the bytes that a rank may take; ranks of a CPU share those of the host."""
+        return self.device.memory // self.ranks_on_host(world) if self.is_cpu else self.device.memory
+
+    def _values(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def plain(self) -> dict[str, Any]:
+        """Give all numbers as plain data, which `cluster_of_mapping` reads back."""
+        plain = self._values()
+        for name in ("device", "inside", "between"):
+            value = plain[name]
+            numbers = {field.name: getattr(value, field.name) for field in fields(value)}
+            plain[name] = {key: number for key, number in numbers.items() if number is not None}
+        return plain
+
+    def write(self, path: Path) -> None:
+        """Write a cluster file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+
+
+def cluster_of_mapping(plain: Any, where: str) -> Cluster:
+    """Make a cluster of what a file has."""
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{where} is no cluster; it must have name, device, inside and between.")
+    values = dict(plain)
+    for name, kind in (("device", Device), ("inside", Link), ("between", Link)):
+        if isinstance(values.get(name), dict):
+            _require_fields(kind, values[name], f"{where}, {name},")
+            values[name] = kind(**values[name])
+    _require_fields(Cluster, values, where)
+    return Cluster(**values)
+
+
+def _require_fields(kind: type[Any], values: dict[str, Any], where: str) -> None:
+    for field in fields(kind):
+        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{where} has no {field.name}; add it (docs/planner.md shows a cluster file).")
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--cluster is {path}, which cannot be read: {error.strerror}.") from None
+    return cluster_of_mapping(read_yaml(text, f"The cluster file {path}"), f"The cluster file {path}")

@@ -1,0 +1,138 @@
+"""`Estimate`: what a layout would cost: seconds, bytes by axis, memory by component; made before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trisect.exchanges.catalogue import exchange_of, volume
+from trisect.exchanges.facts import Facts
+from trisect.layout import Layout
+from trisect.plan.build import schedule_of
+from trisect.plan.cluster import Cluster
+from trisect.plan.costs import CostModel
+from trisect.plan.memory import Memory, MemoryModel
+from trisect.plan.timing import Seconds, epoch_seconds, representative
+from trisect.plan.workload import Workload
+from trisect.schedule.action import Verb
+
+AXES = ("vertex", "layer", "time", "weights")
+# Worlds of so many ranks have their bytes added up rank by rank; of larger ones a part stands for the rest.
+_WHOLE = 64
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a layout would cost in an epoch.
+
+    Attributes:
+        layout: with its exchanges chosen.
+        seconds: of an epoch, evaluation apart; None where it does not fit, or was not worked out.
+        bytes_by_axis: that leave all ranks.
+        exact_bytes: whether they are what the ledger will count: of data that are here, cut as they will be.
+        memory: of the rank that takes most; `room`: what it may take.
+        exact: whether the result is that of one process.
+    """
+
+    layout: Layout
+    seconds: Seconds | None
+    bytes_by_axis: dict[str, int]
+    exact_bytes: bool
+    memory: Memory
+    room: int
+    exact: bool
+
+    @property
+    def fits(self) -> bool:
+        """Say whether every rank has the memory that it needs."""
+        return self.memory.total <= self.room
+
+    @property
+    def total_bytes(self) -> int:
+        """All bytes of an epoch."""
+        return sum(self.bytes_by_axis.values())
+
+    def plain(self) -> dict[str, Any]:
+        """Give the estimate as plain data."""
+        seconds = self.seconds
+        return {
+            "layout": str(self.layout),
+            "world": self.layout.world,
+            "exact": self.exact,
+            "fits": self.fits,
+            "seconds_per_epoch": None if seconds is None else seconds.total,
+            "seconds": None
+            if seconds is None
+            else {
+                "compute": seconds.compute,
+                "communication": seconds.communication,
+                "bubble": seconds.bubble,
+                "overhead": seconds.overhead,
+            },
+            "bytes_per_epoch": self.total_bytes,
+            "bytes_by_axis": self.bytes_by_axis,
+            "bytes_are_exact": self.exact_bytes,
+            "memory_bytes": round(self.memory.total),
+            "memory": self.memory.plain(),
+            "memory_room_bytes": self.room,
+        }
+
+
+def is_exact(layout: Layout, *, timeline: bool) -> bool:
+    """Say whether a layout gives the result of one process: no chunk reads history, and nothing is rounded."""
+    return (timeline or layout.recipe is None) and layout.wire == "float32"
+
+
+def estimate(
+    workload: Workload, layout: Layout, cluster: Cluster, memory: MemoryModel | None = None, *, timed: bool = True
+) -> Estimate:
+    """Work out what a layout would cost.
+
+    Args:
+        memory: of the same workload, so that layers are looked at once.
+        timed: whether seconds are worked out too.
+    """
+    return estimate_facts(workload, workload.facts(layout), cluster, memory, timed=timed)
+
+
+def estimate_facts(
+    workload: Workload, facts: Facts, cluster: Cluster, memory: MemoryModel | None = None, *, timed: bool = True
+) -> Estimate:
+    """Work out what facts would cost, which a run may have made from its data as they were cut."""
+    model, layout = MemoryModel(workload) if memory is None else memory, facts.layout
+    sized = cluster.resized(layout.world)
+    seconds = epoch_seconds(workload, facts, sized) if timed else None
+    moved, exact_bytes = bytes_by_axis(workload, facts, sized) if timed else (dict.fromkeys(AXES, 0), False)
+    return Estimate(
+        layout=facts.layout,
+        seconds=seconds,
+        bytes_by_axis=moved,
+        exact_bytes=exact_bytes,
+        memory=model.of(facts, sized.device),
+        room=sized.memory_of_rank(layout.world),
+        exact=is_exact(layout, timeline=workload.timeline),
+    )
+
+
+def bytes_by_axis(workload: Workload, facts: Facts, cluster: Cluster) -> tuple[dict[str, int], bool]:
+    """Give the bytes that leave all ranks in an epoch by axis, and whether they are exact."""
+    total = dict.fromkeys(AXES, 0)
+    if facts.layout.world <= _WHOLE:
+        for (axis, _), size in volume(facts, schedule_of(facts), workload.fetched_rows(facts.layout)).items():
+            total[axis] += size
+        return total, workload.parts(facts.parts).measured and not facts.fetches and not workload.described
+    few = representative(facts, min(facts.layout.time, 8))
+    costs = CostModel(workload, facts, cluster, few)
+    factor = {
+        "vertex": facts.parts * facts.layout.time / (few.parts * few.layout.time),
+        "layer": facts.parts * facts.layout.time / (few.parts * few.layout.time),
+        "weights": facts.parts * facts.layout.time / (few.parts * few.layout.time),
+        # states cross between runs: one time fewer than there are runs
+        "time": facts.parts * max(1, facts.layout.time - 1) / (few.parts * max(1, few.layout.time - 1)),
+    }
+    sums = dict.fromkeys(AXES, 0.0)
+    for rank, actions in enumerate(schedule_of(few).ranks):
+        for action in actions:
+            if action.verb in (Verb.POST, Verb.REDUCE):
+                sums[exchange_of(action).axis] += costs.bytes(rank, action)
+    return {axis: round(sums[axis] * factor[axis]) for axis in AXES}, False

@@ -1,0 +1,296 @@
+"""The memory of a rank, by what takes it, as the engine keeps it.
+
+Activations are those that autograd saves (`plan.probe` lists them layer by layer); the rest are sizes of arrays. The
+peak is reached when backward begins: all activations of a block are there, and the first gradients beside them. What
+comes before (reading, sorting, preparing the matrix) has its own peak, and the larger of the two counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from trisect.exchanges.facts import Facts, LayerFacts
+from trisect.exchanges.reduce import stage_bytes
+from trisect.plan.cluster import Device
+from trisect.plan.probe import Saved, SavedTensor, key_of, saved_by
+from trisect.plan.segments import overlaps, segments_of
+from trisect.plan.workload import Workload
+
+# bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
+_ENTRY, _ROW = 8, 16
+_SMALLEST = 1 << 20  # below, buffers are no pages of their own
+# gradients of what is read, of what is written and of the message between them
+_GRADIENTS = 3.0
+# buffers of a layer whose rows are turned into columns and back
+_TURNED = 4.0
+# of a layer that could not be run to see what it keeps, in units of its output
+_UNKNOWN = 3.0
+# buffers of messages that may wait for their reader
+_SLOTS = 2
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes of one rank at its peak."""
+
+    libraries: float = 0.0
+    parameters: float = 0.0
+    optimiser: float = 0.0
+    features: float = 0.0
+    adjacency: float = 0.0
+    activations: float = 0.0
+    gradients: float = 0.0
+    history: float = 0.0
+    halo: float = 0.0
+    carries: float = 0.0
+    snapshots: float = 0.0
+    messages: float = 0.0
+    labels: float = 0.0
+    reading: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return float(sum(getattr(self, field.name) for field in fields(self)))
+
+    def largest(self, count: int = 3) -> list[tuple[str, float]]:
+        """Give the components that take most, the largest first; libraries take what they take."""
+        sizes = [(field.name, float(getattr(self, field.name))) for field in fields(self) if field.name != "libraries"]
+        return sorted((pair for pair in sizes if pair[1] > 0), key=lambda pair: -pair[1])[:count]
+
+    def plain(self) -> dict[str, int]:
+        """Give the components as plain numbers, with their sum."""
+        return {field.name: round(getattr(self, field.name)) for field in fields(self)} | {"total": round(self.total)}
+
+
+class MemoryModel:
+    """The memory of the ranks of a workload under layouts; what layers keep is found out once."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._saved: dict[tuple[object, ...], Saved] = {}
+
+    def of(self, facts: Facts, device: Device) -> Memory:
+        """Give the memory of the rank that takes most."""
+        return max((self.of_stage(facts, device, stage) for stage in range(facts.layout.layer)), key=lambda m: m.total)
+
+    def of_stage(self, facts: Facts, device: Device, stage: int) -> Memory:
+        """Give the memory of the heaviest rank of a stage."""
+        work, size, last = self.workload, facts.dtype.itemsize, stage == facts.layout.layer - 1
+        rows, parameters = max(facts.rows), stage_bytes(facts)[stage]
+        alone = facts.layout.world == 1
+        steps = max(len(run) for block in facts.runs for run in block)
+        held = steps if facts.timeline else 1
+        columns = self._columns(facts)
+        first, end = facts.bounds[stage], facts.bounds[stage + 1]
+        spatial = any(facts.layers[k].spatial and not (k == 0 and facts.aggregated) for k in range(first, end))
+        features = adjacency = snapshots = 0.0
+        if stage == 0 or alone:
+            kept_steps = work.steps if facts.timeline and not facts.fixed else 1
+            features = rows * work.features * size * kept_steps
+            if facts.aggregated:
+                features += rows * work.features * size * (work.steps if facts.timeline else 1)
+        if facts.timeline:
+            snapshots = self._snapshots(facts) if spatial or (alone and not facts.aggregated) else 0.0
+        elif spatial or alone:
+            adjacency = self._adjacency(facts)
+        return Memory(
+            libraries=device.libraries,
+            parameters=2.0 * parameters,
+            optimiser=(work.copies + 1.0) * parameters,
+            features=features,
+            adjacency=adjacency,
+            activations=self._activations(facts, device, stage, rows, held),
+            gradients=self._working(facts, device, stage, rows, held),
+            history=self._history(facts, device, stage, columns),
+            halo=self._boards(facts, device, stage, columns, held),
+            carries=self._carries(facts, device, stage, rows),
+            snapshots=snapshots,
+            messages=self._messages(facts, stage, rows, held),
+            labels=self._labels(last=last),
+            reading=self._reading(facts, alone=alone),
+        )
+
+    # What the data take
+
+    def _columns(self, facts: Facts) -> float:
+        """Own rows and those of other parts that are read, of the heaviest step."""
+        remote = max(facts.remote) / facts.parts if facts.parts > 1 and facts.remote else 0.0
+        return max(facts.rows) + remote
+
+    def _adjacency(self, facts: Facts) -> float:
+        """The matrix and, unless it is its own, its transpose."""
+        by_columns = any(layer.across == "redistribute" for layer in facts.layers)
+        parts = self.workload.parts(1 if by_columns else facts.parts)
+        share = 1.0 if by_columns else parts.heaviest / facts.parts
+        entries, rows = max(self.workload.entries) * share, facts.vertices if by_columns else max(facts.rows)
+        one = entries * _ENTRY + rows * _ROW
+        return one if self.workload.symmetric and facts.parts == 1 else 2.0 * one
+
+    def _snapshots(self, facts: Facts) -> float:
+        """Prepared matrices of the steps that are kept, each with its transpose."""
+        share = self.workload.parts(facts.parts).heaviest / facts.parts
+        entries = sum(self.workload.entries[: self.workload.training]) * share / facts.layout.time
+        rows = max(facts.rows) * self.workload.training / facts.layout.time
+        return 2.0 * (entries * _ENTRY + rows * _ROW)
+
+    def _labels(self, *, last: bool) -> float:
+        """Labels, masks and the order of all vertices, on every rank."""
+        return self.workload.vertices * (8.0 + 8.0 + 3.0) + (
+            self.workload.events * 12.0 if self.workload.timeline else 0
+        )
+
+    def _reading(self, facts: Facts, *, alone: bool) -> float:
+        """Edges as they were read, which one process holds beside what it makes of them."""
+        return self.workload.events * 24.0 if alone and not self.workload.timeline else 0.0
+
+    # What a pass takes
+
+    def saved(self, number: int, facts: Facts) -> Saved:
+        """Give what a layer keeps for backward."""
+        layer = self.workload.layers[number]
+        aggregated = number == 0 and facts.aggregated
+        key = (*key_of(layer), aggregated)
+        if key not in self._saved:
+            try:
+                self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype)
+            except Exception:  # a user's layer may want what a few rows of a ring do not have
+                each = SavedTensor(_UNKNOWN * layer.out_channels * facts.dtype.itemsize, 0.0, 0.0)
+                self._saved[key] = Saved((each,), reads=True, writes=True)
+        return self._saved[key]
+
+    def _layers_kept(self, facts: Facts, stage: int) -> range:
+        """The layers whose activations are there at the same time: all, or with recompute those of one group."""
+        first, end = facts.bounds[stage], facts.bounds[stage + 1]
+        if not facts.recompute:
+            return range(first, end)
+        segments = segments_of(facts, stage)
+        halves = [k for segment in segments if segment.group == 0 for k in range(segment.first, segment.last + 1)]
+        layers = {facts.halves[k].layer for k in halves} or {first}
+        return range(first, min(end, first + max(1, len(layers))))
+
+    def _activations(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+        """What autograd saves of the layers of a stage, and with recompute what each group begins with."""
+        entries = self._entries_of_part(facts)
+        total, size = 0.0, facts.dtype.itemsize
+        kept = self._layers_kept(facts, stage)
+        shares = self._shares(facts, stage)
+        before: Saved | None = None
+        for number in kept:
+            saved, layer = self.saved(number, facts), facts.layers[number]
+            total += sum(in_pieces(t.bytes(rows * steps, entries * steps), device, shares) for t in saved.inside)
+            # the input is the output of the layer before: one of the two keeps it, or neither
+            if (before.writes if before is not None else False) or (saved.reads and number > 0):
+                total += in_pieces(rows * steps * layer.in_channels * size, device, shares)
+            before = saved
+        if before is not None and before.writes:
+            total += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)
+        groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
+        if facts.recompute:
+            width = max(facts.layers[number].in_channels for number in kept)
+            total += groups * paged(rows * steps * width * size, device)
+        return total
+
+    def _shares(self, facts: Facts, stage: int) -> list[float]:
+        """The shares of a part's rows that cells have: chunks, the boundary and the interior of a part, or all."""
+        if facts.stale and facts.layout.chunks > 1:
+            return [1.0 / facts.layout.chunks] * facts.layout.chunks
+        if overlaps(facts, stage):
+            boundary = min(1.0, self.workload.parts(facts.parts).boundary)
+            return [boundary, 1.0 - boundary]
+        return [1.0]
+
+    def _entries_of_part(self, facts: Facts) -> float:
+        training = self.workload.entries[: self.workload.training]
+        return sum(training) / len(training) / facts.parts
+
+    def _working(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+        """Gradients on their way back, and the outputs with what the loss makes of them."""
+        layers = facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]]
+        width = max(max(layer.in_channels if k > 0 else 0, layer.out_channels) for k, layer in enumerate(layers))
+        size = facts.dtype.itemsize
+        # with several parts, gradients of messages are counted with the halo
+        count = _GRADIENTS - (1.0 if facts.parts > 1 else 0.0)
+        total = count * paged(rows * steps * width * size, device)
+        if stage == facts.layout.layer - 1:
+            total += 2.0 * paged(rows * steps * facts.out_channels * size, device)
+        shared = {layer.writes for layer in facts.layers if layer.writes is not None}
+        return total + len(shared) * paged(rows * steps * width * size, device)
+
+    def _history(self, facts: Facts, device: Device, stage: int, columns: float) -> float:
+        """Rows of an earlier epoch, and where they are kept apart from this epoch's, those too."""
+        if not facts.stale or facts.timeline:
+            return 0.0
+        recipe = facts.layout.recipe
+        copies = 2.0 if recipe is not None and recipe.apart else 1.0
+        return copies * sum(
+            paged(columns * layer.message_channels * facts.dtype.itemsize, device)
+            for _, layer in self._readers(facts, stage)
+        )
+
+    def _readers(self, facts: Facts, stage: int) -> list[tuple[int, LayerFacts]]:
+        return [
+            (number, facts.layers[number])
+            for number in range(facts.bounds[stage], facts.bounds[stage + 1])
+            if facts.layers[number].spatial and not (number == 0 and facts.aggregated)
+        ]
+
+    def _boards(self, facts: Facts, device: Device, stage: int, columns: float, steps: int) -> float:
+        """Rows of other parts beside the own ones, or their gradients."""
+        if facts.parts == 1 or facts.stale:
+            return 0.0
+        size, rows = facts.dtype.itemsize, max(facts.rows)
+        readers = self._readers(facts, stage)
+        if any(layer.across == "redistribute" for _, layer in readers):
+            # the message by rows and by columns, and the sums by columns and by rows: each as large as the others
+            widest = max(layer.message_channels for _, layer in readers)
+            return _TURNED * paged(rows * steps * widest * size, device)
+        sizes = sorted(paged(columns * steps * layer.message_channels * size, device) for _, layer in readers)
+        # forward has the rows of two layers at a time, and no gradients yet; backward has the gradients of one
+        return sum(sizes[-1:])
+
+    def _carries(self, facts: Facts, device: Device, stage: int, rows: int) -> float:
+        """The states between blocks, and those that begin and end a run."""
+        if not facts.timeline:
+            return 0.0
+        size, count = facts.dtype.itemsize, facts.blocks + 1 if facts.blocks > 1 or facts.layout.time > 1 else 1
+        total = 0.0
+        for number in range(facts.bounds[stage], facts.bounds[stage + 1]):
+            layer = facts.layers[number]
+            if layer.state is not None:
+                frames, width = layer.state_shape(rows)
+                total += count * frames * width * size
+        return total
+
+    def _messages(self, facts: Facts, stage: int, rows: int, steps: int) -> float:
+        """Messages between ranks that lie in shared memory or in buffers until they are read."""
+        if facts.layout.world == 1:
+            return 0.0
+        size, total = facts.dtype.itemsize, 0.0
+        chunks = facts.layout.chunks if facts.stale else 1
+        if facts.parts > 1:
+            widths = [layer.message_channels for _, layer in self._readers(facts, stage)]
+            remote = max(facts.remote) / facts.parts if facts.remote else 0.0
+            if any(layer.across == "redistribute" for _, layer in self._readers(facts, stage)):
+                remote = rows * (facts.parts - 1) / facts.parts
+            total += _SLOTS * remote * steps * max(widths, default=0) * size / chunks
+        if facts.layout.layer > 1:
+            boundary = sum(facts.boundary_widths(stage)) if stage > 0 else 0
+            after = sum(facts.boundary_widths(stage + 1)) if stage + 1 < facts.layout.layer else 0
+            kept = facts.blocks if facts.timeline else 1
+            total += rows * steps * size * (boundary * max(1, kept) + after / chunks)
+        if facts.layout.time > 1:
+            widths = [sum(layer.state_widths) for layer in facts.layers if layer.state in ("vertex", "window")]
+            total += _SLOTS * rows * max(widths, default=0) * size
+        return total
+
+
+def in_pieces(count: float, device: Device, shares: Sequence[float]) -> float:
+    """Give the bytes that buffers take which together have so many, each a share of them."""
+    return sum(paged(count * share, device) for share in shares)
+
+
+def paged(count: float, device: Device) -> float:
+    """Give the bytes that a buffer takes; a large one takes whole pages."""
+    return count if count < _SMALLEST else float(-(-count // device.page) * device.page)

@@ -1,0 +1,292 @@
+"""All layouts that so many devices allow, the best first: `search`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from trisect.errors import LayoutError
+from trisect.layout import Layout, Wire
+from trisect.plan.cluster import Cluster
+from trisect.plan.costs import CostModel
+from trisect.plan.estimate import AXES, Estimate, estimate, is_exact
+from trisect.plan.memory import MemoryModel
+from trisect.plan.quantities import show_seconds, show_size
+from trisect.plan.timing import representative
+from trisect.plan.workload import Workload
+
+Temporal = Literal["auto", "redistribute", "carry", "halo"]
+Spatial = Literal["auto", "halo", "redistribute"]
+
+# So many layouts are simulated; before that, the least time that each could take puts them in order.
+_SIMULATED = 32
+_BLOCKS = (1, 2, 4, 8, 16, 32)
+# A simpler layout is taken where a more complicated one is faster by less than this.
+_WORTH_IT = 0.02
+_WIRES: tuple[Wire, ...] = ("bfloat16", "int8")
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """What was found: the layouts that fit, the best first, those that do not, and what it rests on.
+
+    Attributes:
+        best: at most as many as were asked for, each timed.
+        refused: of those that do not fit, one for each cut, the nearest to fitting first.
+        tried: how many layouts were looked at.
+        reason: why the first is the first, in one sentence.
+        assumptions: what the numbers rest on, a sentence each.
+    """
+
+    best: tuple[Estimate, ...]
+    refused: tuple[Estimate, ...]
+    tried: int
+    devices: int
+    cluster: Cluster
+    reason: str
+    assumptions: tuple[str, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """The layout to take."""
+        if not self.best:
+            nearest = self.refused[0] if self.refused else None
+            need = "" if nearest is None else f" The nearest, {nearest.layout}, {too_large(nearest)}."
+            raise LayoutError(f"No layout of {self.devices} devices fits their memory.{need} Use more devices.")
+        return self.best[0].layout
+
+    def plain(self) -> dict[str, Any]:
+        """Give all of it as plain data."""
+        return {
+            "devices": self.devices,
+            "cluster": {"name": self.cluster.name, "source": self.cluster.source},
+            "tried": self.tried,
+            "best": [each.plain() for each in self.best],
+            "refused": [{**each.plain(), "reason": too_large(each)} for each in self.refused],
+            "reason": self.reason,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def search(
+    workload: Workload,
+    cluster: Cluster,
+    devices: int,
+    *,
+    approximate: bool = False,
+    count: int = 5,
+    all_devices: bool = False,
+) -> PlanChoice:
+    """Look at all layouts that so many devices, or fewer, allow.
+
+    Args:
+        approximate: whether layouts are allowed whose result is not that of one process.
+        count: how many of the best are given.
+        all_devices: whether a layout must use all of them, as under torchrun, whose ranks are there.
+    """
+    memory = MemoryModel(workload)
+    fitting: list[tuple[float, Layout]] = []
+    refused: list[Estimate] = []
+    tried = 0
+    for layout in layouts(workload, [devices] if all_devices else worlds(devices), approximate=approximate):
+        try:
+            looked = estimate(workload, layout, cluster, memory, timed=False)
+        except LayoutError:
+            continue
+        tried += 1
+        if looked.fits:
+            fitting.append((least_seconds(workload, layout, cluster), layout))
+        else:
+            refused.append(looked)
+    fitting.sort(key=lambda pair: pair[0])
+    timed: list[Estimate] = []
+    for least, layout in fitting:
+        # nothing that comes later can be among the best
+        worst = sorted(each.seconds.total for each in timed if each.seconds is not None)[count - 1 : count]
+        if len(timed) >= _SIMULATED or (worst and least > worst[0]):
+            break
+        timed.append(estimate(workload, layout, cluster, memory))
+    if approximate:
+        # what is rounded on the wire moves fewer bytes and changes nothing else
+        for each in sorted(timed, key=_order)[:count]:
+            if each.layout.world > 1:
+                timed += [estimate(workload, replace(each.layout, wire=wire), cluster, memory) for wire in _WIRES]
+    timed = _distinct(sorted(timed, key=_order))
+    timed = _simplest_first(timed)
+    return PlanChoice(
+        tuple(timed[:count]),
+        tuple(_nearest(refused)),
+        tried,
+        devices,
+        cluster,
+        reason_of(timed),
+        tuple(assumptions(workload, cluster, devices)),
+    )
+
+
+def _order(each: Estimate) -> tuple[float, int, float]:
+    return (each.seconds.total if each.seconds is not None else 0.0, each.layout.world, each.memory.total)
+
+
+def _distinct(timed: list[Estimate]) -> list[Estimate]:
+    seen: set[str] = set()
+    return [each for each in timed if not (str(each.layout) in seen or seen.add(str(each.layout)))]  # type: ignore[func-returns-value]
+
+
+def _simplest_first(timed: list[Estimate]) -> list[Estimate]:
+    """Let the layout of fewest ranks lead where the fastest is hardly faster."""
+    if not timed:
+        return timed
+    limit = _order(timed[0])[0] * (1.0 + _WORTH_IT)
+    near = [each for each in timed if _order(each)[0] <= limit]
+    first = min(near, key=lambda each: (each.layout.world, len(str(each.layout)), _order(each)[0]))
+    return [first, *(each for each in timed if each is not first)]
+
+
+def _nearest(refused: list[Estimate]) -> list[Estimate]:
+    """Of each cut that does not fit, give the one that lacks least."""
+    nearest: dict[tuple[int, int, int], Estimate] = {}
+    for each in sorted(refused, key=lambda each: each.memory.total / each.room):
+        nearest.setdefault((each.layout.time, each.layout.layer, each.layout.vertex), each)
+    return list(nearest.values())
+
+
+def least_seconds(workload: Workload, layout: Layout, cluster: Cluster) -> float:
+    """Give a time below which an epoch cannot be: the work of the busiest stage, with nothing to wait for."""
+    facts = workload.facts(layout)
+    sized, few = cluster.resized(layout.world), representative(facts, min(layout.time, 2))
+    costs = CostModel(workload, facts, sized, few)
+    return costs.least_epoch()
+
+
+def layouts(workload: Workload, counts: Iterable[int], *, approximate: bool) -> Iterator[Layout]:
+    """Give the layouts of these numbers of ranks that the model and the data allow."""
+    for world in counts:
+        for time, layer, vertex in cuts(world):
+            if layer > len(workload.layers) or vertex > workload.vertices:
+                continue
+            if time > 1 and (not workload.timeline or time > workload.training):
+                continue
+            yield from _options(workload, Layout(time=time, layer=layer, vertex=vertex), approximate=approximate)
+
+
+def worlds(devices: int) -> list[int]:
+    """Give the numbers of ranks that are tried: all devices, and all smaller numbers that divide them or are powers of
+    two.
+    """
+    return [n for n in range(1, devices + 1) if devices % n == 0 or n & (n - 1) == 0]
+
+
+def cuts(world: int) -> Iterator[tuple[int, int, int]]:
+    """Give all (time, layer, vertex) whose product is the world."""
+    for time in range(1, world + 1):
+        if world % time == 0:
+            for layer in range(1, world // time + 1):
+                if world // time % layer == 0:
+                    yield time, layer, world // time // layer
+
+
+def _options(workload: Workload, cut: Layout, *, approximate: bool) -> Iterator[Layout]:
+    """Give a cut with every setting of chunks, blocks, exchanges, recomputation and wire that it can have."""
+    spatial: tuple[Spatial, ...] = ("halo", "redistribute") if cut.vertex > 1 else ("auto",)
+    temporal: tuple[Temporal, ...] = _temporal(workload) if cut.time > 1 else ("auto",)
+    blocks = [n for n in _BLOCKS if n * cut.time <= workload.training] if workload.timeline else [1]
+    for space in spatial:
+        for along in temporal:
+            for count in blocks or [1]:
+                for again in (False, True):
+                    yield replace(cut, spatial=space, temporal=along, blocks=count, recompute=again)
+    if approximate and not workload.timeline and (cut.layer > 1):
+        for chunks in (2 * cut.layer, 4 * cut.layer, 8 * cut.layer):
+            if chunks * cut.vertex <= workload.vertices:
+                yield replace(cut, chunks=chunks, spatial="halo" if cut.vertex > 1 else "auto")
+
+
+def _temporal(workload: Workload) -> tuple[Temporal, ...]:
+    """Give the exchanges along time that all layers of the model can use."""
+    kinds = {layer.state for layer in workload.outline}
+    if kinds == {"window"}:
+        return ("halo", "redistribute")
+    return ("auto",) if "weight" in kinds or None in kinds else ("carry", "redistribute")
+
+
+# What is said
+
+
+def too_large(each: Estimate) -> str:
+    """Say what of a layout does not fit: `needs 14.2 of 12 GiB: activations 9.1, halo 3.0`."""
+    unit, factor = ("GiB", 2.0**30) if each.room >= 2**30 else ("MiB", 2.0**20)
+    parts = ", ".join(f"{name} {size / factor:,.1f}" for name, size in each.memory.largest())
+    return f"needs {each.memory.total / factor:,.1f} of {each.room / factor:,.1f} {unit}: {parts}"
+
+
+def reason_of(timed: list[Estimate]) -> str:
+    """Say in one sentence why the first layout is before the others."""
+    if not timed or timed[0].seconds is None:
+        return "No layout fits."
+    first = timed[0]
+    best = first.seconds
+    if best is None:
+        return "No layout fits."
+    others = [each for each in timed[1:] if each.layout.world != first.layout.world or _cut(each) != _cut(first)]
+    name = _name(first.layout)
+    if not others or others[0].seconds is None:
+        return f"{name} is the only kind of layout that fits, at {show_seconds(best.total)} an epoch."
+    other = others[0].seconds
+    gains = {
+        "computes": other.compute - best.compute,
+        "waits for rows": other.communication - best.communication,
+        "stands idle": other.bubble - best.bubble,
+        "pays for the starts of actions": other.overhead - best.overhead,
+    }
+    most = max(gains, key=lambda key: gains[key])
+    if first.layout.world < others[0].layout.world and gains[most] > 0:
+        return (
+            f"{name} wins, since more ranks would be slower: {_name(others[0].layout)} {most} "
+            f"{show_seconds(gains[most])} longer."
+        )
+    if gains[most] <= 0:
+        return f"{name} takes as long as {_name(others[0].layout)} and is the simpler one."
+    return (
+        f"{name} wins, at {show_seconds(best.total)} an epoch against {show_seconds(other.total)} of "
+        f"{_name(others[0].layout)}, which {most} {show_seconds(gains[most])} longer."
+    )
+
+
+def _cut(each: Estimate) -> tuple[int, int, int]:
+    return each.layout.time, each.layout.layer, each.layout.vertex
+
+
+def _name(layout: Layout) -> str:
+    return "One rank" if layout.world == 1 and str(layout) == "vertex=1" else str(layout)
+
+
+def assumptions(workload: Workload, cluster: Cluster, devices: int) -> Iterator[str]:
+    """Give what the numbers rest on."""
+    if cluster.source == "measured":
+        yield f"The rates of {cluster.name} were measured by `trisect plan --calibrate`."
+    elif cluster.source == "preset":
+        yield f"The rates of {cluster.name} are a preset's, from data sheets; nothing of it was measured."
+    elif cluster.source == "guessed":
+        yield f"The rates of {cluster.name} are guessed from its cores; `trisect plan --calibrate` measures them."
+    else:
+        yield f"The rates of {cluster.name} are those of its file."
+    sized = cluster.resized(devices)
+    if sized.hosts != cluster.hosts:
+        yield f"{devices} devices are taken to be on {sized.hosts} host{'s' if sized.hosts > 1 else ''} of that kind."
+    if cluster.is_cpu and sized.hosts == 1 and devices > cluster.devices:
+        yield f"{devices} ranks share {cluster.devices} cores and {show_size(cluster.device.memory)} of memory."
+    if workload.described:
+        yield (
+            "The data are described and not here: rows of other parts that are read follow from data.halo, and "
+            "parts are taken to be equal within 3 %."
+        )
+    elif any(not parts.measured for parts in workload._parts.values()):
+        yield "The graph is large, so it was not cut to plan: rows of other parts that are read are an estimate."
+    if workload.fetches:
+        yield "The loss reads pairs: output rows that it fetches of other parts are an estimate."
+    yield "Seconds are of training alone: evaluation, checkpoints and the first epoch come on top."
+
+
+__all__ = ["AXES", "PlanChoice", "is_exact", "layouts", "search", "too_large"]

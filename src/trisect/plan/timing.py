@@ -1,0 +1,118 @@
+"""The time of an epoch: the real schedule, simulated with the cost model; of a large world, a part that stands for it.
+
+All parts of a stage do the same at the same time, so that two of them, each with the rows of the heaviest, take as long
+as all. Along time an epoch grows linearly with the ranks once there are several (a carry fills its pipeline; other
+exchanges do not grow at all), so that two small numbers of ranks give a large one. Tests compare both with simulations
+of whole worlds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trisect.exchanges.facts import Facts
+from trisect.plan.build import schedule_of
+from trisect.plan.cluster import Cluster
+from trisect.plan.costs import CostModel
+from trisect.plan.workload import Workload
+from trisect.schedule.action import COMPUTE, Action, Verb
+from trisect.schedule.simulate import simulate
+
+# Runs along time that are simulated, where there are more; chunks of a carry likewise.
+_RUNS = (6, 12)
+_CHUNKS = 256
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """The seconds of an epoch by what they are spent on, on the rank that works longest.
+
+    Attributes:
+        compute: cells and the optimiser.
+        communication: how much longer the epoch takes since rows need time on links.
+        bubble: waiting for ranks that have more to do, or do it earlier.
+        overhead: what actions cost whatever their size.
+    """
+
+    compute: float
+    communication: float
+    bubble: float
+    overhead: float
+
+    @property
+    def total(self) -> float:
+        """The whole epoch."""
+        return self.compute + self.communication + self.bubble + self.overhead
+
+    def plus(self, other: Seconds, factor: float) -> Seconds:
+        """Add another, times a factor."""
+        return Seconds(
+            self.compute + factor * other.compute,
+            self.communication + factor * other.communication,
+            self.bubble + factor * other.bubble,
+            self.overhead + factor * other.overhead,
+        )
+
+
+def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: bool = False) -> Seconds:
+    """Give the time of an epoch under the facts of a layout.
+
+    Args:
+        whole: simulate every rank, however many there are.
+    """
+    times = facts.layout.time
+    if whole or times <= _RUNS[1]:
+        return _simulated(workload, facts, cluster, facts if whole else representative(facts))
+    few, more = (_simulated(workload, facts, cluster, representative(facts, runs)) for runs in _RUNS)
+    slope = more.plus(few, -1.0)
+    return more.plus(slope, (times - _RUNS[1]) / (_RUNS[1] - _RUNS[0]))
+
+
+def representative(facts: Facts, runs: int | None = None) -> Facts:
+    """Give a smaller world of the same stages: at most two parts, and so many runs along time."""
+    layout, parts = facts.layout, min(2, facts.parts)
+    runs = layout.time if runs is None else min(runs, layout.time)
+    if parts == facts.parts and runs == layout.time and facts.carry_chunks <= _CHUNKS:
+        return facts
+    return replace(
+        facts,
+        layout=replace(layout, vertex=parts, time=runs),
+        rows=(max(facts.rows),) * parts,
+        chunk_rows=facts.chunk_rows[:parts],
+        runs=tuple(block[:runs] for block in facts.runs),
+        carry_chunks=min(facts.carry_chunks, _CHUNKS),
+    )
+
+
+def _simulated(workload: Workload, facts: Facts, cluster: Cluster, acting: Facts) -> Seconds:
+    schedule = schedule_of(acting)
+    costs = CostModel(workload, facts, cluster, acting)
+
+    def work(rank: int, action: Action) -> float:
+        return costs.compute(rank, action) + costs.overhead(rank, action)
+
+    def link(rank: int, action: Action) -> float:
+        if action.verb is Verb.POST:
+            return 0.0 if costs.copies(rank, action) else costs.transfer(rank, action)
+        return costs.transfer(rank, action) if action.verb is Verb.REDUCE else work(rank, action)
+
+    def busy(rank: int, action: Action) -> float:
+        moved = costs.transfer(rank, action) if action.verb is Verb.POST and costs.copies(rank, action) else 0.0
+        return costs.overhead(rank, action) + moved
+
+    def alone(rank: int, action: Action) -> float:
+        return 0.0 if action.verb in (Verb.POST, Verb.REDUCE) else work(rank, action)
+
+    with_links = simulate(schedule, link, busy)
+    without = simulate(schedule, alone, costs.overhead)
+    ends = [row[-1].end if row else 0.0 for row in with_links]
+    total, unlinked = max(ends), max(row[-1].end if row else 0.0 for row in without)
+    sums = [
+        (
+            sum(costs.compute(rank, action) for action in actions if action.verb in COMPUTE),
+            sum(costs.overhead(rank, action) for action in actions if action.verb is not Verb.EXPECT),
+        )
+        for rank, actions in enumerate(schedule.ranks)
+    ]
+    compute, overhead = max(sums, key=sum)
+    return Seconds(compute, max(0.0, total - unlinked), max(0.0, unlinked - compute - overhead), overhead)

@@ -1,0 +1,117 @@
+"""What a half of a layer has to do: operations, bytes that are gathered, bytes that are gone through, calls.
+
+All are counted for one row, one entry of the matrix, one step or one call, so that the work of any cell is a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trisect.exchanges.facts import Facts, LayerFacts
+from trisect.nn.halves import HalfKind
+from trisect.plan.cluster import Device
+
+# Attention and the like read each neighbour's row for the score, the weight and the sum.
+_PASSES_OF_OTHERS = 3.0
+# Gates of a recurrent part: written and read, each way, in units of its output.
+_GATES = 10.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """Some work, in units that a device has a rate for.
+
+    Attributes:
+        flops: dense operations a row.
+        gathered: bytes a row that is gathered has, for each entry; `passes`: how often all entries are gone through.
+        touched: bytes a row that elementwise work reads and writes.
+        once: dense operations a step, whatever the rows.
+        calls: how often something is started, whatever the size; `step_calls`: the same for each step.
+    """
+
+    flops: float = 0.0
+    gathered: float = 0.0
+    passes: float = 0.0
+    touched: float = 0.0
+    once: float = 0.0
+    calls: float = 0.0
+    step_calls: float = 0.0
+
+    def seconds(self, device: Device, *, rows: float, entries: float, table: float, steps: int) -> float:
+        """Give the time of the work itself, calls apart.
+
+        Args:
+            rows, entries: of a step.
+            table: rows from which entries are gathered.
+        """
+        total = self.flops * rows / device.flops + self.touched * rows / device.elementwise + self.once / device.flops
+        if self.passes and self.gathered:
+            rate = device.gather_rate(round(self.gathered), self.gathered * table)
+            total += self.passes * entries * self.gathered / rate
+        return total * steps
+
+    def overhead(self, device: Device, steps: int) -> float:
+        """Give the time that calls take, whatever their size."""
+        return self.calls * device.half + self.step_calls * device.step * steps
+
+
+def work_of(facts: Facts, half: int, *, back: bool) -> Work:
+    """Give the work of a half, forward or backward."""
+    kind, number = facts.halves[half].kind, facts.halves[half].layer
+    size = facts.dtype.itemsize
+    if kind is HalfKind.OUTPUT:
+        return Work(touched=(4.0 if back else 3.0) * size * facts.out_channels, calls=2.0, step_calls=1.0)
+    if number >= len(facts.layers):
+        head = float(facts.head or 0)
+        width = facts.layers[-1].out_channels + facts.out_channels
+        factor = 2.0 if back else 1.0
+        return Work(flops=2.0 * head * factor, touched=factor * size * width, calls=1.0)
+    layer = facts.layers[number]
+    # nobody asks for the gradient of the data's features
+    dense = (1.0 if number == 0 else 2.0) if back else 1.0
+    factor = 2.0 if back else 1.0
+    many = 1.0 if facts.timeline else 0.0
+    if kind is HalfKind.TEMPORAL:
+        return _temporal(layer, size, factor)
+    if kind is HalfKind.SUMMARY:
+        return Work(touched=factor * size * layer.in_channels, calls=1.0, step_calls=2.0)
+    if kind is HalfKind.LOCAL:
+        width = layer.in_channels + layer.out_channels
+        return Work(flops=2.0 * layer.parameters * dense, touched=factor * size * width, calls=1.0, step_calls=many)
+    product = 2.0 * spatial_weights(layer) * dense
+    first = layer.message_channels != layer.in_channels
+    if kind is HalfKind.PREPARE:
+        touched = size * (layer.message_channels + layer.in_channels) if first else 0.0
+        return Work(flops=product if first else 0.0, touched=factor * touched, calls=0.5)
+    if kind is HalfKind.AGGREGATE:
+        return Work(gathered=size * layer.message_channels / facts.parts, passes=1.0, calls=1.0, step_calls=many)
+    ready = facts.halves[half].aggregated
+    sums = 0.0 if ready or layer.across == "redistribute" else (1.0 if layer.collects else _PASSES_OF_OTHERS)
+    return Work(
+        flops=product if ready or not first else 0.0,
+        gathered=size * layer.message_channels,
+        passes=sums,
+        touched=factor * size * (layer.inside_channels * 2.0 + layer.message_channels),
+        calls=1.0,
+        step_calls=many,
+    )
+
+
+def spatial_weights(layer: LayerFacts) -> float:
+    """Give how many numbers of a layer a row is multiplied with in its spatial part."""
+    if layer.state is None:
+        return float(layer.parameters)
+    return float(layer.in_channels * layer.inside_channels)
+
+
+def _temporal(layer: LayerFacts, size: int, factor: float) -> Work:
+    """The temporal half: gates of each vertex, frames of a window, or a weight matrix that evolves."""
+    if layer.state == "weight":
+        # six matrices of the weight's rows are multiplied with it
+        return Work(once=2.0 * factor * layer.parameters * layer.out_channels, calls=1.0, step_calls=4.0 * factor)
+    if layer.state == "window":
+        return Work(touched=factor * size * layer.out_channels * (layer.window + 1), calls=1.0, step_calls=0.5)
+    weights = max(0.0, layer.parameters - spatial_weights(layer))
+    return Work(
+        flops=2.0 * factor * weights, touched=factor * size * _GATES * layer.out_channels, calls=1.0, step_calls=0.5
+    )

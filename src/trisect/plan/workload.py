@@ -1,0 +1,120 @@
+"""`Workload`: a model and the sizes of its data, before anything is cut; and its facts under a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+
+from trisect.exchanges.facts import Facts, LayerFacts, Runs, equal_shares, facts_of
+from trisect.layout import Layout
+from trisect.nn.base import Layer
+from trisect.nn.halves import AnyLayer
+from trisect.partition.timeline import deal
+from trisect.plan.parts import Parts
+from trisect.plan.plan import make_facts
+from trisect.plan.stages import layer_costs, stage_bounds
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """All that a plan must know of a model and its data.
+
+    Attributes:
+        layers: of the model; they may lie on the meta device. `head` and `extra`: see `make_facts`.
+        vertices, features: how many there are.
+        entries: of the prepared matrix of each step, self-loops included.
+        training: how many steps are trained on; 1 for a graph.
+        events: edges as they are stored, of all steps together.
+        work: of each training step, by which steps are dealt to ranks.
+        parts_of: cuts the vertices into so many parts, or says how they would fall.
+        aggregated: whether the first layer's sum over neighbours is kept from before the first epoch.
+        fixed: whether features are the same in all steps.
+        symmetric: whether the prepared matrix is its own transpose.
+        fetched: output rows of other parts that the loss reads at a step, for each vertex.
+        copies: how many numbers the optimiser keeps for each that is trained.
+        described: whether the data are described and not there.
+        drops: whether the model drops elements (dropout) in training.
+    """
+
+    layers: tuple[AnyLayer, ...]
+    head: Layer | None
+    vertices: int
+    entries: tuple[int, ...]
+    features: int
+    events: int
+    parts_of: Callable[[int], Parts]
+    extra: int = 0
+    training: int = 1
+    work: tuple[int, ...] = (1,)
+    timeline: bool = False
+    aggregated: bool = False
+    fixed: bool = False
+    symmetric: bool = False
+    fetches: bool = False
+    fetched: float = 0.0
+    copies: int = 2
+    described: bool = False
+    dtype: torch.dtype = torch.float32
+    _parts: dict[int, Parts] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def outline(self) -> tuple[LayerFacts, ...]:
+        """The facts of each layer."""
+        return tuple(facts_of(layer) for layer in self.layers)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the data have."""
+        return len(self.entries)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        head = 0 if self.head is None else sum(p.numel() for p in self.head.parameters() if p.requires_grad)
+        return sum(layer.parameters for layer in self.outline) + head + self.extra
+
+    def parts(self, count: int) -> Parts:
+        """Give the vertices cut into so many parts; each cut is made once."""
+        if count not in self._parts:
+            self._parts[count] = self.parts_of(count)
+        return self._parts[count]
+
+    def facts(self, layout: Layout) -> Facts:
+        """Give the facts of the model under a layout, as ranks would make them."""
+        parts = self.parts(1 if layout.spatial == "redistribute" else layout.vertex)
+        rows = parts.rows
+        if layout.spatial == "redistribute":
+            bounds = equal_shares(self.vertices, layout.vertex)
+            rows = tuple(bounds[k + 1] - bounds[k] for k in range(layout.vertex))
+        runs: Runs = ((range(1),),)
+        if self.timeline:
+            runs = deal(self.work[: self.training], layout.block_count, layout.time)
+        facts = make_facts(
+            self.layers,
+            self.head,
+            layout,
+            bounds=stage_bounds(layer_costs(self.outline), layout.layer),
+            runs=runs,
+            rows=rows,
+            chunk_rows=None if self.timeline else [equal_shares(count, layout.chunks) for count in rows],
+            remote=parts.remote,
+            timeline=self.timeline,
+            aggregated=self.aggregated,
+            fixed=self.fixed,
+            fetches=self.fetches and layout.vertex > 1,
+            symmetric=self.symmetric,
+            stale=layout.recipe is not None and not self.timeline,
+            extra=self.extra,
+            dtype=self.dtype,
+        )
+        if layout.vertex > 1 and layout.spatial == "auto" and facts.layers[-1].across == "redistribute":
+            return self.facts(replace(layout, spatial="redistribute"))
+        return facts
+
+    def fetched_rows(self, layout: Layout) -> list[int]:
+        """Estimate the output rows that the loss reads of other parts, of each step."""
+        share = self.fetched * (layout.vertex - 1) / layout.vertex if layout.vertex > 1 else 0.0
+        return [round(share * self.vertices)] * self.steps

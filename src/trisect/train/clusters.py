@@ -1,0 +1,53 @@
+"""Which cluster is meant: this machine as it was calibrated, a preset, or a file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from trisect.ops.memory import free_bytes
+from trisect.plan.cluster import Cluster, Device, Link, read_cluster
+from trisect.plan.presets import find_cluster
+
+CLUSTER_VARIABLE = "TRISECT_CLUSTER"
+
+
+def cluster_path() -> Path:
+    """Say where the cluster file of this machine is kept."""
+    asked = os.environ.get(CLUSTER_VARIABLE)
+    if asked:
+        return Path(asked).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "trisect" / "cluster.yaml"
+
+
+def local_cluster() -> Cluster:
+    """Give this machine as it was calibrated, or else a guess; its memory is what is free now."""
+    path, free = cluster_path(), free_bytes(torch.device("cpu"))
+    if path.exists():
+        measured = read_cluster(path)
+        return replace(measured, device=replace(measured.device, memory=free))
+    cores = os.cpu_count() or 1
+    device = Device(
+        flops=4e10 * cores,
+        gather={16: 2e9 * cores, 64: 4e9 * cores, 256: 6e9 * cores},
+        gather_cached={16: 5e9 * cores, 64: 1e10 * cores, 256: 1.5e10 * cores},
+        cache=1 << 20,
+        elementwise=5e9 * cores,
+        memory=free,
+    )
+    inside = Link(bandwidth=4e9, latency=3e-5, message=1e-4, copies=True)
+    between = Link(bandwidth=1.25e8, latency=1e-4, message=1e-4)
+    # one rank uses all cores with its threads; several divide them
+    shares = {ranks: 1.0 / ranks for ranks in range(1, cores + 1)}
+    return Cluster("this machine", device, inside, between, devices=cores, shares=shares, source="guessed")
+
+
+def cluster_of(name: str | Path | Cluster | None) -> Cluster:
+    """Give a cluster by name, file or value; None: this machine."""
+    if isinstance(name, Cluster):
+        return name
+    return local_cluster() if name is None else find_cluster(str(name))

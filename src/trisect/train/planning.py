@@ -1,0 +1,145 @@
+"""`plan`: which layout is best for a model and its data on so many devices; and what a run does with the answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trisect.comm.world import world_from_environment
+from trisect.config import Config, TrainOptions
+from trisect.errors import ConfigError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
+from trisect.layout import Layout
+from trisect.nn.models.source import ModelSource
+from trisect.plan.cluster import Cluster
+from trisect.plan.quantities import show_seconds
+from trisect.plan.search import PlanChoice, search
+from trisect.plan.workload import Workload
+from trisect.tasks import Task
+from trisect.train.clusters import cluster_of, local_cluster
+from trisect.train.from_config import ConfiguredData
+from trisect.train.job import named_model
+from trisect.train.sizes import described_data, too_large_to_read
+from trisect.train.workloads import DescribedData, workload_of, workload_of_description
+
+
+def plan(
+    model: Any,
+    graph: Any,
+    task: str | Mapping[str, Any] | Task = "node-classification",
+    *,
+    devices: int | None = None,
+    cluster: str | Path | Cluster | None = None,
+    approximate: bool = False,
+    **options: Any,
+) -> PlanChoice:
+    """Say what training a model on a graph or timeline would cost under each layout, the best first.
+
+        >>> choice = trisect.plan("gcnii", graph, devices=8, cluster="8xa100", layers=32)    # doctest: +SKIP
+        >>> choice.layout, choice.best[0].seconds.total, choice.reason                       # doctest: +SKIP
+
+    Args:
+        model, graph, task: as for `fit`.
+        devices: how many there are; by default those of the cluster.
+        cluster: the name of a preset, a cluster file, a `Cluster`; None: this machine.
+        approximate: whether layouts are allowed whose result is not that of one process.
+        **options: of training and of the model, as for `fit`.
+    """
+    from trisect.train.fit import as_data, model_maker  # which ends where this begins
+
+    names = [field.name for field in fields(TrainOptions)]
+    training = TrainOptions(**{key: options.pop(key) for key in names if key in options})
+    workload = workload_of(model_maker(model, options, training.seed), as_data(graph), task, training)
+    return plan_workload(workload, cluster, devices, approximate=approximate)
+
+
+def plan_workload(
+    workload: Workload,
+    cluster: str | Path | Cluster | None = None,
+    devices: int | None = None,
+    *,
+    approximate: bool = False,
+) -> PlanChoice:
+    """Search the layouts of a workload."""
+    chosen = cluster_of(cluster)
+    count = chosen.hosts * chosen.devices if devices is None else devices
+    return search(workload, chosen, count, approximate=approximate)
+
+
+def configured_workload(config: Config, data: Graph | Timeline | DescribedData | None = None) -> Workload:
+    """Give the workload of a resolved configuration; `data` where they are read already, or to be taken as described.
+
+    Data that would not fit here when they are generated are not: their sizes follow from the generator's arguments.
+    """
+    maker, task = named_model(config), config.task.model_dump()
+    if data is None:
+        data = described_data(config) or too_large_to_read(config)
+    if isinstance(data, DescribedData):
+        pairs = config.task.name in ("link-prediction", "edge-classification")
+        return workload_of_description(maker, data, config.train, pairs=pairs)
+    read = ConfiguredData(config)() if data is None else data
+    return workload_of(maker, read, task, config.train)
+
+
+def choose_layout(
+    maker: ModelSource,
+    data: Graph | Timeline,
+    task: Any,
+    options: TrainOptions,
+    devices: int | None = None,
+    *,
+    all_devices: bool = False,
+) -> tuple[Layout, str]:
+    """Give the best exact layout on this machine, and one sentence that says what it is and why.
+
+    Args:
+        devices: how many ranks there may be; None: a rank for each core, or for each device.
+        all_devices: whether it must be so many, as under torchrun.
+    """
+    workload = workload_of(maker, data, task, options)
+    count = devices_here(options.device) if devices is None else devices
+    choice = search(workload, local_cluster(), count, all_devices=all_devices)
+    layout = choice.layout
+    seconds = choice.best[0].seconds
+    expected = "" if seconds is None else f", about {show_seconds(seconds.total)} an epoch"
+    name = "one rank" if layout.world == 1 else str(layout)
+    return layout, f"Layout {name}{expected}. {choice.reason}"
+
+
+def devices_here(device: str) -> int:
+    """Say how many ranks this machine has room for: a core each, or a device each."""
+    if device.startswith("cuda") and torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return os.cpu_count() or 1
+
+
+def settle_layout(
+    config: Config, read: Callable[[], Graph | Timeline], devices: int | None, say: Callable[[str], None]
+) -> tuple[Config, Callable[[], Graph | Timeline]]:
+    """Replace `layout: auto` by the layout that the planner picks; gives the data that were read for it, too.
+
+    Args:
+        devices: how many ranks there may be; None leaves a layout that is no `auto` as it is.
+    """
+    world = world_from_environment()
+    if not config.layout.auto and devices is None:
+        return config, read
+    if not config.layout.auto and config.layout != Layout():
+        raise ConfigError(
+            f"--devices is {devices}, and layout is {config.layout}, which says how many ranks there are; give one of "
+            "them, or layout: auto."
+        )
+    if world is not None and devices is not None and devices != world.size:
+        raise ConfigError(f"--devices is {devices}, but {world.size} ranks were started; leave --devices out.")
+    data = read()
+    count = devices if world is None else world.size
+    task = config.task.model_dump()
+    layout, said = choose_layout(named_model(config), data, task, config.train, count, all_devices=world is not None)
+    say(said)
+    return config.model_copy(update={"layout": layout}), lambda: data

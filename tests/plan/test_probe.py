@@ -1,0 +1,40 @@
+"""What a layer keeps for backward is a line in rows and entries, which three small runs find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trisect.nn import build
+from trisect.nn.temporal.dynamic import DynamicLayer
+from trisect.plan import probe
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gcnii", "resgcn+", "gat", "gin", "cd-gcn", "tm-gcn", "evolvegcn-o"])
+def test_the_line_holds_at_another_size(name):
+    model = build(name, 5, 3, layers=3, hidden=16)
+    for layer in model.stack:
+        saved = probe.saved_by(layer)
+        rows, degree = 200, 7
+        measured = probe._record(layer, rows, degree, False, torch.float32)
+        steps = probe._STEPS if isinstance(layer, DynamicLayer) else 1
+        predicted = sum(each.bytes(rows * steps, rows * degree * steps) for each in saved.inside)
+        # snapshots of a timeline may be summed up in groups whose size depends on the rows
+        assert predicted == pytest.approx(sum(measured.sizes), rel=0.02 if steps == 1 else 0.15, abs=64)
+        assert (saved.reads, saved.writes) == (measured.reads, measured.writes)
+
+
+def test_a_wider_layer_keeps_more():
+    narrow, wide = (build("gcnii", 5, 3, layers=1, hidden=hidden).stack[2] for hidden in (16, 32))
+    kept = [sum(each.row for each in probe.saved_by(layer).inside) for layer in (narrow, wide)]
+    assert kept[1] > 1.9 * kept[0]
+
+
+def test_a_layer_on_the_meta_device():
+    from trisect.nn.models.source import NamedModel
+
+    layer = NamedModel("gcnii", {"layers": 2, "hidden": 16}, 0).outline(5, 3).stack[2]
+    assert layer.weight.is_meta if hasattr(layer, "weight") else all(p.is_meta for p in layer.parameters())
+    real = build("gcnii", 5, 3, layers=2, hidden=16).stack[2]
+    assert probe.saved_by(layer) == probe.saved_by(real)
+    assert probe.key_of(layer) == probe.key_of(real)
