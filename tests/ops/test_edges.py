@@ -105,6 +105,21 @@ def test_native_sums_equal_torch(
 
 
 @needs_native
+@pytest.mark.parametrize(("heads", "channels"), [(1, 3), (2, 8), (3, 5)])
+def test_edges_without_features_need_no_weight(heads: int, channels: int) -> None:
+    matrix = graph(30, 20, 200, 1, 0).with_features(None)
+    x, target, att, bias = drawn(
+        [(20, heads * channels), (30, heads * channels), (heads, channels)], torch.float64, 1
+    ) + drawn([(heads * channels,)], torch.float64, 2)
+    got = results(lambda *t: attend_edges(*t, matrix, None, 0.2), [x, target, att])
+    wanted = results(lambda *t: attend_edges_torch(*t, matrix, None, 0.2), [x, target, att])
+    assert differ(got, wanted) < 1e-11
+    got = results(lambda *t: relu_edges(*t, matrix, None), [x, bias])
+    wanted = results(lambda *t: relu_edges_torch(*t, matrix, None), [x, bias])
+    assert differ(got, wanted) < 1e-11
+
+
+@needs_native
 @settings(max_examples=15, deadline=None)
 @given(
     vertices=st.integers(1, 20),

@@ -379,7 +379,8 @@ INLINE void OF(sum_signed)(const OF(edges) * p, const int even, int64_t count, i
     while (d + 8 <= deep) SUM(8)
     if (d + 4 <= deep) SUM(4)
     if (d + 2 <= deep) SUM(2)
-    if (d < deep || !deep) SUM(1)
+    if (d < deep) SUM(1)
+    if (!deep) SUM(0)
 #undef SUM
 }
 
