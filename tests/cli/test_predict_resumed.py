@@ -128,6 +128,25 @@ def test_under_a_cut_and_with_new_vertices(folder: Path, layout: str, capsys: py
     assert not _agree(_predict(folder, run, *_grown(folder), *since), whole, STEPS)
 
 
+@pytest.mark.slow
+def test_parts_whose_boundary_is_computed_apart(tmp_path: Path) -> None:
+    settings = {
+        "data": {"generate": "evolving", "vertices": 6000, "steps": 6},
+        "model": MODELS["cd-gcn"],
+        "task": {"name": "link-prediction", "eval_negatives": 2},
+        "train": {"epochs": 1, "precision": "float64"},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    assert run_command(["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run")]) == 0
+    whole = _predict(tmp_path, "run", "--layout", "vertex=2")["embedding"]
+    assert _kept(tmp_path, "run") == [5]
+    resumed = _predict(tmp_path, "run", "--layout", "vertex=2")["embedding"]
+    np.testing.assert_allclose(resumed, whole, rtol=1e-10, atol=1e-12)
+    alone = _predict(tmp_path, "run", "--layout", "vertex=1")["embedding"]
+    np.testing.assert_allclose(alone, whole, rtol=1e-10, atol=1e-12)
+    assert not np.allclose(whole[:, 1:], whole[:, :-1], rtol=1e-3)
+
+
 def test_new_vertices_have_the_state_of_their_own_features(folder: Path) -> None:
     run = "gru"
     shutil.rmtree(folder / run / "state", ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from trisect.config import Config
@@ -72,9 +73,10 @@ class Resuming:
     def keep(self) -> None:
         """Put the state that ranks handed back into the run directory."""
         if self._next is not None:
-            states = collect(self._folder, self._next.vertices)
-            if states:
-                self._next.write(states)
+            try:
+                self._next.write(collect(self._folder, self._next.vertices))
+            except (OSError, SafetensorError) as error:  # a run directory may be there to read alone
+                self._say(f"The state is not kept in {self._next.path.parent}: {error}")
 
     def _begin(
         self, data: Timeline, limit: int, facts: list[LayerFacts], parameters: str
@@ -93,7 +95,7 @@ class Resuming:
                 reason = f"{new:,} new vertices take part in what the weights evolve from, at earlier steps too"
             else:
                 states = file.read()
-                if states is not None:
+                if states is not None and _fits(states, file.vertices, facts, self._config.train.dtype):
                     self._sentence = f"Begins at step {file.step} with the state that was kept before it."
                     return file.step, states if new == 0 else self._with_new(data, file, states, facts)
                 reason = f"{file.path} is damaged"
@@ -121,3 +123,14 @@ class Resuming:
         channels = self._job.task.bind(data, TaskContext(self._job.options.seed, None)).channels
         make = outline_of if outline else full_model
         return make(self._job.model, feature_width(data), channels, data.edge_channels)
+
+
+def _fits(states: dict[str, Tensor], vertices: int, layers: list[LayerFacts], dtype: torch.dtype) -> bool:
+    """Say whether these are the states of such layers, by names, shapes and type."""
+    shapes = {}
+    for number, layer in enumerate(layers):
+        rows = layer.in_channels if layer.state == "weight" else vertices
+        shapes |= {f"{number}.{i}": (rows, width) for i, width in enumerate(layer.state_widths)}
+    return {name: tuple(t.shape) for name, t in states.items()} == shapes and all(
+        t.dtype == dtype for t in states.values()
+    )
