@@ -127,7 +127,7 @@ class Resuming:
 
 def _fits(states: dict[str, Tensor], vertices: int, layers: list[LayerFacts], dtype: torch.dtype) -> bool:
     """Say whether these are the states of such layers, by names, shapes and type."""
-    shapes = {}
+    shapes: dict[str, tuple[int, int]] = {}
     for number, layer in enumerate(layers):
         rows = layer.in_channels if layer.state == "weight" else vertices
         shapes |= {f"{number}.{i}": (rows, width) for i, width in enumerate(layer.state_widths)}
