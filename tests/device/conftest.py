@@ -7,11 +7,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+
+from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
 
 
 def _load() -> ModuleType:
@@ -24,6 +28,22 @@ def _load() -> ModuleType:
         sys.modules["pretend"] = module
         spec.loader.exec_module(module)
     return sys.modules["pretend"]
+
+
+@pytest.fixture(scope="session")
+def community(community: Graph) -> Graph:
+    """With features of edges, which the models that read them must find on the device."""
+    return replace(community, edge_x=torch.randn(community.adjacency.entries, 3, generator=_generator()))
+
+
+@pytest.fixture(scope="session")
+def timeline(timeline: Timeline) -> Timeline:
+    """With features of events."""
+    return replace(timeline, edge_x=torch.randn(timeline.src.numel(), 3, generator=_generator()))
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,8 @@ def sound(record: Record, source: str) -> Record:
         if array is not None:
             require(array.dtype.kind in "iubf", f"{name} is {_form(array)}, not numbers")
             rows = array.shape[:1] == (count,) or (steps is not None and array.shape[:2] == (steps, count))
-            require(rows and array.ndim <= 3, f"{name} is {_form(array)} for {count} vertices")
+            wanted = f"[{count}, features]" if name == "x" else f"[{count}], a label each"
+            require(rows and array.ndim <= 3, f"{name} has the shape {list(array.shape)}; it must be {wanted}")
     for name, mask in record.splits.items():
         require(name in ("train", "val", "test"), f"a split is called {name[:40]!r}")
         require(mask.ndim in (1, 2) and mask.shape[0] == count, f"split {name} is {_form(mask)} for {count} vertices")

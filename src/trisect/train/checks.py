@@ -48,12 +48,15 @@ def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
 
 
 @torch.no_grad()
-def check_monitor(task: BoundTask, options: TrainOptions, channels: int, vertices: int) -> None:
+def check_monitor(
+    task: BoundTask, options: TrainOptions, channels: int, vertices: int, device: torch.device | str = "cpu"
+) -> None:
     """Raise a ConfigError where `train.monitor` names nothing that the task measures.
 
     Args:
         task: bound to all vertices.
         channels: of the model's output; outputs of one step are measured as if they were all zero.
+        device: where the task's labels are.
     """
     monitor = options.monitor
     if monitor is None:
@@ -67,7 +70,9 @@ def check_monitor(task: BoundTask, options: TrainOptions, channels: int, vertice
     decoder = task.decoder(channels)
     if isinstance(decoder, Decoder):
         decoder.reset_parameters(options.seed, 0)
-    measured = task.metrics(task.measure(decoder, torch.zeros(1, vertices, channels), steps.start, split))
+        decoder.to(device)
+    zeros = torch.zeros(1, vertices, channels, device=device)
+    measured = task.metrics(task.measure(decoder, zeros, steps.start, split))
     names = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
     if measured and monitor not in names:
         raise ConfigError(unknown_value("train.monitor", monitor, names))

@@ -82,7 +82,7 @@ class Setup:
         made = _make(model, x.shape[-1], bound.channels, data.edge_channels) if made is None else made
         check_fit(made, data, bound)
         data = with_read_edges(data, made)
-        check_monitor(bound, options, made.out_channels, data.vertices)
+        check_monitor(bound, options, made.out_channels, data.vertices, device)
         decoder = make_decoder(bound, made, options)
         modules = name_modules(made, decoder)
         modules.to(device=device, dtype=options.dtype)
