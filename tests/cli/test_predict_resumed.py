@@ -129,6 +129,20 @@ def test_under_a_cut_and_with_new_vertices(folder: Path, layout: str, capsys: py
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", ["vertex=2", "layer=2", "vertex=2,layer=2"])
+@pytest.mark.parametrize("run", ["gru", "evolvegcn-o", "evolvegcn-h"])
+def test_every_state_under_cuts(folder: Path, run: str, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    later = ["--data", str(folder / "later.csv")]
+    shutil.rmtree(folder / run / "state", ignore_errors=True)
+    whole = _predict(folder, run, *later, "--steps", "all")
+    shutil.rmtree(folder / run / "state")
+    _predict(folder, run, "--layout", layout)
+    capsys.readouterr()
+    assert _agree(_predict(folder, run, *later, "--since", str(STEPS), "--layout", layout), whole, STEPS)
+    assert f"Begins at step {STEPS - 1}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_parts_whose_boundary_is_computed_apart(tmp_path: Path) -> None:
     settings = {
         "data": {"generate": "evolving", "vertices": 6000, "steps": 6},
