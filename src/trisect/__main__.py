@@ -1,4 +1,4 @@
-"""`python -m trisect`."""
+"""`python -m trisect` is the command line, as `trisect` is."""
 
 from trisect.cli.main import run
 

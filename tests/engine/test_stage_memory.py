@@ -1,28 +1,29 @@
-"""What a stage holds, counted by the pool that its large tensors come from, against the formula of docs/how.md."""
+"""What a stage holds, counted by the pool that its large tensors come from, against the formula of docs/how.md.
+
+The stage is set up from a job and shards on disk, as in a run; only the stages before and after it are made up.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from trisect.comm.mesh import Mesh
 from trisect.engine.executor import Executor
-from trisect.engine.rank import RankEngine
-from trisect.exchanges.history import HistoryUse
-from trisect.graph.adjacency import Adjacency
+from trisect.graph.graph import Graph
 from trisect.layout import Layout
-from trisect.nn.base import Model
-from trisect.nn.models.registry import build
-from trisect.noise import Noise
+from trisect.nn.models.source import NamedModel
 from trisect.ops import memory
-from trisect.partition.halo import PartGraph, part_graph_of
 from trisect.partition.partition import Partition
-from trisect.plan.build import in_order, schedule_of
-from trisect.plan.plan import forward_only, make_facts, without_chunks
-from trisect.schedule.action import Pass, Verb
-from trisect.shards.graph_shard import GraphShard
+from trisect.shards import graph_files
+from trisect.train import program as programs
+from trisect.train import ranks
+from trisect.train.setup import Setup
 
 ROWS, WIDTH, CHUNKS, LAYERS, DEGREE = 1 << 16, 64, 8, 4, 4
 LAYER = ROWS * WIDTH * 4  # bytes of a tensor of all rows, one of a chunk is 2 MiB
@@ -31,15 +32,16 @@ SLAB = 16 << 20  # packed rows lie in buffers of this size, the last of which ma
 PAGES = memory.SMALLEST * 2 * 8  # pieces of a chunk are rounded up to huge pages
 
 
-def part_graph() -> PartGraph:
+def random_graph() -> Graph:
     """A random graph, so that every chunk reads every other."""
     generator = torch.Generator().manual_seed(0)
-    indices = torch.randint(0, ROWS, (ROWS, DEGREE), generator=generator, dtype=torch.int32).sort(1).values.flatten()
-    pointers = torch.arange(0, ROWS * DEGREE + 1, DEGREE)
-    values = torch.full((ROWS * DEGREE,), 1 / DEGREE)
-    starts = tuple(range(0, ROWS + 1, ROWS // CHUNKS))
-    partition = Partition(torch.arange(ROWS), starts, 1, CHUNKS)
-    return part_graph_of(Adjacency.from_csr(pointers, indices, values, ROWS), partition, 0)
+    source = torch.randint(0, ROWS, (ROWS * DEGREE,), generator=generator)
+    x = torch.rand(ROWS, WIDTH, generator=generator)
+    train = torch.ones(ROWS, dtype=torch.bool)
+    splits = {"train": train, "val": train, "test": train}
+    return Graph.from_edges(
+        source, torch.arange(ROWS).repeat_interleave(DEGREE), x=x, y=torch.arange(ROWS) % 8, splits=splits
+    )
 
 
 class Sent:
@@ -59,8 +61,11 @@ class Sent:
 class Alone:
     """A transport of which only the mesh is real: the stages before and after are made up."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, *more: object) -> None:
         self.mesh = mesh
+
+    def gather(self, own: Any) -> list[Any]:
+        return [own]
 
     def receive(self, rows: int, width: int, dtype: torch.dtype, peer: int, tag: int) -> Sent:
         assert (width, dtype) == (WIDTH, torch.float32)
@@ -76,35 +81,33 @@ class Alone:
         pass
 
 
-def a_stage() -> RankEngine:
-    """Layers in the middle of a deep model, with dropout, as the second stage of three."""
-    model = build("gcn", WIDTH, 8, layers=LAYERS + 2, hidden=WIDTH, dropout=0.5)
-    assert isinstance(model, Model)
-    layout, part = Layout(layer=3, chunks=CHUNKS), part_graph()
-    bounds = (0, 1, LAYERS + 1, LAYERS + 2)
-    facts = make_facts(
-        model.stack, None, layout, bounds=bounds, rows=(ROWS,), chunk_rows=(part.chunk_rows,), stale=True
-    )
-    shard = GraphShard(part, lambda: torch.empty(0), torch.arange(ROWS))
-    transport: Any = Alone(Mesh(layout, 1, torch.device("cpu")))
-    layers = {k: model.stack[k] for k in range(1, LAYERS + 1)}
-    return RankEngine(facts, transport, shard, layers, lambda *_: torch.zeros(()), history=HistoryUse(1.0, apart=True))
+@pytest.fixture
+def stage(rank_of: Callable[..., Setup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Setup]:
+    """Make the four layers in the middle of a deep model, with dropout, as the second stage of three."""
+    starts = tuple(range(0, ROWS + 1, ROWS // CHUNKS))
+    equal = Partition(torch.arange(ROWS), starts, 1, CHUNKS)
+    monkeypatch.setattr(graph_files, "cut_graph", lambda *values, **named: equal)
+    for module in (ranks, programs):
+        monkeypatch.setattr(module, "Transport", Alone)
+    model = NamedModel("gcn", {"layers": 3 * LAYERS, "hidden": WIDTH, "dropout": 0.5}, 0)
+    mesh = Mesh(Layout(layer=3, chunks=CHUNKS), 1, torch.device("cpu"))
+
+    def make() -> Setup:
+        made = rank_of(random_graph(), model, mesh, tmp_path)
+        assert made.program.facts.bounds == (0, LAYERS, 2 * LAYERS, 3 * LAYERS)
+        return made
+
+    return make
 
 
-def epoch(stage: RankEngine, number: int, *, exact: bool) -> Executor:
-    facts = without_chunks(stage.facts) if exact else stage.facts
-    actions = [action for action in schedule_of(facts).ranks[1] if action.verb is not Verb.STEP]
-    state = stage.begin(Noise(0, number), facts=facts, chunked=not exact, keep=0.0 if exact else 0.8)
-    order = torch.randperm(CHUNKS, generator=torch.Generator().manual_seed(number)).tolist()
-    state.run(actions if exact else in_order(actions, order))
+def epoch(stage: Setup, number: int) -> Executor:
+    """Run an epoch, whose state is left for the caller to end; the first is exact."""
+    program = stage.program
+    program.begin(number)
+    state = program._state
+    assert state is not None
+    program.run(lambda: None)
     return state
-
-
-def evaluation(stage: RankEngine) -> None:
-    facts = forward_only(stage.facts)
-    state = stage.begin(None, pass_=Pass.EVALUATE, facts=facts)
-    state.run(schedule_of(facts, pass_=Pass.EVALUATE).ranks[1])
-    state.finish()
 
 
 def peak() -> int:
@@ -114,30 +117,30 @@ def peak() -> int:
     return found
 
 
-def measured(*, ends: bool = True) -> tuple[RankEngine, dict[str, int]]:
+def measured(make: Callable[[], Setup], *, ends: bool = True) -> tuple[Setup, dict[str, int]]:
     """The most that a stage held in its exact start, in later epochs, and in an evaluation between two."""
     memory.trim()
     before = memory.stats().used_bytes
-    stage, found = a_stage(), {}
+    stage, found = make(), {}
     peak()
-    state = epoch(stage, 1, exact=True)
+    state = epoch(stage, 1)
     found["start"] = peak() - before
     for number in (2, 3, 4):
         state.finish()
-        state = epoch(stage, number, exact=False)
+        state = epoch(stage, number)
     found["stale"] = peak() - before
     if ends:
         state.finish()
         peak()
-    evaluation(stage)
+    assert list(stage.program.outputs(range(1))) == []  # they are those of the last stage
     found["evaluation"] = peak() - before
     state.finish()
     found["between"] = memory.stats().used_bytes - before
     return stage, found
 
 
-def test_a_stage_holds_what_the_formula_says() -> None:
-    stage, found = measured()
+def test_a_stage_holds_what_the_formula_says(stage: Callable[[], Setup]) -> None:
+    made, found = measured(stage)
     waiting = int(PACKED * (LAYERS + 1) * LAYER) + SLAB
     # an epoch over chunks: two tensors a layer, activations without zeros, some rows of a chunk
     bound = 2 * LAYERS * LAYER + waiting + PAGES
@@ -148,13 +151,12 @@ def test_a_stage_holds_what_the_formula_says() -> None:
     assert found["evaluation"] <= LAYERS * LAYER + 4 * LAYER, found
     # between two epochs: history
     assert found["between"] == LAYERS * LAYER, found
-    assert stage.boards is not None
-    assert len(stage.boards.history.history()) == LAYERS
+    assert len(made.program.state()) == LAYERS
     # the formula is no loose one: without activations it does not hold
     assert found["stale"] > bound - waiting, (found, bound)
 
 
-def test_what_is_not_let_go_is_seen() -> None:
+def test_what_is_not_let_go_is_seen(stage: Callable[[], Setup]) -> None:
     """The negative control: an evaluation beside what the epoch before it has left."""
-    _, found = measured(ends=False)
+    _, found = measured(stage, ends=False)
     assert found["evaluation"] > LAYERS * LAYER + 4 * LAYER, found

@@ -20,6 +20,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from trisect.comm import wire
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh, connect
 from trisect.comm.rows import Rows
@@ -151,15 +152,19 @@ class RankOfCase:
         self.modules.zero_grad()
         return wanted
 
-    def worst(self, wanted: dict[str, Tensor]) -> float:
-        """Give the largest relative error of a gradient of this rank's modules."""
-        worst, own = 0.0, dict(self.setup.modules.named_parameters())
+    def errors(self, wanted: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
+        """Give the largest error of each gradient of this rank's modules, and the largest element of that gradient."""
+        own = dict(self.setup.modules.named_parameters())
         assert own.keys() <= wanted.keys()
+        errors = {}
         for name, parameter in own.items():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            scale = wanted[name].abs().max().clamp_min(1e-12)
-            worst = max(worst, float((gradient - wanted[name]).abs().max() / scale))
-        return worst
+            errors[name] = (float((gradient - wanted[name]).abs().max()), float(wanted[name].abs().max()))
+        return errors
+
+    def worst(self, wanted: dict[str, Tensor]) -> float:
+        """Give the largest relative error of a gradient of this rank's modules."""
+        return max((error / max(size, 1e-12) for error, size in self.errors(wanted).values()), default=0.0)
 
     def packed(self) -> list[int] | None:
         """Give the bytes of activations in full, and as they were held, where they are packed."""
@@ -227,7 +232,10 @@ class _Late:
 
 @contextmanager
 def broken(which: str | None) -> Iterator[None]:
-    """Make what one exchange sends, or what was packed, a little too large, so that the comparison must fail."""
+    """Make what one exchange sends, or what was packed, a little too large, so that the comparison must fail.
+
+    `wire`: all that is read off the wire is twice what was sent, as with a wrong scale of int8.
+    """
     begin_swap, send = Transport.begin_swap, Transport.send
 
     def spoilt(rows: Any) -> Tensor:
@@ -239,12 +247,13 @@ def broken(which: str | None) -> Iterator[None]:
     def wrong_send(self: Transport, x: Any, *values: Any, **named: Any) -> Any:
         return send(self, spoilt(x) if which == "send" or which in values else x, *values, **named)
 
-    unpack = Packed.unpack
-    changes: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    unpack, decode = Packed.unpack, wire.decode
+    changes: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "swap": (Transport, "begin_swap", wrong_swap),
         "send": (Transport, "send", wrong_send),
         "carry": (Transport, "send", wrong_send),
         "pack": (Packed, "unpack", lambda packed: unpack(packed) * 1.01),
+        "wire": (wire, "decode", lambda *values: decode(*values) * 2),
     }
     with ExitStack() as stack:
         if which in changes:

@@ -130,24 +130,15 @@ def recipe_of(case: Case) -> Recipe:
 
 
 def model_of(case: Case) -> NamedModel | AnyModel:
-    """Give the case's model by name, or convolutions of PyG as a caller hands them over.
-
-    One of them attends, unless the case says otherwise: what attention adds for the reading vertex cancels in its
-    softmax, but for a kink, so that the gradient of its parameter is nearly zero.
-    """
+    """Give the case's model by name, or convolutions of PyG as a caller hands them over, two of which attend."""
     if case["model"] != "pyg":
         return NamedModel(case["model"], case.get("options", {}), 11)
     from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv
 
-    attends = case.get("options", {}).get("attends", True)
-    attending = [
-        FromPyG(GATv2Conv(6, 3, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu"),
-        FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
-    ]
-    attending = attending if attends else [FromPyG(SAGEConv(6, 6), "elu")]
     convolutions = [
         FromPyG(SAGEConv(FEATURES, 6), "relu", 0.3),
-        *attending,
+        FromPyG(GATv2Conv(6, 3, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu"),
+        FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
         FromPyG(SAGEConv(6, 6), "relu"),
         FromPyG(SAGEConv(6, CLASSES)),
     ]
@@ -267,6 +258,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "across": [layer.across for layer in facts.layers],
         "again": sum(action.verb is Verb.AGAIN for action in actions),
         "gradient": rank.worst(wanted),
+        "errors": rank.errors(wanted),
         "compared": rank.own_parameters(),
         "parameters": sorted(wanted),
         "loss": relative(total, loss),

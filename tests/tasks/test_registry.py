@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trisect.errors import ConfigError
-from trisect.tasks import TASKS, LinkPrediction, NodeClassification, make_task, task_options
+from trisect.tasks import TASKS, LinkPrediction, NodeClassification, make_task
 
 
 def test_names_and_mappings() -> None:
@@ -17,7 +17,7 @@ def test_names_and_mappings() -> None:
 
 @pytest.mark.parametrize("name", list(TASKS))
 def test_options_can_be_listed_and_given_back(name: str) -> None:
-    options = task_options(name)
+    options = make_task(name).options()
     assert options
     assert make_task(name, **options).options() == options
 

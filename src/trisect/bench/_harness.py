@@ -157,11 +157,11 @@ class _Child:
             self.seconds.append(float(answer["seconds"]))
 
     def result(self) -> Timing:
-        """Give what was measured."""
+        """Give the seconds of all repetitions and the peak of memory."""
         return Timing(tuple(self.seconds), self.peak)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process, by force where it does not end of itself within ten seconds."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:

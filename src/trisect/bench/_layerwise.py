@@ -183,11 +183,11 @@ class LayerwiseProgram(Program):
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Give the history."""
+        """Give the history of each layer by its number, as a checkpoint keeps it."""
         return {str(number): rows for number, rows in self._buffers.items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put history back."""
+        """Put the history of a checkpoint back; the next epoch reads it."""
         self._buffers = {int(number): rows.clone() for number, rows in tensors.items()}
         self._filled = bool(self._buffers)
 

@@ -55,7 +55,7 @@ def run(rows: int = 5_000_000, accounts: int = 1_000_000, folder: str | None = N
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print the figures."""
+    """Print rows, sizes, seconds and memory in one sentence."""
     gib = {key: result[f"{key}_bytes"] / 2**30 for key in ("table", "graph", "peak_rss")}
     print(
         f"{result['rows']:,} rows and {result['accounts']:,} accounts ({gib['table']:.2f} GiB of text):"

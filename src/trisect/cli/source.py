@@ -86,11 +86,11 @@ class Spoken:
     """A listener that says sentences to the user, and nothing of epochs."""
 
     def say(self, text: str) -> None:
-        """Print the sentence."""
+        """Print a sentence of the run to the terminal."""
         sentence(text)
 
     def watch(self, monitor: str) -> None:
-        """Ignore the measure."""
+        """Do nothing with the name of the measure that is watched."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Ignore the epoch."""
+        """Do nothing with an epoch's record."""

@@ -60,6 +60,6 @@ class Ledger:
         return sum(seconds for _, seconds, _ in self._sums.values())
 
     def clear(self) -> None:
-        """Start again from zero."""
+        """Set all sums to zero, as an epoch begins."""
         self._sums.clear()
         self.full_bytes = self.sent_bytes = 0

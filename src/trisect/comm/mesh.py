@@ -143,6 +143,6 @@ def _mailboxes(rank: int, world: int, timeout: float) -> Mailboxes | None:
 
 
 def disconnect() -> None:
-    """Leave the other ranks."""
+    """Leave the process group; no exchange is possible afterwards."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -241,7 +241,7 @@ class Adjacency:
         turned = self.transpose()
         return self.shape == turned.shape and self.indices.data_ptr() == turned.indices.data_ptr()
 
-    def is_known_symmetric(self) -> bool:
+    def transpose_shares_arrays(self) -> bool:
         """Tell whether a transpose is there already and has the same arrays; nothing is built for the answer."""
         turned = self._existing_transpose()
         return turned is not None and turned.indices is self.indices and turned.values is self.values

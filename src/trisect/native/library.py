@@ -48,7 +48,7 @@ def kernels() -> ctypes.CDLL | None:
     try:
         if not PATH.exists():
             raise OSError(f"{PATH.name} was not built")
-        _share_openmp()
+        _make_openmp_global()
         return ctypes.CDLL(str(PATH))
     except OSError as error:
         warnings.warn(
@@ -129,7 +129,7 @@ class Kernel:
         return function  # type: ignore[no-any-return]
 
 
-def _share_openmp() -> None:
+def _make_openmp_global() -> None:
     """Make the OpenMP runtime that torch has loaded visible to the library, so that there is one pool of threads."""
     loaded = _loaded_openmp()
     for path in loaded:

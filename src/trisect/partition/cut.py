@@ -31,7 +31,7 @@ def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) 
     assignment = metis.cut(adjacency, parts, seed)
     within = None
     if chunks == 1 and parts > 1:
-        within = _pieces(adjacency, assignment, parts, seed)
+        within = _cache_groups(adjacency, assignment, parts, seed)
     elif chunks > 1:
         fine = torch.empty_like(assignment)
         for part in range(parts):
@@ -42,7 +42,7 @@ def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) 
     return Partition.from_assignment(assignment, parts, chunks, first=boundary, within=within)
 
 
-def _pieces(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor | None:
+def _cache_groups(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor | None:
     """A number for each vertex, by pieces of its part that fit the cache; None where none are better than chance."""
     most = max(1, CACHE_BYTES // _ROW_BYTES)
     chunk = torch.zeros_like(part)

@@ -120,13 +120,14 @@ def quality(adjacency: Adjacency, assignment: Tensor, parts: int) -> Quality:
     edge_counts = torch.bincount(target, minlength=parts).double()
     return Quality(
         volume=reads.numel(),
-        vertex_imbalance=_imbalance(vertex_counts),
-        edge_imbalance=_imbalance(edge_counts),
+        vertex_imbalance=imbalance(vertex_counts),
+        edge_imbalance=imbalance(edge_counts),
         cut=float(crossing.double().mean()) if crossing.numel() else 0.0,
     )
 
 
-def _imbalance(counts: Tensor) -> float:
+def imbalance(counts: Tensor) -> float:
+    """Give the largest count over the mean one; 1.0 is even."""
     mean = float(counts.mean())
     return float(counts.max()) / mean if mean > 0 else 1.0
 

@@ -16,7 +16,7 @@ class _CallablePackage(types.ModuleType):
     """This package, which can be called as the function of its name."""
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        """Plan; see `trisect.train.planning.plan`."""
+        """Compare layouts for a model and data, as `trisect.train.planning.plan` does."""
         return importlib.import_module("trisect.train.planning").plan(*values, **named)
 
 

@@ -180,7 +180,7 @@ class Cluster:
         return plain
 
     def write(self, path: Path) -> None:
-        """Write a cluster file."""
+        """Write the cluster as a file that `read_cluster` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
 
@@ -205,7 +205,7 @@ def _require_fields(kind: type[Any], values: dict[str, Any], where: str) -> None
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster file."""
+    """Read a cluster file as `Cluster.write` writes it; a mistake in it is one sentence."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

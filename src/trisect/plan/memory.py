@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Give the bytes of all components together."""
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
     def largest(self, count: int = 3) -> list[tuple[str, float]]:

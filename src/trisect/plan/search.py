@@ -49,7 +49,7 @@ class PlanChoice:
 
     @property
     def layout(self) -> Layout:
-        """The layout to take."""
+        """Give the layout to take, which is the best that fits; raise where none does."""
         if not self.best:
             nearest = self.refused[0] if self.refused else None
             need = "" if nearest is None else f" The nearest, {nearest.layout}, {too_large(nearest)}."

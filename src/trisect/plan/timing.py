@@ -41,7 +41,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        """The whole epoch."""
+        """Give the seconds of the whole epoch."""
         return self.compute + self.communication + self.bubble + self.overhead
 
     def plus(self, other: Seconds, factor: float) -> Seconds:

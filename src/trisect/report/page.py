@@ -177,7 +177,9 @@ def _stale_words(staleness: Mapping[str, Any]) -> str:
 
 def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     layout = summary.get("layout", config["layout"])
-    rows = layout.items() if isinstance(layout, Mapping) else [("layout", layout)]
+    rows = [("layout", layout)]
+    if isinstance(layout, Mapping):  # one chunk reads no history
+        rows = [(key, value) for key, value in layout.items() if key != "history" or layout["chunks"] > 1]
     table = "".join(
         f'<tr><th>{html.escape(str(k))}</th><td class="number">{html.escape(str(v))}</td></tr>' for k, v in rows
     )

@@ -189,7 +189,7 @@ def read_aggregated(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
     return load_array(cut.folder / f"part-{part}" / _AGGREGATED).to(dtype)
 
 
-def read_whole(cut: Cut) -> Adjacency:
+def read_adjacency(cut: Cut) -> Adjacency:
     """The matrix of all rows, mapped."""
     arrays = {name: load_array(cut.folder / f"{name}.npy") for name in ("pointers", "indices")}
     values = cut.folder / "values.npy"
@@ -203,7 +203,7 @@ def read_part_graph(cut: Cut, part: int) -> PartGraph:
     if cut.by_columns:
         own, none = cut.rows(part), torch.empty(0, dtype=torch.int64)
         nobody = tuple(((0, 0),) for _ in range(cut.parts))
-        block = read_whole(cut).rows_between(own.start, own.stop)
+        block = read_adjacency(cut).rows_between(own.start, own.stop)
         return PartGraph(
             part, block, none, nobody, tuple((none,) for _ in range(cut.parts)), (0, block.rows), cut.symmetric
         )
@@ -249,10 +249,11 @@ def _write_matrix(matrix: Adjacency, folder: Path) -> None:
 
 
 def _quality(adjacency: Adjacency, partition: Partition) -> dict[str, Any]:
-    figures = {}
+    """Give how good the parts and the chunks are, each where there are several; a graph has no runs of steps."""
+    figures: dict[str, Any] = {"parts": None, "chunks": None, "runs": None}
     for name, count, per in (("parts", partition.parts, partition.chunks), ("chunks", len(partition.starts) - 1, 1)):
         if count > 1:
             sizes = torch.tensor(partition.starts).diff().reshape(-1, per).sum(1)
             assignment = torch.repeat_interleave(torch.arange(count), sizes)
-            figures[name] = asdict(quality(adjacency, assignment, count))
+            figures[name] = {"rows": sizes.tolist(), **asdict(quality(adjacency, assignment, count))}
     return figures

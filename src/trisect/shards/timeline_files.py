@@ -14,6 +14,7 @@ from trisect.comm.ledger import Ledger
 from trisect.graph.build import MatrixForm
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
+from trisect.partition.partition import imbalance
 from trisect.partition.timeline import Runs
 from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import load_array
@@ -68,12 +69,22 @@ class TimelineCut:
 
     @property
     def quality(self) -> dict[str, Any]:
-        """Of runs and parts, as the summary shows it."""
+        """Give how good the cut is, as the summary shows it: the runs of steps, and the parts where there are several.
+
+        `volume` is that of all training steps; edges differ from step to step and are not measured.
+        """
         sizes = torch.tensor(self.starts).diff()
-        figures: dict[str, Any] = {"runs": [[[run.start, run.stop] for run in block] for block in self.runs]}
+        parts: dict[str, Any] | None = None
         if sizes.numel() > 1:
-            figures["parts"] = {"rows": sizes.tolist(), "halo_rows": int(self.halo.sum())}
-        return figures
+            parts = {
+                "rows": sizes.tolist(),
+                "volume": int(self.halo.sum()),
+                "vertex_imbalance": imbalance(sizes.double()),
+                "edge_imbalance": None,
+                "cut": None,
+            }
+        runs = [[[run.start, run.stop] for run in block] for block in self.runs]
+        return {"parts": parts, "chunks": None, "runs": runs}
 
 
 def is_timeline_cut(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
 from trisect.tasks.node_classification import NodeClassification
 from trisect.tasks.node_regression import NodeRegression
-from trisect.tasks.registry import TASKS, make_task, task_options
+from trisect.tasks.registry import TASKS, make_task
 
 __all__ = [
     "SPLITS",
@@ -20,5 +20,4 @@ __all__ = [
     "Task",
     "TaskContext",
     "make_task",
-    "task_options",
 ]

@@ -26,7 +26,7 @@ class Division:
 
     @property
     def parts(self) -> int:
-        """This counts the parts."""
+        """Give the number of parts that the rows are divided into."""
         return len(self.starts) - 1
 
     def owner(self, rows: Tensor) -> Tensor:

@@ -58,15 +58,15 @@ class BoundOutputs(BoundTask):
         return range(self._steps if split == "train" else 0)
 
     def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
-        """There is none."""
+        """Raise, since a task that has outputs only is never trained."""
         raise RunError("internal error: a loss was asked of a task that has outputs only")
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """Nothing is judged."""
+        """Give nothing, since there are no labels to judge outputs by."""
         return Statistics()
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
-        """Nothing is judged."""
+        """Give nothing, since there are no labels to judge outputs by."""
         return {}
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:

@@ -95,7 +95,7 @@ class Candidates:
 
     @property
     def size(self) -> int:
-        """This counts the candidates."""
+        """Give the number of vertices that pairs are drawn from."""
         return self.rows.numel()
 
     def draw(self, key: int, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,11 +23,6 @@ _CLASSES: dict[str, type[Task]] = {
 TASKS: dict[str, type[Task]] = {name: _CLASSES[name] for name in names.TASKS}
 
 
-def task_options(name: str) -> dict[str, Any]:
-    """These are the options of a task and their defaults."""
-    return {field.name: field.default for field in fields(_class_of(name))}  # type: ignore[arg-type]
-
-
 def make_task(task: str | Mapping[str, Any] | Task, **options: Any) -> Task:
     """Make the task of that name (or `{name: …, options}`), with its options checked."""
     if isinstance(task, Task):

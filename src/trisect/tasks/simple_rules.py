@@ -45,7 +45,7 @@ class PairRule(Rule):
     vertices: int
 
     def of(self, src: Tensor, dst: Tensor) -> Tensor:
-        """Look the pairs up."""
+        """Look up the value of each pair; one without a past has 0."""
         codes = src * self.vertices + dst
         position = torch.searchsorted(self.pairs.codes, codes).clamp_(max=len(self.pairs) - 1)
         return torch.where(self.pairs.codes[position] == codes, self.values[position], 0.0)

@@ -33,7 +33,7 @@ from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
 from trisect.plan.choose import sums_apart
 from trisect.plan.plan import make_facts
-from trisect.shards.graph_files import Cut, read_aggregated, read_features, read_part_graph, read_whole
+from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
 from trisect.shards.timeline_files import TimelineCut
@@ -182,9 +182,9 @@ def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -
     part_graph = read_part_graph(cut, mesh.part_index)
     own, halo = cut.order[cut.rows(mesh.part_index)], cut.order[part_graph.halo]
     part_graph = part_graph.to(device)
-    adjacency: Callable[[], Adjacency] = partial(read_whole, cut)
+    adjacency: Callable[[], Adjacency] = partial(read_adjacency, cut)
     if device.type != "cpu":  # where it is mapped
-        adjacency = cache(lambda: read_whole(cut).to(device))
+        adjacency = cache(lambda: read_adjacency(cut).to(device))
     shard = GraphShard(
         part_graph,
         lambda: read_features(cut, mesh.part_index, dtype).to(device),

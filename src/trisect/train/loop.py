@@ -43,13 +43,13 @@ class NoRecorder:
     """A recorder that keeps nothing."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Ignore the epoch."""
+        """Do nothing with an epoch's record."""
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Ignore the action."""
+        """Do nothing with an action that ran."""
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """Ignore the state."""
+        """Do nothing with the state after an epoch."""
 
 
 class EpochsOnly(NoRecorder):
@@ -70,17 +70,17 @@ class Several:
         self._recorders = recorders
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Hand the epoch on."""
+        """Hand an epoch's record to every recorder."""
         for recorder in self._recorders:
             recorder.epoch(record)
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Hand the action on."""
+        """Hand an action that ran to every recorder."""
         for recorder in self._recorders:
             recorder.event(name, start, seconds, **fields)
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """Hand the state on."""
+        """Hand the state after an epoch to every recorder."""
         for recorder in self._recorders:
             recorder.checkpoint(tensors, meta, best=best)
 
@@ -288,9 +288,10 @@ class Trainer:
 
     def _staleness(self) -> dict[str, Any] | None:
         staleness = self.program.staleness()
-        if staleness is None or self.guard is None:
-            return staleness
-        return {**staleness, **self.guard.summary()}
+        if staleness is None:
+            return None
+        guarded = {"loss": None, "checks": 0, "stepped_in": []} if self.guard is None else self.guard.summary()
+        return {**staleness, **guarded}
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """Give the measures of these splits with the parameters as they are; nothing is dropped."""

@@ -57,7 +57,7 @@ class Optimiser:
             self._torch = _make(name, groups, lr, momentum, nesterov)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set every parameter's gradient to None, as an epoch begins."""
         for parameter in self.parameters.values():
             parameter.grad = None
 

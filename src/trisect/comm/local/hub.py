@@ -70,7 +70,7 @@ class Hub:
         return ring
 
     def close(self) -> None:
-        """Close all descriptors."""
+        """Close the descriptors of all rings that this rank writes to."""
         for ring in self._writers.values():
             ring.close()
 

@@ -71,7 +71,7 @@ def difference(old: Adjacency | None, new: Adjacency, encoding: Encoding = "comp
     if new.entries >= 2**31 or (old is not None and old.entries >= 2**31):
         raise DataError(f"A snapshot of {new.entries} entries is too large for positions of 32 bits; cut it by vertex.")
     if encoding == "compact":
-        everything = _compact_whole(new)
+        everything = _compact_snapshot(new)
         if old is None:
             return everything
         part = _compact(old, new)
@@ -137,7 +137,7 @@ def entering(timeline: Timeline, step: int) -> Message:
     return Message("compact", shape, 0, weight is not None, torch.float32, True, tensors)
 
 
-def _compact_whole(new: Adjacency) -> Message:
+def _compact_snapshot(new: Adjacency) -> Message:
     row, column = new.coordinates()
     expected = torch.ones(new.entries, dtype=new.dtype, device=new.device)
     return _message("compact", new, True, row=row.int(), column=column.int(), **_changes(new, expected))

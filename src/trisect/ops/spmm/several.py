@@ -171,7 +171,7 @@ class Overlay:
         offsets = lengths.cumsum(0)
         entries = int(offsets[-1])
         columns = self.snapshots[0].columns
-        symmetric = all(s.is_known_symmetric() for s in self.snapshots)
+        symmetric = all(s.transpose_shares_arrays() for s in self.snapshots)
         if self.native:
             indices = empty((entries,), torch.int32)
             values = empty((entries, self.steps), self.dtype)

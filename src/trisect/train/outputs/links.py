@@ -33,13 +33,13 @@ class Embeddings(Protocol):
 
     @property
     def vertices(self) -> int:
-        """Count the rows."""
+        """Give the number of vertices, a row each."""
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Give some consecutive rows."""
+        """Give the embeddings of the vertices start .. stop-1."""
 
     def take(self, vertices: Tensor) -> Tensor:
-        """Give these rows, ascending."""
+        """Give the embeddings of these vertices, which ascend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +50,15 @@ class HeldEmbeddings:
 
     @property
     def vertices(self) -> int:
-        """Count the rows."""
+        """Give the number of vertices, a row each."""
         return self.z.shape[0]
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Give some consecutive rows."""
+        """Give the embeddings of the vertices start .. stop-1."""
         return self.z[start:stop]
 
     def take(self, vertices: Tensor) -> Tensor:
-        """Give these rows."""
+        """Give the embeddings of these vertices."""
         return self.z[vertices]
 
 

@@ -189,7 +189,7 @@ class _Writer:
             self._pairs = read_pairs(asked.pairs, data.record.names, data.record.vertices)
 
     def write(self, data: PredictedData, folder: Path, calibration: Calibration | None) -> None:
-        """Write the file."""
+        """Write the table of predictions, or of links where they were asked for, and say how many rows it has."""
         rows = RowsReader(folder, data.record.vertices, self._steps)
         if self._asked.links:
             count = self._write_links(rows, data, calibration)
@@ -284,11 +284,11 @@ class _SavedEmbeddings:
         self._rows, self._step, self._dtype, self.vertices = rows, step, dtype, rows.vertices
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Give some consecutive rows."""
+        """Give the embeddings of the vertices start .. stop-1 at the step."""
         return torch.from_numpy(self._rows.block("embedding", self._step, start, stop)).to(self._dtype)
 
     def take(self, vertices: Tensor) -> Tensor:
-        """Give these rows, ascending."""
+        """Give the embeddings of these vertices, which ascend, at the step."""
         return torch.from_numpy(self._rows.take("embedding", self._step, vertices.numpy())).to(self._dtype)
 
 

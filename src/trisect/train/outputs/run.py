@@ -82,7 +82,7 @@ class Run:
 
     @property
     def model(self) -> AnyModel:
-        """Give the trained model."""
+        """Give the model with the parameters of the best epoch."""
         return cast("AnyModel", self._modules["model"])
 
     @property

@@ -27,13 +27,13 @@ class NoListener:
     """A listener that ignores everything, for every rank but the first."""
 
     def say(self, text: str) -> None:
-        """Ignore the sentence."""
+        """Do nothing with a sentence of the run."""
 
     def watch(self, monitor: str) -> None:
-        """Ignore the measure."""
+        """Do nothing with the name of the measure that is watched."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Ignore the epoch."""
+        """Do nothing with an epoch's record."""
 
 
 class EpochsTo:

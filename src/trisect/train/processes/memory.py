@@ -50,7 +50,7 @@ class PssWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread that looks at the memory, and wait until it has."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()

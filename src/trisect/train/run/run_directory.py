@@ -292,7 +292,7 @@ class RunRecorder:
         self._gather(None)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of metrics, events and TensorBoard."""
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()

@@ -35,7 +35,10 @@ def summarise(
     """
     return {
         "version": __version__,
-        "layout": layout.plain(),
+        "layout": {
+            **layout.plain(),
+            "history": layout.history if layout.history == "exact" else layout.history.parts(),
+        },
         "world": layout.world,
         "epochs": result.epochs,
         "stopped_early": result.stopped_early,
