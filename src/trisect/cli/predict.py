@@ -29,7 +29,7 @@ def predict(
         str | None, typer.Option("--steps", help="Steps of a timeline: last, all, 7, 3:10; by default the last.")
     ] = None,
     since: Annotated[
-        int | None, typer.Option("--since", help="The steps from this one on; nothing else is recomputed.")
+        int | None, typer.Option("--since", help="The steps from this one on; earlier ones are run as far as needed.")
     ] = None,
     embeddings: Annotated[
         bool, typer.Option("--embeddings/--no-embeddings", help="Embeddings beside the predictions.")

@@ -16,7 +16,7 @@ from trisect.engine.gradients import MessageGradients
 from trisect.engine.history import HistoryRows
 from trisect.engine.packed import SMALLEST, PackedActivations
 from trisect.engine.pass_state import PassState
-from trisect.engine.recurrence import Recurrence
+from trisect.engine.recurrence import Recurrence, Resumption
 from trisect.engine.rows import RowCutter
 from trisect.engine.staleness import DriftMeter
 from trisect.engine.temporal import TemporalHalf, WeightHalf
@@ -24,6 +24,7 @@ from trisect.engine.units import StageUnits, units_of
 from trisect.exchanges.catalogue import CATALOGUE, sets_apart
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.history import History, HistoryUse
+from trisect.nn.base import State
 from trisect.nn.halves import AnyLayer
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.nn.temporal.evolving import Evolving
@@ -167,3 +168,14 @@ class RankEngine:
         """
         facts = self.facts if facts is None else facts
         return Executor(PassState(self, facts, noise, pass_, chunked=chunked, keep=keep))
+
+    def resume(self, resumption: Resumption, facts: Facts) -> None:
+        """Let the pass that was begun, whose facts these are, start with states, and keep those that are asked for."""
+        starts = [block[0].start for block in facts.runs]
+        for number, recurrence in self.recurrences.items():
+            recurrence.resumed = resumption.states.get(number)
+            recurrence.watched = starts.index(resumption.keep) if resumption.keep in starts else None
+
+    def kept_states(self) -> dict[int, State]:
+        """Give the states that the pass was asked to keep, by layer, as far as it came by them."""
+        return {number: each.kept() for number, each in self.recurrences.items() if each.seen}

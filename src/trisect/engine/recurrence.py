@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -55,6 +55,25 @@ class _Open:
     buffers: OutputBuffers | None = None
 
 
+@dataclass
+class Resumption:
+    """Where passes forward begin instead of step 0, and what they keep for those that come later.
+
+    It is for ranks that go through all steps themselves; states are those of the own rows.
+
+    Attributes:
+        first: the step that passes begin with.
+        states: by layer, the state before that step; empty where it is step 0.
+        keep: the step before which states are to be kept; None: nothing is.
+        kept: by layer, those that the latest pass kept.
+    """
+
+    first: int = 0
+    states: dict[int, State] = field(default_factory=dict)
+    keep: int | None = None
+    kept: dict[int, State] = field(default_factory=dict)
+
+
 class Recurrence:
     """The temporal half of one layer over the blocks and vertex chunks of one rank.
 
@@ -67,23 +86,35 @@ class Recurrence:
         after: by chunk, the state after the last block.
         wanted: by chunk, the gradient of a state: before backward, of the one after the block (absent: zero);
             afterwards, of the one before it.
+        resumed: the state of all own rows that the pass begins with, where it does not begin at step 0.
+        watched: the block whose beginning is to be kept, in `seen` by chunk; None: nothing is.
     """
 
     def __init__(self, layer: DynamicLayer, facts: LayerFacts, dtype: torch.dtype, device: torch.device) -> None:
         self.layer, self.facts, self.dtype, self.device = layer, facts, dtype, device
         self.packing = Packing(facts)
-        self.keeps = True
         self.before: dict[tuple[int, int], State] = {}
         self.after: dict[int, State] = {}
         self.wanted: dict[int, State] = {}
         self._initial: dict[tuple[int, int], State] = {}
         self._open: dict[int, _Open] = {}
+        self.clear(keeps=True)
 
     def clear(self, *, keeps: bool) -> None:
         """Forget all states, since another pass begins or one has ended."""
         for kept in (self.before, self.after, self.wanted, self._initial, self._open):
             kept.clear()
         self.keeps = keeps
+        self.resumed: State | None = None
+        self.watched: int | None = None
+        self.seen: dict[int, State] = {}
+
+    def kept(self) -> State:
+        """Give the state of all own rows before the block that was watched."""
+        chunks = [self.seen[chunk] for chunk in sorted(self.seen)]
+        if len(chunks) == 1 or self.facts.state == "weight":
+            return chunks[0]
+        return tuple(torch.cat(tensors) for tensors in zip(*chunks, strict=True))
 
     def enter(self, block: int, chunk: int, rows: int) -> list[Tensor]:
         """Give the state that a block begins with, as leaves of autograd where gradients are on."""
@@ -91,9 +122,15 @@ class Recurrence:
         state = self.before.get(key)
         if state is None:
             state = self.after.pop(chunk, None)
+        if state is None and self.resumed is not None:
+            state = self.resumed
+            if self.facts.state != "weight":  # of the two sides of a part the boundary comes first
+                state = tuple(tensor[:rows] if chunk == 0 else tensor[-rows:] for tensor in state)
         if state is None:
             state = self.layer.initial_state(rows, dtype=self.dtype, device=self.device)
             self._initial[key] = state
+        if block == self.watched:
+            self.seen[chunk] = tuple(tensor.detach() for tensor in state)
         if self.keeps:
             self.before[key] = tuple(tensor.detach() for tensor in state)
         else:

@@ -127,3 +127,13 @@ def runs_from(runs: Runs, start: int) -> Runs:
     """Give the runs without the steps before `start`."""
     cut = [tuple(range(max(run.start, start), max(run.stop, start)) for run in block) for block in runs]
     return tuple(block for block in cut if any(block))
+
+
+def runs_split(runs: Runs, at: int) -> Runs:
+    """Give the runs with a block that begins at the step `at`."""
+    cut = [
+        tuple(range(max(run.start, low), min(run.stop, high)) for run in block)
+        for block in runs
+        for low, high in ((0, at), (at, max(at, *(run.stop for run in block))))
+    ]
+    return tuple(block for block in cut if any(block))

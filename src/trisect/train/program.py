@@ -16,6 +16,7 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.engine.executor import Executor, Observer
 from trisect.engine.rank import RankEngine
+from trisect.engine.recurrence import Resumption
 from trisect.engine.staleness import DriftMeter, historical_reads
 from trisect.errors import RunError
 from trisect.exchanges.catalogue import volume
@@ -30,7 +31,7 @@ from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
 from trisect.plan.build import ChunkOrders, schedule_of
-from trisect.plan.plan import forward_only, hidden, runs_from, runs_until, without_chunks
+from trisect.plan.plan import forward_only, hidden, runs_from, runs_split, runs_until, without_chunks
 from trisect.schedule.action import Action, Pass
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
@@ -55,6 +56,7 @@ class Program:
 
     Attributes:
         decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
+        resumption: where `outputs` begin that carry a state; None: at step 0.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Program:
     ) -> None:
         self.model, self.mesh, self.facts, self.shard = model, mesh, facts, shard
         self.decodes = decoder is not None
+        self.resumption: Resumption | None = None
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
@@ -239,9 +242,9 @@ class Program:
     ) -> Iterator[tuple[int, Tensor]]:
         """Give exact outputs (nothing dropped) of this rank's steps and rows: (first step, [steps, rows, channels]).
 
-        A timeline is run from its first step on where a state is carried, and otherwise from the first step that the
-        wanted ones read. All ranks must go through to the end; only
-        those of the last stage yield anything. With `hidden`, what a static model's last layer, or a dynamic one's
+        A timeline is run from its first step on where a state is carried (or from that of the `resumption`), and
+        otherwise from the first step that the wanted ones read. All ranks must go through to the end; only those of the
+        last stage yield anything. With `hidden`, what a static model's last layer, or a dynamic one's
         head, reads instead. Of a task on pairs all rows are given, the steps of a run dealt to its parts.
         """
         for first, frames in self._evaluate(steps, None, hidden_only=hidden, observer=observer, **fields):
@@ -261,18 +264,27 @@ class Program:
         observer: Observer | None = None,
         **fields: Any,
     ) -> Iterator[tuple[int, Tensor]]:
-        facts = self.facts
+        facts, resumption = self.facts, None
         runs = None
         if facts.timeline:
             runs = runs_until(facts.runs, facts.runs[-1][-1].stop, max(1, steps.stop))
             reach = self._reach()
-            runs = runs if reach is None else runs_from(runs, min(steps.start, max(0, steps.stop - 1)) - reach)
+            resumption = self.resumption if reach is None else None
+            if reach is not None:
+                runs = runs_from(runs, min(steps.start, max(0, steps.stop - 1)) - reach)
+            elif resumption is not None:
+                runs = runs_from(runs, resumption.first)
+                runs = runs if resumption.keep is None else runs_split(runs, resumption.keep)
         facts = forward_only(facts, runs)
         if hidden_only:
             facts = hidden(facts, dynamic=isinstance(self.model, DynamicModel))
         schedule = self._schedule(facts, Pass.EVALUATE)
         state = self._engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
+        if resumption is not None:
+            self._engine.resume(resumption, facts)
         yield from state.stream(schedule.ranks[self.mesh.rank], observer, **fields)
+        if resumption is not None:
+            resumption.kept = self._engine.kept_states()
         state.finish()
 
     def _reach(self) -> int | None:

@@ -37,6 +37,7 @@ from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
 from trisect.train.outputs.calibration import calibrate
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
+from trisect.train.outputs.states import hand_back, resume
 from trisect.train.outputs.steps import parse_steps
 from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
 from trisect.train.processes.joined import joined
@@ -237,9 +238,11 @@ class _Worker:
             raise ConfigError("internal error: a job that predicts has no run directory")
         require_visible(rows, self.gather)
         self._load_parameters(RunDirectory(run, config))
+        resume(self.setup, rows)
         writer, steps = RowsWriter(rows, self.rank), parse_steps(self.job.steps, self.setup.steps)
         for first, columns in outputs(self.setup, steps, embedded=self.job.embedded):
             writer.add(first, self.setup.vertices, columns)
+        hand_back(self.setup, rows)
         self.gather(None)  # all ranks have written
         return Outcome()
 

@@ -16,6 +16,8 @@ from trisect.config import Config, apply_overrides, parse_config
 from trisect.data.later import OnLate
 from trisect.data.records import TimelineRecord
 from trisect.errors import ConfigError, TrisectError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.tasks import Task, make_task
 from trisect.tasks.edge_classification import EdgeClassification
@@ -35,6 +37,7 @@ from trisect.train.outputs.links import (
 )
 from trisect.train.outputs.new_data import PredictedData, Say
 from trisect.train.outputs.predict import predicting, trained_parameters
+from trisect.train.outputs.resuming import Resuming
 from trisect.train.outputs.saved_rows import RowsReader
 from trisect.train.outputs.steps import check_steps, parse_steps
 from trisect.train.outputs.table import (
@@ -144,8 +147,18 @@ def write_predictions(asked: Prediction, listener: Listener) -> None:
         job = Job.of_config(
             "predict", config, asked.run, layout=layout, rows=folder, steps=asked.steps, embedded=embedded
         )
+        resuming = Resuming(job, directory, config, folder, say)
+
+        def read() -> Graph | Timeline:
+            read_data = data()
+            if first:
+                resuming.prepare(read_data)
+            return read_data
+
         with rows_folder_beside(target) if first else nullcontext():
-            run_job(job, data, listener, folders=[folder])
+            run_job(job, read, listener, folders=[folder])
+            if first:
+                resuming.keep()
             calibration = None
             if asked.links and isinstance(task, LinkPrediction):
                 calibration = calibration_of(directory, config, layout, listener)

@@ -20,8 +20,13 @@ KEY = "data"
 
 def digest_of(data: Graph | Timeline) -> str:
     """Give the hash of all arrays of the data that training reads, with their types and shapes."""
+    return digest_arrays(_arrays(data))
+
+
+def digest_arrays(arrays: Mapping[str, Tensor | None]) -> str:
+    """Give the hash of arrays and their names, with their types and shapes."""
     digest = hashlib.sha256()
-    for name, array in sorted(_arrays(data).items()):
+    for name, array in sorted(arrays.items()):
         digest.update(f"{name} {None if array is None else (array.dtype, tuple(array.shape))};".encode())
         if array is not None and array.numel():
             digest.update(array.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
