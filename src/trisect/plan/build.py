@@ -45,9 +45,13 @@ class ChunkOrders:
     """The actions of a rank, to be given with the chunks in an order that changes from epoch to epoch.
 
     All orders are made of the same actions, since what is done for one chunk is done for every other.
+
+    Attributes:
+        actions: as they were given, chunks in ascending order.
     """
 
     def __init__(self, actions: Sequence[Action]) -> None:
+        self.actions = actions
         by_chunk: dict[Action, dict[int, Action]] = {}
         self._turns: list[tuple[Action, dict[int, Action] | None]] = []
         for action in actions:

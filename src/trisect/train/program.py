@@ -147,7 +147,9 @@ class Program:
         if order is None:
             self._actions = actions
         else:
-            self._orders = ChunkOrders(actions) if self._orders is None else self._orders
+            # the guard may change how many chunks there are
+            if self._orders is None or self._orders.actions is not actions:
+                self._orders = ChunkOrders(actions)
             self._actions = self._orders.in_order(order)
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):

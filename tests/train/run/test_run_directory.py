@@ -40,7 +40,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_events_are_lines_of_json(tmp_path: Path):
     told = [("0F0", 1.5, 0.1, {"epoch": 1}), ('say "so"', 2e9 + 1 / 3, 1e-7, {"epoch": 1}), ("0B0", 3.0, 0.0, {})]
     told += [("guard", 4.0, 0.0, {"epoch": 2, "why": "α", "then": None}), ("0F0", 5.0, 1.0, {"epoch": 3})]
-    with RunDirectory.create(tmp_path / "run", config()) as directory:
+    with RunDirectory.writing(tmp_path / "run", config()) as directory:
         recorder = RunRecorder(directory)
         for name, start, seconds, fields in told:
             recorder.event(name, start, seconds, **fields)
