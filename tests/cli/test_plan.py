@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -66,9 +68,11 @@ def test_a_cluster_file(trisect, described, tmp_path):
 
 def test_training_with_the_layout_that_is_picked(trisect, small, tmp_path):
     out = tmp_path / "run"
-    shown = trisect("train", small, "--devices", "1", "--out", out)
-    assert shown.code == 0, shown.err
-    assert "Layout one rank" in shown.out
+    # in a process of its own, whose memory is that of the run alone
+    command = [sys.executable, "-m", "trisect", "train", str(small), "--devices", "1", "--out", str(out)]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "Layout one rank" in shown.stdout
     summary, plan = (json.loads((out / name).read_text()) for name in ("summary.json", "plan.json"))
     assert summary["plan"]["seconds_per_epoch"] == plan["expected"]["seconds_per_epoch"] > 0
     assert summary["plan"]["memory_bytes"] == plan["expected"]["memory_bytes"]
