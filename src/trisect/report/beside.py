@@ -25,8 +25,9 @@ def simple_rules(summary: Mapping[str, Any]) -> str:
         for rule, measures in {**own, **rules}.items():
             cells = "".join(f'<td class="number">{_shown(measures.get(name))}</td>' for name in head)
             rows.append(f"<tr><th>{html.escape(f'{split}, {rule}')}</th>{cells}</tr>")
-    titles = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *head))
-    return f'<div class="card"><table><tr>{titles}</tr>{"".join(rows)}</table><p class="note">{verdict}</p></div>'
+    titles = "<th></th>" + "".join(f'<th class="number">{html.escape(name)}</th>' for name in head)
+    said = f'<p class="note">{html.escape(verdict)}</p>'
+    return f'<div class="card"><table><tr>{titles}</tr>{"".join(rows)}</table>{said}</div>'
 
 
 def left_out(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> str:
