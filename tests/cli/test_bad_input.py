@@ -101,11 +101,24 @@ def test_not_yaml(refused, command, tmp_path):
         ("layout.layer=99", "layout.layer is 99, and the model has"),
         ("layout.chunks=9999", "layout.vertex × layout.chunks is 1 × 9999, more than the graph's"),
         ("layout.blocks=2", "layout.blocks is 2, but the data are one graph, which has no steps; leave blocks out"),
+        (
+            "layout={vertex: 2, chunks: 2, spatial: redistribute}",
+            "layout.spatial is redistribute, but chunks read history",
+        ),
         ("layout.time=2", "layout.time is 2, but the data are one graph, which has no steps; leave time out"),
     ],
 )
 def test_settings(refused, small, command, override, sentence):
     assert sentence in refused(command, small, "--set", override)
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_an_exchange_that_a_layer_refuses(refused, small, command):
+    """The sentence is said by the command itself and names no rank: no rank has started."""
+    words = ("--set", "model.name=gatv2", "--layout", "vertex=2,spatial=redistribute")
+    assert refused(command, small, *words).startswith(
+        "trisect: layout.spatial is redistribute, but layer 0 of the model"
+    )
 
 
 @pytest.mark.parametrize("command", ["train", "check"])

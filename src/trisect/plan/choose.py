@@ -43,6 +43,15 @@ def check_asked(layers: Sequence[LayerFacts], layout_key: str, asked: str, axis:
                 )
 
 
+def check_history(spatial: str) -> None:
+    """Raise a LayoutError where the exchange between parts that a layout asks for does not go with history."""
+    if any(exchange.option == spatial and not exchange.allows_history for exchange in options_on("vertex")):
+        raise LayoutError(
+            f"layout.spatial is {spatial}, but chunks read history of whole rows; set layout.chunks to 1,"
+            " layout.history to exact, or layout.spatial to halo."
+        )
+
+
 def choose_across(facts: Facts) -> Facts:
     """Decide how the rows of all layers cross parts: by one exchange, since the data are cut for it."""
     if facts.parts == 1:
@@ -55,11 +64,8 @@ def choose_across(facts: Facts) -> Facts:
     else:
         check_asked(reading, "spatial", asked, "vertex")
         able = [exchange for exchange in options_on("vertex") if exchange.option == asked]
-        if facts.stale and not able[0].allows_history:
-            raise LayoutError(
-                f"layout.spatial is {asked}, but chunks read history of whole rows; set layout.chunks to 1,"
-                " layout.history to exact, or layout.spatial to halo."
-            )
+        if facts.stale:
+            check_history(asked)
     choices = [(exchange, _with_across(facts, exchange)) for exchange in able]
     if len(choices) == 1:
         return choices[0][1]

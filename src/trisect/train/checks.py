@@ -14,7 +14,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
-from trisect.plan.choose import check_asked
+from trisect.plan.choose import check_asked, check_history
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
@@ -88,6 +88,11 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
         _require_graph(layout, vertices)
     else:
         _require_timeline(layout, model, vertices, training)
+    if layout.vertex > 1:
+        reading = [layer for layer in map(facts_of, model.stack) if layer.spatial]
+        check_asked(reading, "spatial", layout.spatial, "vertex")
+        if training is None and layout.recipe is not None:
+            check_history(layout.spatial)
     layers = len(model.stack)
     if layout.layer > layers:
         raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")
