@@ -59,6 +59,13 @@ def run(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     wait_briefly()
     warnings.formatwarning = _one_line
+    if "SLURM_PROCID" in os.environ:
+        from trisect.comm.slurm import slurm_world
+
+        try:
+            os.environ.update(slurm_world(os.environ))
+        except TrisectError as error:
+            sys.exit(_end(str(error), error.exit_code))
     if "RANK" not in os.environ:
         end_on_request()
         sys.exit(run_command(arguments))
