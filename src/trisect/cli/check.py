@@ -44,6 +44,7 @@ def check(
     from trisect.train.planning import configured_workload
     from trisect.train.processes.launch import require_room
     from trisect.train.run.run_directory import RunDirectory
+    from trisect.train.run.trackers import require_trackers
     from trisect.train.sizes import described_data, too_large_to_read
 
     problems: list[TrisectError] = []
@@ -76,6 +77,7 @@ def check(
         sentence(f"device: {device}")
     if out is not None:
         attempt(lambda: RunDirectory.refuse_used(out))
+    attempt(lambda: require_trackers(settings.train.track))
     machine = attempt(lambda: cluster_of(cluster))
     sizes = attempt(lambda: described_data(settings)) or too_large_to_read(settings)
     workload = None

@@ -58,6 +58,7 @@ def train(
     from trisect.train.processes.faults import be_rank
     from trisect.train.processes.start import run_job
     from trisect.train.run.run_directory import RunDirectory, read_config
+    from trisect.train.run.trackers import require_trackers
 
     if resume and config is None:
         settings = parse_config(apply_overrides(read_config(target).resolved(), set_ or [], layout))
@@ -66,6 +67,7 @@ def train(
             RunDirectory.refuse_used(target)
         settings = load_config(source, set_ or [], layout)
     settings = resolve(settings, data_dir)
+    require_trackers(settings.train.track)
     world = world_from_environment()
     if world is not None:
         use_interface(interface)

@@ -19,7 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from torch import Tensor
@@ -30,9 +30,7 @@ from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
 from trisect.train.run.lock import LOCK, locked
 from trisect.train.run.replicas import replica_digest, require_equal_replicas
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
+from trisect.train.run.trackers import Trackers
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -54,6 +52,7 @@ _FREE = {
         "patience",
         "checkpoint_every",
         "keep",
+        "track",
     },
 }
 
@@ -226,7 +225,8 @@ class RunDirectory:
 class RunRecorder:
     """Writes what the trainer of one rank tells to the run directory.
 
-    Rank 0 writes metrics, tensorboard and the manifest of a checkpoint; every rank its events and its shard.
+    Rank 0 writes metrics, hands them to trackers, and writes the manifest of a checkpoint; every rank its events and
+    its shard.
 
     Args:
         on_epoch: called with each epoch's record, for progress.
@@ -253,7 +253,8 @@ class RunRecorder:
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
-        self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
+        name = directory.checkpoints.run
+        self._trackers = Trackers(directory.path, directory.config, name) if rank == 0 else None
         self._fields: dict[str, Any] = {}
         self._ending = ""
 
@@ -263,9 +264,8 @@ class RunRecorder:
             self._metrics.write(json.dumps(dict(record)) + "\n")
             self._metrics.flush()
         self._events.flush()
-        if self._board is not None:
-            for name, value in _scalars(record):
-                self._board.add_scalar(name, value, record["epoch"])
+        if self._trackers is not None:
+            self._trackers.epoch(record)
         self._on_epoch(record)
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
@@ -292,12 +292,12 @@ class RunRecorder:
         self._gather(None)
 
     def close(self) -> None:
-        """Close the files of metrics, events and TensorBoard."""
+        """Close the files of metrics, events and trackers."""
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()
-        if self._board is not None:
-            self._board.close()
+        if self._trackers is not None:
+            self._trackers.close()
 
 
 def read_config(path: str | Path) -> Config:
@@ -394,20 +394,3 @@ def _parsed(line: str) -> dict[str, Any] | None:
 @functools.lru_cache(maxsize=1 << 14)
 def _quoted(name: str) -> str:
     return json.dumps(name)
-
-
-def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            for inner, number in _scalars(value):
-                yield f"{key}/{inner}", number
-        elif key != "epoch" and isinstance(value, (int, float)):
-            yield key, float(value)
-
-
-def _tensorboard(path: Path) -> SummaryWriter | None:
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(path))
