@@ -1,4 +1,4 @@
-"""The examples for clusters are sound as far as a test can say it: variables, YAML, commands, and Ray Train for real."""
+"""The examples for clusters are sound as far as a test can say: variables, YAML, commands, and Ray Train for real."""
 
 from __future__ import annotations
 
