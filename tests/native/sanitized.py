@@ -63,6 +63,11 @@ def usable_levels() -> list[str]:
     return list(LEVELS[: library.trisect_cpu_level() + 1])
 
 
+def tests_of(level: str) -> list[str]:
+    """Give the tests to run with an instruction set."""
+    return [*EVERY_LEVEL, *(ONCE if level == usable_levels()[-1] else [])]
+
+
 def check(library: Path, reports: Path, level: str, tests: list[str], *more: str) -> bool:
     """Run tests with an instruction set; print reports; say whether all went well."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *more, *tests]
@@ -79,11 +84,10 @@ def main(levels: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="trisect-sanitized-") as name:
         folder = Path(name)
         library = build(folder)
-        best = usable_levels()[-1]
         for level in levels or usable_levels():
             reports = folder / f"reports-{level}"
             reports.mkdir()
-            clean = check(library, reports, level, EVERY_LEVEL + (ONCE if level == best else []))
+            clean = check(library, reports, level, tests_of(level))
             print(f"{level}: {'clean' if clean else 'FAILED'}", flush=True)
             failed += not clean
     return failed
