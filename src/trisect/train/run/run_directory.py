@@ -30,6 +30,20 @@ from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
 from trisect.train.run.lock import LOCK, locked
 from trisect.train.run.replicas import replica_digest, require_equal_replicas
+from trisect.train.run.sound_json import (
+    ANYTHING,
+    COUNT,
+    FINITE,
+    NUMBER,
+    TEXT,
+    Each,
+    Form,
+    Maybe,
+    flaw_of,
+    parse,
+    read_bytes,
+    read_object,
+)
 from trisect.train.run.trackers import Trackers
 
 CONFIG = "config.yaml"
@@ -37,6 +51,33 @@ METRICS = "metrics.jsonl"
 PLAN = "plan.json"
 SUMMARY = "summary.json"
 TRACE = "trace.json"
+
+# what their readers rely on; whoever made a run directory may have written anything
+_RECORD = {"epoch": COUNT, "loss": Maybe(NUMBER), "seconds": Maybe(FINITE)}
+_EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
+_PLAN = {"halves": Maybe([TEXT])}
+_SUMMARY = {
+    "layout": Maybe(dict.fromkeys(("time", "layer", "vertex", "chunks"), Maybe(COUNT))),
+    "world": COUNT,
+    "metrics": Each(Maybe(Each(ANYTHING))),
+    "baselines": Maybe(Each(Maybe(Each(Each(Maybe(NUMBER)))))),
+    "seconds_per_epoch": {"best": Maybe(FINITE), "median": Maybe(FINITE)},
+    "communication": {
+        "bytes_per_epoch": FINITE,
+        "by_axis": Each(FINITE),
+        "formula_bytes_per_epoch": Maybe(FINITE),
+    },
+    "transfer": {"full_bytes": FINITE, "sent_bytes": FINITE},
+    "memory": {"peak_rss_bytes": [FINITE], "peak_pss_bytes": Maybe([FINITE])},
+    "staleness": Maybe(
+        {
+            "historical_reads": Maybe(FINITE),
+            "drift": Maybe(FINITE),
+            "loss": Maybe({"exact": NUMBER, "stale": NUMBER}),
+            "stepped_in": Maybe([Each(ANYTHING)]),
+        }
+    ),
+}
 
 # settings that may differ between a run and its continuation: they do not change what an epoch computes
 _FREE = {
@@ -158,29 +199,29 @@ class RunDirectory:
         write_atomically(self.path / CONFIG, _yaml(self.config))
         epoch = 0 if checkpoint is None else checkpoint.epoch
         for path in (self.path / METRICS, *self.path.glob("events/rank-*.jsonl")):
-            lines = [json.dumps(record) + "\n" for record in _records(path) if record.get("epoch", 0) <= epoch]
+            kept = _records(path, _RECORD if path.name == METRICS else _EVENT)
+            lines = [json.dumps(record) + "\n" for record in kept if (record.get("epoch") or 0) <= epoch]
             write_atomically(path, "".join(lines).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
-        return list(_records(self.path / METRICS))
+        return list(_records(self.path / METRICS, _RECORD))
 
     def events(self, rank: int) -> list[dict[str, Any]]:
         """Read the events of a rank."""
-        return list(_records(self.path / "events" / f"rank-{rank}.jsonl"))
+        return list(_records(self.path / "events" / f"rank-{rank}.jsonl", _EVENT))
 
     def ranks(self) -> list[int]:
         """List the ranks that wrote events."""
-        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("events/rank-*.jsonl"))
+        numbers = (path.stem.removeprefix("rank-") for path in self.path.glob("events/rank-*.jsonl"))
+        return sorted(int(number) for number in numbers if number.isdecimal() and number == str(int(number)))
 
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
         try:
-            return dict(json.loads((self.path / SUMMARY).read_bytes()))
+            return read_object(self.path / SUMMARY, _SUMMARY)
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise CheckpointError(f"{self.path / SUMMARY} is damaged: it is not JSON.") from None
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Write plan.json: what was decided before the first epoch."""
@@ -189,10 +230,9 @@ class RunDirectory:
     def plan(self) -> dict[str, Any]:
         """Read plan.json; nothing where the run has none."""
         try:
-            plan = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_object(self.path / PLAN, _PLAN)
+        except FileNotFoundError:
             return {}
-        return plan if isinstance(plan, dict) else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json and trace.json, at the end."""
@@ -362,33 +402,39 @@ def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
         )
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return
+def _records(path: Path, form: Form) -> Iterator[dict[str, Any]]:
+    """Read the JSON objects of a file's lines; a last line that was cut off is left out."""
+    lines = _lines(path)
     for number, line in enumerate(lines, 1):
         record = _parsed(line)
-        if record is not None:
-            yield record
-        elif number < len(lines):
+        if record is None and number < len(lines):
             raise CheckpointError(f"{path} is damaged at line {number}.")
+        if record is not None:
+            flaw = flaw_of(record, form)
+            if flaw is not None:
+                raise CheckpointError(f"{path} is damaged at line {number}: it {flaw}.")
+            yield record
 
 
 def _ends_cut(path: Path) -> bool:
     """Say whether the last line of a file of records is none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return False
+    lines = _lines(path)
     return bool(lines) and _parsed(lines[-1]) is None
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _lines(path: Path) -> list[bytes]:
     try:
-        return dict(json.loads(line))
+        return read_bytes(path).splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = parse(line)
     except ValueError:
         return None
+    return record if isinstance(record, dict) else None
 
 
 @functools.lru_cache(maxsize=1 << 14)
