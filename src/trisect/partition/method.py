@@ -1,0 +1,49 @@
+"""Which partitioner cuts a graph: METIS, or beyond the memory that is free, the stream."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from trisect.graph.adjacency import Adjacency
+from trisect.layout import Partitioner
+from trisect.ops.memory import free_bytes
+from trisect.partition import metis, stream
+
+# What METIS takes beside the graph, in the process that hands it over and in its own, as `trisect bench partition`
+# measures it (docs/planner.md).
+_METIS_A_VERTEX, _METIS_AN_ENTRY = 250, 190
+_SMALL = 1_000_000  # entries, up to which nothing is worked out
+
+
+def metis_bytes(vertices: int, entries: int) -> int:
+    """The memory that METIS takes beside a graph of so many vertices and entries of its matrix, both directions."""
+    return vertices * _METIS_A_VERTEX + entries * _METIS_AN_ENTRY
+
+
+def cut_bytes(vertices: int, entries: int, method: Partitioner = "metis") -> int:
+    """The memory that a cut takes in the process that starts the ranks, before they do."""
+    return stream.stream_bytes(vertices) if method == "stream" else metis_bytes(vertices, entries)
+
+
+def choose_method(vertices: int, entries: int, method: Partitioner) -> Partitioner:
+    """What was asked for, or the stream, and a sentence, where that is METIS and would take more than is free."""
+    if method != "metis" or entries <= _SMALL:
+        return method
+    needed, free = metis_bytes(vertices, entries), free_bytes(torch.device("cpu"))
+    if needed <= free:
+        return method
+    warnings.warn(
+        f"METIS would take about {needed / 2**20:,.0f} MiB to cut the vertices and {free / 2**20:,.0f} MiB are free, "
+        f"so they are cut by a stream, which takes about {stream.stream_bytes(vertices) / 2**20:,.0f} MiB; say "
+        "layout.partition: stream to have it so always.",
+        stacklevel=3,
+    )
+    return "stream"
+
+
+def cut_by(method: Partitioner, adjacency: Adjacency, parts: int, seed: int) -> Tensor:
+    """The part of each vertex of a static graph, int64; a hypergraph is one of snapshots, and METIS stands for it."""
+    return stream.cut(adjacency, parts, seed) if method == "stream" else metis.cut(adjacency, parts, seed)
