@@ -23,25 +23,31 @@ def metis_bytes(vertices: int, entries: int) -> int:
     return vertices * _METIS_A_VERTEX + entries * _METIS_AN_ENTRY
 
 
-def cut_bytes(vertices: int, entries: int, method: Partitioner = "metis") -> int:
+def cut_bytes(vertices: int, entries: int, method: Partitioner) -> int:
     """The memory that a cut takes in the process that starts the ranks, before they do."""
-    return stream.stream_bytes(vertices) if method == "stream" else metis_bytes(vertices, entries)
+    used = _method_within(free_bytes(torch.device("cpu")), vertices, entries, method)
+    return stream.stream_bytes(vertices) if used == "stream" else metis_bytes(vertices, entries)
+
+
+def _method_within(free: int, vertices: int, entries: int, method: Partitioner) -> Partitioner:
+    large = entries > _SMALL and metis_bytes(vertices, entries) > free
+    return "stream" if method == "metis" and large else method
 
 
 def choose_method(vertices: int, entries: int, method: Partitioner) -> Partitioner:
     """What was asked for, or the stream, and a sentence, where that is METIS and would take more than is free."""
-    if method != "metis" or entries <= _SMALL:
+    free = free_bytes(torch.device("cpu"))
+    used = _method_within(free, vertices, entries, method)
+    if used == method:
         return method
-    needed, free = metis_bytes(vertices, entries), free_bytes(torch.device("cpu"))
-    if needed <= free:
-        return method
+    needed = metis_bytes(vertices, entries)
     warnings.warn(
         f"METIS would take about {needed / 2**20:,.0f} MiB to cut the vertices and {free / 2**20:,.0f} MiB are free, "
         f"so they are cut by a stream, which takes about {stream.stream_bytes(vertices) / 2**20:,.0f} MiB; say "
         "layout.partition: stream to have it so always.",
         stacklevel=3,
     )
-    return "stream"
+    return used
 
 
 def cut_by(method: Partitioner, adjacency: Adjacency, parts: int, seed: int) -> Tensor:

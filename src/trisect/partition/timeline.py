@@ -22,7 +22,7 @@ from trisect.partition.partition import Partition
 
 Runs = tuple[tuple[range, ...], ...]
 
-_MOST_EVENTS = 50_000_000
+MOST_EVENTS = 50_000_000
 
 
 def step_work(timeline: Timeline, vertex: float = 1.0) -> list[int]:
@@ -113,7 +113,7 @@ def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Partitio
 def union_graph(timeline: Timeline) -> Adjacency:
     """All events in both directions (the latest, where there are very many); values say how often a pair occurs."""
     last = int(timeline.offsets[timeline.first + timeline.steps])
-    first = max(int(timeline.offsets[timeline.first]), last - _MOST_EVENTS)
+    first = max(int(timeline.offsets[timeline.first]), last - MOST_EVENTS)
     edges = Edges(timeline.src.cpu(), timeline.dst.cpu(), first=first, last=last, both=True)
     pointers, indices, values = assemble(edges, timeline.vertices, timeline.vertices)
     return Adjacency.from_csr(pointers, indices, values, timeline.vertices)
