@@ -87,6 +87,8 @@ def test_odd_graphs_have_no_empty_part(shape: str) -> None:
     matrix = adjacency_from_edges(src, dst, vertices=2 if shape == "two" else count)
     for parts in (2, 3) if shape != "two" else (2,):
         assert torch.bincount(stream.cut(matrix, parts), minlength=parts).min() > 0
+    if shape != "two":
+        assert cut_graph(matrix, 2, 3, method="stream").order.sort().values.equal(vertex)
 
 
 @native

@@ -73,7 +73,7 @@ int64_t TRISECT(trisect_cluster_labels)(const Graph *g, const int32_t *sequence,
                         luck = drawn;
                     }
                 }
-                wish[v] = count ? liked : 0;
+                wish[v] = count ? liked : -1;
                 if (best != own) {
                     size[own] -= g->weights[v];
                     size[best] += g->weights[v];
@@ -90,8 +90,10 @@ int64_t TRISECT(trisect_cluster_labels)(const Graph *g, const int32_t *sequence,
         for (int64_t v = 0; v < g->n; v++)
             if (met[label[v]] < 0)
                 met[label[v]] = (int32_t)v;
+        int32_t first = g->n ? met[label[0]] : 0; /* stands for those that met nobody */
         for (int64_t v = 0; v < g->n; v++) {
-            wish[v] = met[wish[v]] < 0 ? (int32_t)v : met[wish[v]];
+            int32_t wished = wish[v] < 0 ? first : met[wish[v]];
+            wish[v] = wished < 0 ? (int32_t)v : wished;
             label[v] = met[label[v]];
             size[v] = 0;
         }
