@@ -152,6 +152,8 @@ def _check_plan(settings: Config, workload: Workload, cluster: Cluster, devices:
         f"memory: about {expected.memory.total / mib:,.0f} MiB needed a rank, {expected.room / mib:,.0f} MiB free"
         f" (libraries {expected.memory.libraries / mib:,.0f}, {largest})"
     )
+    if expected.launch:
+        sentence(f"cut: about {expected.launch / mib:,.0f} MiB needed to cut the vertices, before the ranks start")
     if expected.fits:
         return
     other = search(workload, cluster, devices or max(layout.world, cluster.devices), count=1)
