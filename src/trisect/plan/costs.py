@@ -140,21 +140,6 @@ class CostModel:
         remote = self.facts.remote
         return sum(remote[min(step, len(remote) - 1)] for step in steps) / max(1, len(steps)) if steps else 0.0
 
-    def least_epoch(self) -> float:
-        """Give the work of the busiest stage, all rows forward and backward once and again where nothing is kept."""
-        facts = self.facts
-        busiest = 0.0
-        again = facts.recompute or facts.blocks > 1
-        for stage in range(facts.layout.layer):
-            seconds = 0.0
-            for block in range(facts.blocks):
-                number = block if facts.timeline else None
-                for verb in (Verb.FORWARD, Verb.BACKWARD, *((Verb.AGAIN,) if again else ())):
-                    cost = self._cell(0, Action(verb, stage, block=number))
-                    seconds += sum(cost)
-            busiest = max(busiest, seconds + sum(self._step(Action(Verb.STEP, stage))))
-        return busiest
-
     def _step(self, action: Action) -> tuple[float, float]:
         """The optimiser goes over all numbers of the stage; each layer's tensors are a few calls."""
         size = stage_bytes(self.facts)[action.stage]

@@ -20,7 +20,7 @@ from trisect.schedule.simulate import simulate
 
 # Runs along time that are simulated, where there are more; chunks of a carry likewise.
 _RUNS = (6, 12)
-_CHUNKS = 256
+_CHUNKS = 96
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,14 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
     times = facts.layout.time
     if whole or times <= _RUNS[1]:
         return _simulated(workload, facts, cluster, facts if whole else representative(facts))
-    few, more = (_simulated(workload, facts, cluster, representative(facts, runs)) for runs in _RUNS)
+    acting = [representative(facts, runs) for runs in _RUNS]
+    few, more = (_simulated(workload, facts, cluster, smaller) for smaller in acting)
+    # what an epoch takes longer for each further run: of a carry, the time of a chunk, of which there are more in truth
+    between = 1.0 / (_RUNS[1] - _RUNS[0])
+    carried = any(layer.along == "carry" for layer in facts.layers)
+    shorter = acting[1].carry_chunks / facts.carry_chunks if carried else 1.0
     slope = more.plus(few, -1.0)
-    return more.plus(slope, (times - _RUNS[1]) / (_RUNS[1] - _RUNS[0]))
+    return more.plus(slope, between * ((times - 1) * shorter - (_RUNS[1] - 1)))
 
 
 def representative(facts: Facts, runs: int | None = None) -> Facts:
