@@ -26,9 +26,8 @@ def least_seconds(workload: Workload, facts: Facts, cluster: Cluster) -> float:
     few = representative(facts, min(facts.layout.time, 2))
     costs = CostModel(workload, facts, cluster, few)
     stages = [_stage_seconds(costs, few, stage) for stage in range(facts.layout.layer)]
-    pieces = facts.blocks if facts.timeline else _chunks(facts)
     busiest = max(stages)
-    return busiest + (sum(stages) - busiest) / pieces
+    return busiest + (sum(stages) - busiest) / _pieces(facts)
 
 
 def least_of_any(workload: Workload, alone: Facts, cluster: Cluster) -> float:
@@ -47,28 +46,29 @@ def least_of_any(workload: Workload, alone: Facts, cluster: Cluster) -> float:
     return work * min(device.gather_rate(width, math.inf) / device.gather_rate(width, 0.0) for width in widths)
 
 
-def _chunks(facts: Facts) -> int:
-    return facts.layout.chunks if facts.stale else 1
+def _pieces(facts: Facts) -> int:
+    """Give how many chunks or blocks go through the stages."""
+    return facts.blocks if facts.timeline else (facts.layout.chunks if facts.stale else 1)
 
 
 def _stage_seconds(costs: CostModel, few: Facts, stage: int) -> float:
     """Give the seconds that a rank of a stage works, and waits for rows that nothing hides."""
-    rank, chunks = stage * few.parts, _chunks(few)
+    rank, pieces = stage * few.parts, _pieces(few)
     segments = segments_of(few, stage)
     groups = segments[-1].group + 1
     compute = crossing = 0.0
-    for block in range(few.blocks):
-        again = 1.0 if block < few.blocks - 1 else 1.0 - 1.0 / groups
-        for verb, times in ((Verb.FORWARD, 1.0), (Verb.BACKWARD, 1.0), (Verb.AGAIN, again)):
-            action = Action(verb, stage, block=block if few.timeline else None)
-            compute += times * chunks * (costs.compute(rank, action) + costs.overhead(rank, action))
-        at = RankBlock(few, rank, block, Pass.TRAIN)
-        for segment in segments:
-            exchange = LETTERS.get(segment.arrives)
-            if exchange is not None and exchange.takes_part(at):
-                for back in (False, True):
-                    post = exchange.crossing(Verb.POST, at, segment.first, 0, back=back)
-                    crossing += (1.0 if back else 1.0 + again) * chunks * costs.transfer(rank, post)
+    # blocks are equal by their work, so that the first stands for all
+    again = 1.0 - 1.0 / (groups if few.blocks == 1 else few.blocks)
+    for verb, times in ((Verb.FORWARD, 1.0), (Verb.BACKWARD, 1.0), (Verb.AGAIN, again)):
+        action = Action(verb, stage, block=0 if few.timeline else None)
+        compute += times * pieces * (costs.compute(rank, action) + costs.overhead(rank, action))
+    at = RankBlock(few, rank, 0, Pass.TRAIN)
+    for segment in segments:
+        exchange = LETTERS.get(segment.arrives)
+        if exchange is not None and exchange.takes_part(at):
+            for back in (False, True):
+                post = exchange.crossing(Verb.POST, at, segment.first, 0, back=back)
+                crossing += (1.0 if back else 1.0 + again) * pieces * costs.transfer(rank, post)
     total = max(compute, crossing) if overlaps(few, stage) else compute + crossing
     step = Action(Verb.STEP, stage)
     total += costs.compute(rank, step) + costs.overhead(rank, step)

@@ -124,12 +124,10 @@ class CostModel:
         heaviest = 1.0 if by_columns else parts.heaviest
         entries = self._all_entries(steps) / facts.parts * heaviest
         columns = part_rows + (self._remote(steps) / facts.parts if facts.parts > 1 else 0.0)
-        share = 1.0
-        if facts.stale and action.side is None and self.acting.layout.chunks > 1:
-            share = 1.0 / self.acting.layout.chunks
-        elif action.side is not None:
+        share = 1.0 / self.acting.layout.chunks if facts.stale else 1.0
+        if action.side is not None:
             boundary = min(1.0, max(0.0, parts.boundary))
-            share = boundary if action.side is Side.BOUNDARY else 1.0 - boundary
+            share *= boundary if action.side is Side.BOUNDARY else 1.0 - boundary
         return part_rows * share, entries * share, columns
 
     def _all_entries(self, steps: range) -> float:

@@ -18,9 +18,9 @@ from trisect.plan.workload import Workload
 from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.simulate import simulate
 
-# Runs along time that are simulated, where there are more; chunks of a carry likewise.
+# Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
 _RUNS = (6, 12)
-_CHUNKS = 96
+_FEW_CHUNKS, _CHUNKS = 32, 96
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
 def representative(facts: Facts, runs: int | None = None) -> Facts:
     """Give a smaller world of the same stages: at most two parts, and so many runs along time."""
     layout, parts = facts.layout, min(2, facts.parts)
+    chunks = min(facts.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
     runs = layout.time if runs is None else min(runs, layout.time)
-    if parts == facts.parts and runs == layout.time and facts.carry_chunks <= _CHUNKS:
+    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks:
         return facts
     return replace(
         facts,
@@ -85,7 +86,7 @@ def representative(facts: Facts, runs: int | None = None) -> Facts:
         rows=(max(facts.rows),) * parts,
         chunk_rows=facts.chunk_rows[:parts],
         runs=tuple(block[:runs] for block in facts.runs),
-        carry_chunks=min(facts.carry_chunks, _CHUNKS),
+        carry_chunks=chunks,
     )
 
 
