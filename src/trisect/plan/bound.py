@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 
+from trisect.exchanges.carry import Carry
 from trisect.exchanges.catalogue import LETTERS
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.rank_block import RankBlock
+from trisect.nn.halves import HalfKind
 from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.segments import overlaps, segments_of
@@ -70,8 +72,25 @@ def _stage_seconds(costs: CostModel, few: Facts, stage: int) -> float:
                 post = exchange.crossing(Verb.POST, at, segment.first, 0, back=back)
                 crossing += (1.0 if back else 1.0 + again) * pieces * costs.transfer(rank, post)
     total = max(compute, crossing) if overlaps(few, stage) else compute + crossing
+    total += _carried(costs, few, stage, rank)
     step = Action(Verb.STEP, stage)
     total += costs.compute(rank, step) + costs.overhead(rank, step)
     if few.layout.time * few.parts > 1:
         total += costs.transfer(rank, Action(Verb.REDUCE, stage))
     return total
+
+
+def _carried(costs: CostModel, few: Facts, stage: int, rank: int) -> float:
+    """Give the time of all chunks but the first of the states that a stage carries from run to run, and of their
+    messages; and how long the last run waits until the first chunk of a layer has gone through all runs before it.
+    """
+    facts, peer, chunks = costs.facts, rank + few.parts * few.layout.layer, []
+    for half in few.stage_halves(stage):
+        layer = few.layer_at(half, HalfKind.TEMPORAL)
+        if layer is not None and layer.along == Carry.option and layer.state != "weight":
+            post = Action(Verb.POST, stage, 0, half, block=0, exchange=Carry.letter, peer=peer)
+            cells = [Action(verb, stage, 0, half, half, block=0) for verb in (Verb.FORWARD, Verb.BACKWARD)]
+            work = sum(costs.compute(rank, action) + costs.overhead(rank, action) for action in cells)
+            chunks.append(work + len(cells) * costs.overhead(rank, post))
+    runs = (facts.layout.time - 1) * few.carry_chunks / facts.carry_chunks
+    return sum(chunks) * (few.carry_chunks - 1) * _pieces(few) + max(chunks, default=0.0) * runs

@@ -34,7 +34,7 @@ class CostModel:
     cluster: Cluster
     acting: Facts
 
-    @property
+    @cached_property
     def world(self) -> int:
         """How many ranks there are in truth."""
         return self.facts.layout.world
@@ -215,12 +215,19 @@ class CostModel:
         stride = layout.layer * layout.vertex
         return own % stride, own % stride + (layout.time - 1) * stride
 
+    @cached_property
+    def _crossings(self) -> dict[tuple[object, ...], bool]:
+        return {}
+
     def _crosses(self, rank: int, action: Action) -> bool:
         """Say whether rows leave the host."""
         if self.world <= self.cluster.ranks_on_host(self.world):
             return False
-        first, last = self._group(rank, action)
-        return self.cluster.host_of(first, self.world) != self.cluster.host_of(last, self.world)
+        key = (rank, exchange_of(action).axis if action.peer is None else action.peer)
+        if key not in self._crossings:
+            first, last = self._group(rank, action)
+            self._crossings[key] = self.cluster.host_of(first, self.world) != self.cluster.host_of(last, self.world)
+        return self._crossings[key]
 
     def _link(self, rank: int, action: Action) -> Link:
         return self.cluster.between if self._crosses(rank, action) else self.cluster.inside

@@ -54,6 +54,6 @@ def layer_costs(layers: Sequence[LayerFacts]) -> list[float]:
         return [float(layer.parameters) + 20.0 * layer.in_channels for layer in layers]
     reads = [layer.spatial and not (number == 0 and layer.preaggregates) for number, layer in enumerate(layers)]
     return [
-        layer.in_channels * layer.out_channels + (200.0 * layer.message_channels if read else 0.0)
+        float(layer.parameters) + (200.0 * layer.message_channels if read else 0.0)
         for layer, read in zip(layers, reads, strict=True)
     ]

@@ -19,8 +19,8 @@ from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.simulate import simulate
 
 # Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
-_RUNS = (6, 12)
-_FEW_CHUNKS, _CHUNKS = 32, 96
+_RUNS = (4, 8)
+_FEW_CHUNKS, _CHUNKS = 16, 64
 
 
 @dataclass(frozen=True)
