@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from tests.plan.workloads import cluster, static, timeline
 
@@ -40,7 +42,7 @@ def test_a_bound_from_below(data, text, near):
 
 def test_a_layer_that_costs_as_much_as_many_leaves_the_others_cut_evenly():
     bounds = stage_bounds([86.0, *[3.0] * 31], 8)
-    sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+    sizes = [high - low for low, high in pairwise(bounds)]
     assert sizes[0] == 1
     assert sorted(sizes[1:]) == [4, 4, 4, 4, 5, 5, 5]
     assert stage_bounds([1.0, 1.0, 4.0, 1.0], 2) in ([0, 2, 4], [0, 3, 4])

@@ -45,10 +45,12 @@ def run(only: str | Sequence[str] = SECTIONS, write: str | None = None, fit: boo
             "depth": _paper_layers.depth(),
         }
     if "timeline" in wanted:
+        slower = _paper_time.slowness()
         numbers["timeline"] = {
-            "scaling": _paper_time.scaling(),
-            "differences": _paper_time.differences(),
-            "alternatives": _paper_time.alternatives(),
+            "slower": slower,
+            "scaling": _paper_time.scaling(slower),
+            "differences": _paper_time.differences(slower),
+            "alternatives": _paper_time.alternatives(slower),
         }
     if "users" in wanted:
         numbers["users"] = _scales.curves()
