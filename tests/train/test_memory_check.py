@@ -67,7 +67,7 @@ def test_blocks_are_chosen_before_anything_is_refused():
 
 
 def test_one_sentence_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(clusters, "free_bytes", lambda device: 3 << 30)
+    monkeypatch.setattr(clusters, "free_bytes", lambda device, bounded: 3 << 30)
     with pytest.raises(LayoutError, match=r"needs about .* GiB, and 3\.0 are free \(activations .*; use the layout "):
         require_memory(WIDE, LARGE, TASK, OPTIONS, Layout())
     huge = replace(LARGE, vertices=10**9, edges=10**10)
@@ -81,7 +81,7 @@ def test_one_sentence_with_the_remedy(monkeypatch):
 def test_fit_asks_first(monkeypatch):
     graph = trisect.Graph.generate("community", vertices=2000, degree=4)
     options = {"layers": 2, "hidden": 8, "epochs": 1, "progress": False}
-    monkeypatch.setattr(clusters, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(clusters, "free_bytes", lambda device, bounded: 1 << 20)
     with pytest.raises(LayoutError, match="TRISECT_MEMORY_CHECK=0 lets it try"):
         trisect.fit("gcn", graph, layout="vertex=2", **options)
     monkeypatch.setenv("TRISECT_MEMORY_CHECK", "0")

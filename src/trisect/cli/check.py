@@ -122,6 +122,7 @@ def _check_plan(
     from trisect.plan.search import search, too_large
     from trisect.plan.timing import representative
     from trisect.schedule.validate import validate
+    from trisect.train.clusters import local_cluster
     from trisect.train.memory_check import remedy, shortage, with_each_blocks
 
     layout = settings.layout
@@ -155,9 +156,9 @@ def _check_plan(
     )
     if expected.fits:
         return
-    # of what is elsewhere nothing is free but what its device has; here, train asks the same before it begins
-    if not elsewhere and shortage(workload, layout, cluster) is None:
-        sentence("memory: that is near the limit; train would try it.")
+    # here, train asks the same before it begins, of all that is free
+    if not elsewhere and shortage(workload, layout, local_cluster(settings.train.device, bounded=False)) is None:
+        sentence("memory: that is tight; train would try it.")
         return
     fitting = remedy(workload, layout, cluster, devices or max(layout.world, cluster.devices))
     shared = ""

@@ -28,18 +28,19 @@ def cluster_path() -> Path:
 _BESIDE = "8xa100"
 
 
-def local_cluster(device: str = "cpu") -> Cluster:
+def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
     """Give this machine as it was calibrated, or else a guess; its memory is what is free now.
 
     Args:
         device: what ranks compute on; of CUDA devices the memory is that of the device with the least free.
+        bounded: whether it is no more than the variable TRISECT_MEMORY allows.
     """
     if device.startswith("cuda") and torch.cuda.is_available():
         count = torch.cuda.device_count()
-        least = min(free_bytes(torch.device("cuda", number)) for number in range(count))
+        least = min(free_bytes(torch.device("cuda", number), bounded=bounded) for number in range(count))
         usual = PRESETS[_BESIDE]
         return replace(usual, hosts=1, devices=count, device=replace(usual.device, memory=least), name="this machine")
-    path, free = cluster_path(), free_bytes(torch.device("cpu"))
+    path, free = cluster_path(), free_bytes(torch.device("cpu"), bounded=bounded)
     if path.exists():
         measured = read_cluster(path)
         return replace(measured, device=replace(measured.device, memory=free))

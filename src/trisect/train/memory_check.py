@@ -181,7 +181,7 @@ def checked_data(job: Job, read: Callable[[], Graph | Timeline]) -> Callable[[],
 
 def require_reading(sizes: DescribedData | None) -> None:
     """Raise a DataError where not even the arrays of the data fit this process, which has to read and cut them."""
-    free = free_bytes(torch.device("cpu"))
+    free = free_bytes(torch.device("cpu"), bounded=False)
     if sizes is not None and checking() and least_bytes(sizes) > SLACK * free:
         raise DataError(
             f"The data have {sizes.vertices:,} vertices and {sizes.edges:,} edges, which take at least "
@@ -193,7 +193,8 @@ def require_reading(sizes: DescribedData | None) -> None:
 def require_memory(maker: ModelSource, sizes: DescribedData, task: Task, options: TrainOptions, layout: Layout) -> None:
     """Raise a LayoutError where a layout cannot fit this machine, with the layout that would."""
     world = world_from_environment()
-    cluster = local_cluster(options.device)
+    # TRISECT_MEMORY bounds what is planned with, and not what there is
+    cluster = local_cluster(options.device, bounded=False)
     if world is not None and world.local_size < world.size:
         cluster = replace(cluster, hosts=-(-world.size // world.local_size), devices=world.local_size)
     try:
