@@ -26,7 +26,7 @@ from trisect.train.fit_config import config_of
 from trisect.train.job import Job
 from trisect.train.loop import Recorder, Result
 from trisect.train.outputs.run import Run
-from trisect.train.planning import choose_layout
+from trisect.train.planning import agreed_layout
 from trisect.train.processes.listening import Listener, NoListener
 from trisect.train.processes.start import run_job
 from trisect.train.run.run_directory import RunDirectory
@@ -71,7 +71,7 @@ def fit(
     data, told = as_data(graph), NoListener() if listener is None else listener
     told.say(describe_data(data))
     if chosen.auto:
-        chosen, said = choose_layout(maker, data, task, training)
+        chosen, said = agreed_layout(maker, lambda: data, task, training, None)
         told.say(said)
         job = replace(job, layout=chosen)
     if out is not None:

@@ -13,6 +13,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder
+from trisect.train.memory_check import checked_data
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import EpochsTo, Listener, Relay
@@ -39,6 +40,8 @@ def run_job(
     world = world_from_environment()
     if job.resume and world is None:
         check_settings(job)  # before the data are read, which may take long
+    if job.verb in ("train", "fit"):
+        read = checked_data(job, read)
     # each process of a world may fit a model of its own
     if not is_cut(job.layout) and (world is None or job.verb == "fit"):
         return work_alone(job, read(), listener, recorder)
