@@ -14,6 +14,7 @@ from trisect.report.assets import SCRIPT, STYLE
 from trisect.report.beside import left_out, simple_rules
 from trisect.report.charts import Series, bars, lines, number
 from trisect.report.picture import picture
+from trisect.report.planned import compare, planned_spans, predicted_table, rests_on
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.run.run_directory import RunDirectory
 
@@ -42,6 +43,7 @@ def render(directory: RunDirectory) -> str:
         else "",
         _section("Beside simple rules", simple_rules(summary)),
         _section("Where the time went", _events(directory, summary.get("layout"))),
+        _section("Predicted and measured", _predicted(directory.plan(), summary)),
         _section("Memory and communication", _costs(summary)),
         _section("Settings", _settings(config, summary)),
         left_out(records, summary),
@@ -119,7 +121,13 @@ def _timing(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _events(directory: RunDirectory, layout: Mapping[str, Any] | None) -> str:
-    return picture([directory.events(rank) for rank in directory.ranks()], layout, directory.plan().get("halves"))
+    plan = directory.plan()
+    events = [directory.events(rank) for rank in directory.ranks()]
+    return picture(events, layout, plan.get("halves"), planned_spans(plan))
+
+
+def _predicted(plan: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    return predicted_table(compare(plan, summary), rests_on(plan), seconds, size)
 
 
 def _costs(summary: Mapping[str, Any]) -> str:
