@@ -69,6 +69,7 @@ class TrainOptions:
         threads: threads of one process, or None for what torch takes.
         timeout: seconds that a rank waits for another before the run is ended.
         startup_timeout: seconds that a rank may be behind the others before the first epoch.
+        grace: seconds within which a run that is asked to end (SIGTERM) writes a checkpoint and leaves.
         guard: end the run where its loss explodes, or where ranks that hold the same parameters differ in them.
         order: whether vertices are reordered inside for locality: `auto` where it pays, or `none`. Never seen from
             outside.
@@ -94,6 +95,7 @@ class TrainOptions:
     threads: Positive | None = None
     timeout: PositiveNumber = 300.0
     startup_timeout: PositiveNumber = 120.0
+    grace: PositiveNumber = 30.0
     guard: Flag = True
     order: Literal["auto", "none"] = "auto"
     eval_every: Positive = 1
