@@ -366,9 +366,19 @@ class RunRecorder:
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())  # a checkpoint must not know epochs that metrics.jsonl forgot
 
-    def close(self) -> None:
-        """Close the files of metrics, events and trackers."""
-from trisect.train.run.writer import CheckpointWriter
+    def finish(self, patience: float | None = None) -> None:
+        """Wait until the last checkpoint is whole, for so many seconds at most; raises what went wrong with it."""
+        self._writer.wait(patience)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Wait for the last checkpoint, and close the files of metrics, events and trackers."""
+        try:
+            if wait:
+                self.finish()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()
