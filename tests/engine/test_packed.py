@@ -81,11 +81,9 @@ def test_less_is_held_between_forward_and_backward(model: str, less: int, monkey
 
 
 @pytest.mark.parametrize("model", ["gin", "resgcn+"])
-def test_rows_that_backward_reads_are_left_where_they_are(model: str, tmp_path: Any) -> None:
+def test_rows_that_backward_reads_are_left_where_they_are(model: str) -> None:
     """Gradients take the memory of rows that readers saw, but for those that autograd saved as they are."""
     graph = trisect.Graph.generate("community", vertices=300, degree=4.0)
-    losses = [
-        trisect.fit(model, graph, layout=f"layer=2,chunks=3,pack={pack}", hidden=8, layers=4, epochs=4).loss
-        for pack in ("true", "false", "auto")
-    ]
-    assert losses[0] == losses[1] == losses[2]
+    options: dict[str, Any] = {"hidden": 8, "layers": 3, "epochs": 4}
+    losses = [trisect.fit(model, graph, layout=f"chunks=3,pack={pack}", **options).loss for pack in ("true", "false")]
+    assert losses[0] == losses[1]
