@@ -34,6 +34,16 @@ def test_a_plan_is_a_value(graph):
     assert choice.reason
 
 
+def test_data_that_are_not_there():
+    choice = trisect.plan(
+        "sage", {"vertices": 10**6, "edges": 10**7, "halo": {8: 1.0}}, devices=4, cluster="8xa100", hidden=8
+    )
+    assert choice.layout.world > 1
+    assert not choice.best[0].exact_bytes
+    with pytest.raises(ConfigError, match="vertices"):
+        trisect.plan("sage", {"vertice": 10**6, "edges": 10**7}, devices=4, cluster="8xa100")
+
+
 def test_bytes_are_those_of_the_ledger(graph):
     layout = "vertex=2,spatial=halo"
     workload = workload_of(

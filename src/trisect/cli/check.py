@@ -44,6 +44,7 @@ def check(
     from trisect.train.planning import configured_workload
     from trisect.train.processes.launch import require_room
     from trisect.train.run.run_directory import RunDirectory
+    from trisect.train.run.trackers import require_trackers
     from trisect.train.sizes import described_data, too_large_to_read
 
     problems: list[TrisectError] = []
@@ -76,6 +77,7 @@ def check(
         sentence(f"device: {device}")
     if out is not None:
         attempt(lambda: RunDirectory.refuse_used(out))
+    attempt(lambda: require_trackers(settings.train.track))
     machine = attempt(lambda: cluster_of(cluster, settings.train.device))
     sizes = attempt(lambda: described_data(settings)) or too_large_to_read(settings)
     workload = None
@@ -154,6 +156,8 @@ def _check_plan(
         f"memory: about {expected.memory.total / mib:,.0f} MiB needed a rank, {expected.room / mib:,.0f} MiB free"
         f" (libraries {expected.memory.libraries / mib:,.0f}, {largest})"
     )
+    if expected.launch:
+        sentence(f"cut: about {expected.launch / mib:,.0f} MiB needed to cut the vertices, before the ranks start")
     if expected.fits:
         return
     # here, train asks the same before it begins, of all that is free

@@ -30,6 +30,7 @@ from trisect.train.planning import agreed_layout
 from trisect.train.processes.listening import Listener, NoListener
 from trisect.train.processes.start import run_job
 from trisect.train.run.run_directory import RunDirectory
+from trisect.train.run.trackers import require_trackers
 from trisect.train.setup import Setup
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
@@ -62,6 +63,9 @@ def fit(
     job = Job("fit", maker, make_task(task), training, chosen)
     if resume and out is None:
         raise ConfigError("resume is True, and out is not given; say in which run directory the run is.")
+    if training.track is not None and out is None:
+        raise ConfigError(f"track is {training.track!r}, and out is not given; say in which run directory the run is.")
+    require_trackers(training.track)
     if out is not None and not resume:
         RunDirectory.refuse_used(out)
     data, told = as_data(graph), NoListener() if listener is None else listener

@@ -23,13 +23,16 @@ from trisect.plan.cluster import Cluster
 from trisect.plan.quantities import show_seconds
 from trisect.plan.search import PlanChoice, search
 from trisect.plan.workload import Workload
-from trisect.tasks import Task
+from trisect.tasks import Task, make_task
 from trisect.train.clusters import cluster_of, local_cluster
 from trisect.train.from_config import ConfiguredData
 from trisect.train.job import named_model
 from trisect.train.memory_check import require_reading
 from trisect.train.sizes import described_data, sizes_before_reading, too_large_to_read
 from trisect.train.workloads import DescribedData, workload_of, workload_of_description
+
+# Tasks whose loss reads pairs of vertices.
+_OF_PAIRS = ("link-prediction", "edge-classification")
 
 
 def plan(
@@ -48,7 +51,9 @@ def plan(
         >>> choice.layout, choice.best[0].seconds.total, choice.reason                       # doctest: +SKIP
 
     Args:
-        model, graph, task: as for `fit`.
+        model, task: as for `fit`.
+        graph: as for `fit`; or a description of data that are not here, with the keys of the configuration's `data`
+            (`{"vertices": 10**9, "edges": 10**11}`).
         devices: how many there are; by default those of the cluster.
         cluster: the name of a preset, a cluster file, a `Cluster`; None: this machine.
         approximate: whether layouts are allowed whose result is not that of one process.
@@ -58,7 +63,13 @@ def plan(
 
     names = [field.name for field in fields(TrainOptions)]
     training = TrainOptions(**{key: options.pop(key) for key in names if key in options})
-    workload = workload_of(model_maker(model, options, training.seed), as_data(graph), task, training)
+    maker = model_maker(model, options, training.seed)
+    if isinstance(graph, Mapping):
+        graph = DescribedData.of_section(graph)
+    if isinstance(graph, DescribedData):
+        workload = workload_of_description(maker, graph, training, pairs=make_task(task).name in _OF_PAIRS)
+    else:
+        workload = workload_of(maker, as_data(graph), task, training)
     return plan_workload(workload, cluster, devices, approximate=approximate, device=training.device)
 
 
@@ -91,8 +102,7 @@ def configured_workload(config: Config, data: Graph | Timeline | DescribedData |
     if data is None:
         data = described_data(config) or too_large_to_read(config)
     if isinstance(data, DescribedData):
-        pairs = config.task.name in ("link-prediction", "edge-classification")
-        return workload_of_description(maker, data, config.train, pairs=pairs)
+        return workload_of_description(maker, data, config.train, pairs=config.task.name in _OF_PAIRS)
     read = ConfiguredData(config)() if data is None else data
     return workload_of(maker, read, task, config.train)
 
