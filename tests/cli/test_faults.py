@@ -112,6 +112,8 @@ def test_a_run_that_is_stopped(tmp_path: Path, layout: list[str], number: signal
     checkpoint = RunDirectory.reopen(tmp_path / "run").checkpoints.latest()
     assert checkpoint is not None
     assert checkpoint.epoch >= 5
+    if number == signal.SIGTERM:  # the epoch that was under way was ended, and kept
+        assert checkpoint.epoch == RunDirectory.reopen(tmp_path / "run").metrics()[-1]["epoch"]
 
 
 def test_a_stalled_rank_is_named_after_the_timeout(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_unusual_cuts_are_exact(tmp_path: Path, ranks: ModuleType) -> None:
         {"graph": "components", "cut": "components"},
         {"untrained": True},
         {"cut": "uneven"},
+        {"cut": "stream"},
         {"overlap": False},
         {"delayed": True},
         {"graph": "mutual", "cut": "uneven"},

@@ -102,11 +102,13 @@ def metis_of(name: str, parts: int, chunks: int) -> Partition:
 
 
 def partition_of(case: Case) -> Partition:
-    """METIS, or by hand: `components` (parts that do not read each other), `uneven` (a part of two vertices)."""
+    """METIS, the stream, or by hand: `components` (parts that do not read each other), `uneven` (one of two)."""
     layout, name = layout_of(case), case.get("graph", "community")
     how = case.get("cut", "metis")
     if how == "metis":
         return metis_of(name, layout.vertex, layout.chunks)
+    if how == "stream":
+        return cut_graph(data_of(name).adjacency, layout.vertex, layout.chunks, method="stream")
     vertex = torch.arange(data_of(name).vertices)
     part = (vertex >= len(vertex) // 3).long() if how == "components" else (vertex >= len(vertex) - 2).long()
     return Partition.from_assignment(part * layout.chunks + vertex % layout.chunks, layout.vertex, layout.chunks)

@@ -89,17 +89,21 @@ class Optimiser:
             if self._masters[key] is not parameter:
                 parameter.copy_(self._masters[key])
 
-    def state(self) -> dict[str, Tensor]:
-        """Give named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` for half-precision parameters."""
+    def state(self, *, copied: bool = True) -> dict[str, Tensor]:
+        """Give named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` for half-precision parameters.
+
+        Args:
+            copied: False: the optimiser's own, which the next step changes.
+        """
         state: dict[str, Tensor] = {}
         for key, parameter in self.parameters.items():
             master = self._masters[key]
             if master is not parameter:
-                state[f"master.{key}"] = master.detach().clone()
+                state[f"master.{key}"] = master.detach().clone() if copied else master.detach()
             if self._torch is not None:
                 for entry, value in self._torch.state.get(master, {}).items():
                     if isinstance(value, Tensor):
-                        state[f"{entry}.{key}"] = value.detach().clone()
+                        state[f"{entry}.{key}"] = value.detach().clone() if copied else value.detach()
         return state
 
     @torch.no_grad()

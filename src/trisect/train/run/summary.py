@@ -22,6 +22,7 @@ def summarise(
     partition: Mapping[str, Any] | None = None,
     expected: Mapping[str, Any] | None = None,
     seconds: Iterable[float] | None = None,
+    restarts: int = 0,
 ) -> dict[str, Any]:
     """Put a finished run into one object.
 
@@ -32,6 +33,7 @@ def summarise(
         partition: the quality of the cut; None for one rank.
         expected: what the planner said of the run (`Estimate.plain`); None where it said nothing.
         seconds: of all epochs, a resumed run's earlier ones included; None: those of this process.
+        restarts: how often the run was started again by itself.
     """
     return {
         "version": __version__,
@@ -42,6 +44,7 @@ def summarise(
         "world": layout.world,
         "epochs": result.epochs,
         "stopped_early": result.stopped_early,
+        "restarts": restarts,
         "seconds_per_epoch": seconds_per_epoch(result.seconds if seconds is None else seconds),
         "loss": result.loss,
         "metrics": {split: result.metrics.get(split, {}) for split in SPLITS},
