@@ -133,7 +133,7 @@ def _times(time: Any) -> Array:
     if hasattr(time, "detach"):
         if getattr(time, "is_meta", False):
             raise DataError("time is a tensor on the meta device, which holds no numbers; give numbers.")
-        time = time.detach().cpu()
+        time = time.detach().to_dense().cpu()
     unit = re.match(r"datetime64\[(\w+)", str(getattr(time, "dtype", "")))
     if unit is not None:
         return np.asarray(time, dtype=f"datetime64[{unit[1]}]")  # of pandas with a zone, too: it becomes UTC
