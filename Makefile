@@ -1,4 +1,4 @@
-# make train | test | check | slow | fuzz | sanitize | docs: each makes .venv first and installs the project into it.
+# make train | test | check | slow | fuzz | soak | sanitize | docs: each makes .venv first and installs the project into it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test check pytest slow fuzz sanitize docs dist format clean
+.PHONY: train test check pytest slow fuzz soak sanitize docs dist format clean
 
 $(BIN)/python:
 	@echo "Making a Python environment in $(VENV) ..."
@@ -54,6 +54,11 @@ slow: $(DEV_STAMP)
 CASES ?= 100000
 fuzz: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES)
+
+# random faults on random layouts for half an hour, or until FAULTS have come; each run ends as its undisturbed twin
+SECONDS ?= 1800
+soak: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak/soak.py --seconds $(SECONDS) $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED))
 
 # the kernels under AddressSanitizer and UBSan, with each instruction set of this machine
 sanitize: $(DEV_STAMP)

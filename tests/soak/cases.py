@@ -31,7 +31,7 @@ class Case:
     layout: str
     ranks: int
     train: str = "{}"
-    epochs: int = 14
+    epochs: int = 24
     eval_every: int = 2
     checkpoint_every: int = 1
 

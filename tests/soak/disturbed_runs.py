@@ -75,6 +75,7 @@ class Training:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(self._temporary),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torch"),  # torch's own, which runs of a user share
             "PYTHONPATH": paths,
             "TRISECT_TEST_FAULTS": json.dumps([f.plain(str(self.fired(number))) for number, f in faults.items()]),
             "TRISECT_TEST_EPOCHS": str(self._entered),

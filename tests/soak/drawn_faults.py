@@ -103,7 +103,7 @@ def draw(seed: int) -> Iterator[DrawnRun]:
         case = cases.take()
         commands = rng.choice((1, 2, 2, 3))
         counts = [rng.randint(1, _AT_ONCE) for _ in range(commands)]
-        epochs = sorted(rng.sample(range(1, case.epochs - 1), sum(counts) + commands - 1))
+        epochs = _spread(sum(counts) + commands - 1, case.epochs - 2, rng)
         faults: list[Fault] = []
         damaged: dict[int, str] = {}
         for index, count in enumerate(counts):
@@ -121,6 +121,15 @@ def draw(seed: int) -> Iterator[DrawnRun]:
                 damaged[len(faults) - 1] = damages.take()
         yield DrawnRun(number, case, tuple(faults), damaged)
         number += 1
+
+
+def _spread(count: int, last: int, rng: random.Random) -> list[int]:
+    """Draw so many epochs, at least two apart, so that rounding to an evaluation or a checkpoint keeps them apart.
+
+    Of two faults that come at once to several ranks, one may hide what the other asks for.
+    """
+    offsets = sorted(rng.randint(0, last - 2 * count) for _ in range(count))
+    return [2 * index + 1 + offset for index, offset in enumerate(offsets)]
 
 
 def _fits(pair: tuple[str, str], case: Case, disturbed: bool) -> bool:
