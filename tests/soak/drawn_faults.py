@@ -14,7 +14,7 @@ from cases import CASES, Case
 # twice is drawn twice as often.
 GOES_ON = {
     "SIGKILL": ("train", "train", "evaluate", "shard", "manifest", "metrics", "recovery", "summary"),
-    "SIGSTOP": ("train", "evaluate", "shard"),
+    "SIGSTOP": ("train", "evaluate", "shard", "metrics", "recovery", "summary"),
     "pause": ("train", "shard"),
     "memory": ("train", "evaluate", "shard", "recovery"),
     "ENOSPC": ("shard", "manifest", "metrics", "events", "recovery", "summary"),
@@ -101,8 +101,8 @@ def draw(seed: int) -> Iterator[DrawnRun]:
     number = 0
     while True:
         case = cases.take()
-        commands = rng.choice((1, 2, 2, 3))
-        counts = [rng.randint(1, _AT_ONCE) for _ in range(commands)]
+        commands = rng.choice((1, 2, 2, 3, 3))
+        counts = [rng.randint(2, _AT_ONCE) for _ in range(commands)]
         epochs = _spread(sum(counts) + commands - 1, case.epochs - 2, rng)
         faults: list[Fault] = []
         damaged: dict[int, str] = {}

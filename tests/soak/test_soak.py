@@ -60,6 +60,7 @@ RUNS = (
             Fault("launcher SIGTERM", "train", 0, 4, 0.6),
             Fault("frozen", "train", 1, 8, 0.3),
             Fault("launcher SIGINT", "train", 1, 12, 0.8),
+            Fault("SIGSTOP", "summary", 0, 14),
         ),
         {2: "no manifest"},
     ),
