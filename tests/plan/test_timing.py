@@ -19,6 +19,8 @@ from trisect.plan.timing import epoch_seconds
         ("static", "vertex=8,spatial=redistribute"),
         ("static", "vertex=4,layer=2"),
         ("static", "vertex=4,layer=2,chunks=4"),
+        ("static", "layer=4,chunks=40"),
+        ("static", "vertex=2,layer=2,chunks=32"),
         ("timeline", "vertex=4,blocks=2"),
         ("timeline", "time=2,vertex=4"),
         ("timeline", "time=24,temporal=carry"),

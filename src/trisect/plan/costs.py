@@ -124,7 +124,7 @@ class CostModel:
         heaviest = 1.0 if by_columns else parts.heaviest
         entries = self._all_entries(steps) / facts.parts * heaviest
         columns = part_rows + (self._remote(steps) / facts.parts if facts.parts > 1 else 0.0)
-        share = 1.0 / self.acting.layout.chunks if facts.stale else 1.0
+        share = 1.0 / facts.layout.chunks if facts.stale else 1.0
         if action.side is not None:
             boundary = min(1.0, max(0.0, parts.boundary))
             share *= boundary if action.side is Side.BOUNDARY else 1.0 - boundary
@@ -175,9 +175,9 @@ class CostModel:
         total = sum(exchange.volume(self.facts, [(rank, action)], fetched).values())
         runs = sum(1 for run in self.facts.runs[action.block or 0] if run) if exchange.axis == "vertex" else 0
         ranks = self.facts.parts * (max(1, runs) if exchange.axis == "vertex" else self.facts.layout.time)
-        if self.facts.stale and self.acting.layout.chunks > 1:
+        if self.facts.stale:
             # rows of a chunk cross with the chunk
-            return total / ranks / self.acting.layout.chunks
+            return total / ranks / self.facts.layout.chunks
         return total / ranks
 
     def transfer(self, rank: int, action: Action) -> float:

@@ -2,8 +2,9 @@
 
 All parts of a stage do the same at the same time, so that two of them, each with the rows of the heaviest, take as long
 as all. Along time an epoch grows linearly with the ranks once there are several (a carry fills its pipeline; other
-exchanges do not grow at all), so that two small numbers of ranks give a large one. Tests compare both with simulations
-of whole worlds.
+exchanges do not grow at all), so that two small numbers of ranks give a large one; so do two small numbers of chunks
+that go through stages, each of the size that it has in truth. Tests compare all of them with simulations of whole
+worlds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from trisect.schedule.simulate import Cost, simulate
 # Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
 _RUNS = (4, 8)
 _FEW_CHUNKS, _CHUNKS = 16, 64
+# Chunks that read history which are simulated, where there are more.
+_STALE = (8, 16)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,10 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
     Args:
         whole: simulate every rank, however many there are.
     """
-    times = facts.layout.time
+    times, chunks = facts.layout.time, facts.layout.chunks
+    if facts.stale and chunks > _STALE[1] and not whole:
+        less, some = (_simulated(workload, facts, cluster, representative(facts, stale=count)) for count in _STALE)
+        return some.plus(some.plus(less, -1.0), (chunks - _STALE[1]) / (_STALE[1] - _STALE[0]))
     if whole or times <= _RUNS[1]:
         return _simulated(workload, facts, cluster, facts if whole else representative(facts))
     acting = [representative(facts, runs) for runs in _RUNS]
@@ -73,16 +79,19 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
     return more.plus(slope, between * ((times - 1) * shorter - (_RUNS[1] - 1)))
 
 
-def representative(facts: Facts, runs: int | None = None) -> Facts:
-    """Give a smaller world of the same stages: at most two parts, and so many runs along time."""
+def representative(facts: Facts, runs: int | None = None, stale: int | None = None) -> Facts:
+    """Give a smaller world of the same stages: at most two parts, so many runs along time, and so many of the chunks
+    that read history.
+    """
     layout, parts = facts.layout, min(2, facts.parts)
+    pieces = layout.chunks if stale is None or not facts.stale else min(stale, layout.chunks)
     chunks = min(facts.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
     runs = layout.time if runs is None else min(runs, layout.time)
-    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks:
+    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks and pieces == layout.chunks:
         return facts
     return replace(
         facts,
-        layout=replace(layout, vertex=parts, time=runs),
+        layout=replace(layout, vertex=parts, time=runs, chunks=pieces),
         rows=(max(facts.rows),) * parts,
         chunk_rows=facts.chunk_rows[:parts],
         runs=tuple(block[:runs] for block in facts.runs),
