@@ -18,7 +18,7 @@ from trisect.bench._paper_figures import (
     TRANSFER_RATIO,
 )
 from trisect.bench._paper_layers import FITTED, PRESET
-from trisect.bench._scales import INTERNET_CLUSTER, INTERNET_DEVICES
+from trisect.bench._scales import INTERNET, INTERNET_CLUSTER, INTERNET_DEVICES
 from trisect.plan.parts import effective_degree, halo_share
 from trisect.plan.presets import PRESETS
 from trisect.plan.quantities import show_seconds
@@ -160,7 +160,7 @@ hardware, three rates of the device were fitted, to the rows of GCN and ResGCN+ 
 at 256 bytes and more: most rows come from the cache), dense products run at {constants["flops"]:.3g} times
 ({constants["flops"] * device.flops / 1e12:.3g} TFLOP/s), and half a layer costs
 {1e6 * constants["half"] * device.half:.0f} µs whatever its size. `trisect bench papers --set fit=true` finds
-them again. Links are the preset's.
+them again, between a quarter and eight times the preset's. Links are the preset's.
 
 **What comes out.** Bytes are within 2 % in {bytes_near} of {bytes_all}; the fastest layout is right in
 {winners(own)} of the {len(own)} rows of the paper's table, and in {winners(more)} of the {len(more)} of
@@ -431,7 +431,8 @@ def _needs(rows: Sequence[Numbers]) -> Iterator[str]:
     yield _prose(f"""What it would need: at a halo of {worst["halo"]:.1f}, a link of {wanted:,.0f} Gb/s from
 each host (here {link:,.0f}) for rows to take no longer than computing, or a partition whose halo is smaller by
 the same factor. Cutting by columns instead (`spatial: redistribute`) moves 2 rows a vertex and layer whatever
-the graph, but needs the whole matrix on each device, 1.6 TB. Labels, masks and the order of all vertices are on
-every rank in this engine (19 bytes a vertex): at 10^9 vertices 17.7 GiB of each device, which a larger graph
-could not have. A partitioner for such a graph is not in this repository.
+the graph, but needs the whole matrix on each device, {2 * INTERNET.edges * 8 / 1e12:.1f} TB.
+Labels, masks and the order of all vertices are on
+every rank in this engine (19 bytes a vertex): {19 * INTERNET.vertices / 2**30:.1f} GiB of each device, which a
+larger graph could not have. A partitioner for such a graph is not in this repository.
 """)

@@ -61,7 +61,7 @@ class CostModel:
 
     def _chunks_for_one(self, action: Action) -> float:
         """Say for how many messages of a carry one stands, where fewer chunks stand for all."""
-        carries = action.peer is not None and exchange_of(action).axis == "time"
+        carries = action.peer is not None and exchange_of(action).hands_on
         return self.facts.carry_chunks / self.acting.carry_chunks if carries else 1.0
 
     @cached_property

@@ -1,10 +1,10 @@
 """The time of an epoch: the real schedule, simulated with the cost model; of a large world, a part that stands for it.
 
 All parts of a stage do the same at the same time, so that two of them, each with the rows of the heaviest, take as long
-as all. Along time an epoch grows linearly with the ranks once there are several (a carry fills its pipeline; other
-exchanges do not grow at all), so that two small numbers of ranks give a large one; so do two small numbers of chunks
-that go through stages, each of the size that it has in truth. Tests compare all of them with simulations of whole
-worlds.
+as all. Along time a carry fills its pipeline, and an epoch grows linearly with the ranks once there are several, so
+that two small numbers of ranks give a large one; under other exchanges it does not grow. Two small numbers of chunks
+that go through stages, each of the size that it has in truth, give a large one too. Tests compare all of them with
+simulations of whole worlds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from trisect.schedule.simulate import Cost, simulate
 # Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
 _RUNS = (4, 8)
 _FEW_CHUNKS, _CHUNKS = 16, 64
+_APART = 256
 # Chunks that read history which are simulated, where there are more.
 _STALE = (8, 16)
 
@@ -69,14 +70,25 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
         return some.plus(some.plus(less, -1.0), (chunks - _STALE[1]) / (_STALE[1] - _STALE[0]))
     if whole or times <= _RUNS[1]:
         return _simulated(workload, facts, cluster, facts if whole else representative(facts))
+    if not any(layer.along == "carry" for layer in facts.layers):
+        return _simulated(workload, facts, cluster, representative(facts, _runs_apart(facts)))
     acting = [representative(facts, runs) for runs in _RUNS]
     few, more = (_simulated(workload, facts, cluster, smaller) for smaller in acting)
-    # what an epoch takes longer for each further run: of a carry, the time of a chunk, of which there are more in truth
+    # what an epoch takes longer for each further run is the time of a chunk, of which there are more in truth
     between = 1.0 / (_RUNS[1] - _RUNS[0])
-    carried = any(layer.along == "carry" for layer in facts.layers)
-    shorter = acting[1].carry_chunks / facts.carry_chunks if carried else 1.0
-    slope = more.plus(few, -1.0)
-    return more.plus(slope, between * ((times - 1) * shorter - (_RUNS[1] - 1)))
+    shorter = acting[1].carry_chunks / facts.carry_chunks
+    return more.plus(more.plus(few, -1.0), between * ((times - 1) * shorter - (_RUNS[1] - 1)))
+
+
+def _runs_apart(facts: Facts) -> int:
+    """Say how many runs are simulated where none waits for all before it.
+
+    Under a window runs differ in how many others they read: all of them, as long as they are few enough.
+    """
+    window = max(layer.window for layer in facts.layers)
+    if window > 1 and facts.blocks * facts.layout.time <= _APART:
+        return facts.layout.time
+    return max(_RUNS[1], 2 * window)
 
 
 def representative(facts: Facts, runs: int | None = None, stale: int | None = None) -> Facts:
