@@ -158,10 +158,14 @@ class Cluster:
         ranks = self.ranks_on_host(world)
         if not self.shares or ranks == 1:
             return 1.0
-        below = max((count for count in self.shares if count <= ranks), default=1)
-        share = self.shares.get(below, 1.0)
-        # beyond what was measured, ranks take turns on the cores
-        return share if below == ranks else share * max(below, 1) / ranks
+        measured = {1: 1.0, **self.shares}
+        most = max(measured)
+        if ranks > most:
+            # beyond what was measured, ranks take turns on the cores
+            return measured[most] * most / ranks
+        below, above = max(n for n in measured if n <= ranks), min(n for n in measured if n >= ranks)
+        between = 0.0 if below == above else (ranks - below) / (above - below)
+        return (1.0 - between) * measured[below] + between * measured[above]
 
     def memory_of_rank(self, world: int) -> int:
         """Give the bytes that a rank may take; ranks of a CPU share those of the host."""

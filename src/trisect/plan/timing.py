@@ -24,7 +24,7 @@ _RUNS = (4, 8)
 _FEW_CHUNKS, _CHUNKS = 16, 64
 _APART = 256
 # Chunks that read history which are simulated, where there are more.
-_STALE = (8, 16)
+_STALE = (4, 8)
 
 
 @dataclass(frozen=True)
