@@ -100,10 +100,9 @@ class CostModel:
                 if layer.along == "carry" and layer.state != "weight":
                     own, calls = rows / acting.carry_chunks, facts.carry_chunks / acting.carry_chunks
                 elif layer.along == "redistribute":
-                    own, count = rows / facts.layout.time, len(acting.steps(action.block or 0))
-                    count = round(count * facts.layout.time / acting.layout.time)
+                    own, count = rows / facts.layout.time, len(facts.steps(action.block or 0))
                 elif layer.state == "weight" and layer.along == "none":
-                    count = len(acting.steps(action.block or 0))
+                    count = len(facts.steps(action.block or 0))
             table = columns
             if kind is HalfKind.AGGREGATE:
                 table = float(facts.vertices)
