@@ -196,6 +196,12 @@ def test_a_forged_run_directory_is_refused_in_a_sentence(tmp_path: Path, name: s
     assert str(directory.path / name) in str(said.value)
 
 
+def test_what_a_summary_may_leave_out(tmp_path: Path):
+    directory = make(tmp_path)
+    directory.write_summary({**SUMMARY, "baselines": None, "seconds_per_epoch": {"best": None, "median": None}})
+    assert "an epoch (median)" not in render(directory)
+
+
 def test_files_that_are_none_of_ours_are_passed_over(tmp_path: Path):
     directory = make(tmp_path)
     for name in ("rank-x.jsonl", "rank-007.jsonl", "rank-.jsonl", "rank-٣.jsonl"):
