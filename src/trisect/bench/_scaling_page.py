@@ -67,20 +67,22 @@ def charts(numbers: Numbers) -> dict[str, str]:
     )
     users = numbers["users"]
     marks = {number: float(user["typical"]) for number, user in enumerate(users)}
-    for name, title, cost in (
-        ("users-seconds.svg", "seconds an epoch", lambda point: point["seconds"]),
-        ("users-cost.svg", "device-hours for 100 epochs", lambda point: point["seconds"] * point["devices"] / 36.0),
+    for name, title, hours in (
+        ("users-seconds.svg", "seconds an epoch", False),
+        ("users-cost.svg", "device-hours for 100 epochs", True),
     ):
-        curves = [
-            Curve(
-                user["user"],
-                {float(point["devices"]): cost(point) for point in user["points"] if point["layout"]},
-                number,
-            )
-            for number, user in enumerate(users)
-        ]
+        curves = [Curve(user["user"], _points(user, hours=hours), number) for number, user in enumerate(users)]
         result[name] = chart(title, curves, x="devices", y=title, marks=marks, width=640)
     return result
+
+
+def _points(user: Numbers, *, hours: bool) -> dict[float, float]:
+    """Give a user's seconds of an epoch by the number of devices, or the device-hours of a hundred."""
+    return {
+        float(point["devices"]): point["seconds"] * (point["devices"] / 36.0 if hours else 1.0)
+        for point in user["points"]
+        if point["layout"]
+    }
 
 
 def _beside(ours: dict[str, dict[str, float]], paper: dict[str, dict[int, float]]) -> list[Curve]:
@@ -88,7 +90,7 @@ def _beside(ours: dict[str, dict[str, float]], paper: dict[str, dict[int, float]
     curves = []
     for number, (kind, points) in enumerate(ours.items()):
         curves.append(Curve(f"{kind}, planner", {int(x): y for x, y in points.items()}, number))
-        curves.append(Curve(f"{kind}, paper", dict(paper[kind]), number, measured=True))
+        curves.append(Curve(f"{kind}, paper", {float(x): y for x, y in paper[kind].items()}, number, measured=True))
     return curves
 
 
