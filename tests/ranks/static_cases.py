@@ -102,7 +102,7 @@ def metis_of(name: str, parts: int, chunks: int) -> Partition:
 
 
 def partition_of(case: Case) -> Partition:
-    """METIS, the stream, or by hand: `components` (parts that do not read each other), `uneven` (one of two vertices)."""
+    """METIS, the stream, or by hand: `components` (that do not read each other), `uneven` (one of two vertices)."""
     layout, name = layout_of(case), case.get("graph", "community")
     how = case.get("cut", "metis")
     if how == "metis":
