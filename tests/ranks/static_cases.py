@@ -102,7 +102,7 @@ def metis_of(name: str, parts: int, chunks: int) -> Partition:
 
 
 def partition_of(case: Case) -> Partition:
-    """METIS, the stream, or by hand: `components` (that do not read each other), `uneven` (one of two vertices)."""
+    """METIS, the stream, or by hand: `components` (parts that do not read each other), `uneven` (one of two)."""
     layout, name = layout_of(case), case.get("graph", "community")
     how = case.get("cut", "metis")
     if how == "metis":
@@ -128,7 +128,8 @@ def recipe_of(case: Case) -> Recipe:
     if case.get("one_class") and data.y is not None:
         y = data.y.masked_fill(data.splits["train"], 0)
         data = Graph(data.adjacency, data.x, y, data.splits, edge_x=data.edge_x)
-    return Recipe(data, model_of(case), make_task("node-classification"), partition)
+    task = {"name": "node-classification", "hidden": 5, "decoder": case.get("decoder", "auto")}
+    return Recipe(data, model_of(case), make_task(task), partition)
 
 
 def model_of(case: Case) -> NamedModel | AnyModel:
@@ -236,7 +237,9 @@ class RankOfGraph(RankOfCase):
         self.matrix = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=self.features.dtype)
 
     def loss(self, output: Tensor) -> Tensor:
-        """Give the mean cross entropy of the training vertices."""
+        """Give the mean cross entropy of the training vertices; with a decoder, the task's, undivided."""
+        if self.decoder is not None:
+            return self.bound.loss(self.decoder, output[None], 0, Noise(SEED, EPOCH))
         train, y = self.graph.splits["train"], self.graph.y
         assert y is not None
         return nn.functional.cross_entropy(output[train], y[train])
@@ -275,6 +278,12 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         result["outputs"] = rank.evaluated(range(1), outputs, hidden=False)
         result["hidden"] = rank.evaluated(range(1), None, hidden=True)
     return result
+
+
+def clipped(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare a step by clipped gradients with that of one process."""
+    rank = RankOfGraph(case, folder)
+    return rank.clipped(rank.taken_gradients(rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))))
 
 
 def losses(case: Case, folder: Path) -> dict[str, Any]:
