@@ -18,7 +18,7 @@ def launch(workload: Workload, text: str) -> int:
 
 def test_it_follows_what_is_cut_and_what_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRISECT_MEMORY", "2GiB")
-    workload = static(vertices=100_000, edges=600_000)
+    workload = static(vertices=100_000, edges=3_000_000)
     by_metis = metis_bytes(100_000, max(workload.entries))
     assert launch(workload, "vertex=4,spatial=halo") == launch(workload, "layer=2,chunks=4") == by_metis
     assert launch(workload, "vertex=4,spatial=halo,partition=stream") == stream_bytes(100_000) < by_metis

@@ -32,7 +32,7 @@ _SWEEPS, _PASSES, _PATIENCE, _WIDEST = 4, 3, 500, 300
 _TRIES = 4  # seeds for a few parts, whose cuts differ most
 _STREAMS = 3  # passes of a first cut without METIS
 _MOST_COARSE = 2_000_000  # entries of the smallest graph, up to which METIS cuts it
-_BYTES, _BYTES_A_VERTEX = 64 << 20, 320  # of METIS on the smallest graph, and of all arrays, as measured
+_BYTES, _BYTES_A_VERTEX = 256 << 20, 420  # of METIS on the smallest graph, and of all arrays, as measured
 _MOST_PLAIN = 200_000  # vertices, without the native kernels
 
 
