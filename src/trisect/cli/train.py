@@ -60,6 +60,7 @@ def train(
     from trisect.train.processes.faults import be_rank, refusing_again
     from trisect.train.processes.start import run_job
     from trisect.train.run.run_directory import RunDirectory, read_config
+    from trisect.train.run.trackers import require_trackers
 
     world = world_from_environment()
     first = world is None or world.rank == 0
@@ -76,6 +77,7 @@ def train(
                 RunDirectory.refuse_used(target)
             settings = load_config(source, set_ or [], layout)
         settings = resolve(settings, data_dir)
+        require_trackers(settings.train.track)
         if world is not None:
             use_interface(interface)
             if first and restarts > 0:

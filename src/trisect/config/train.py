@@ -38,6 +38,17 @@ def _weight_decay(value: Any) -> Any:
     return value
 
 
+TRACKERS = {"wandb": "wandb", "mlflow": "mlflow"}
+"""Trackers that may be named, and the package that each needs."""
+
+
+def _track(value: str | None) -> str | None:
+    for name in (value or "").split(",") if value is not None else ():
+        if name.strip() not in TRACKERS:
+            raise ValueError(f"is {value!r}, but must name {' or '.join(TRACKERS)}, or both with a comma")
+    return value
+
+
 @section("train", ConfigError)
 @dataclass(frozen=True, config=CLOSED)
 class TrainOptions:
@@ -67,6 +78,7 @@ class TrainOptions:
         monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
         checkpoint_every: a checkpoint after every so many epochs, and after the last; None: only after the last.
         keep: how many of the last checkpoints stay, besides the best one.
+        track: where figures go besides the run directory and TensorBoard: `wandb`, `mlflow`, or both with a comma.
     """
 
     epochs: Positive = 100
@@ -91,6 +103,7 @@ class TrainOptions:
     monitor: Text | None = None
     checkpoint_every: Positive | None = 10
     keep: Positive = 2
+    track: Annotated[Text | None, AfterValidator(_track)] = None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -243,7 +243,7 @@ class _Worker:
         finally:
             recorder.close(wait=False)
         self.gather(None)  # every rank's events are on disk
-        return result, [record["seconds"] for record in directory.metrics()]
+        return result, [seconds for record in directory.metrics() if (seconds := record.get("seconds")) is not None]
 
     def _parameters(self, result: Result) -> dict[str, Tensor]:
         """Give the trained parameters of all stages, by name."""

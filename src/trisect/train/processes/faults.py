@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -76,7 +77,18 @@ def remove_folders(names: str) -> None:
     """Remove the temporary folders that a launcher names: a JSON list, of which absolute paths named as ours count."""
     for folder in map(Path, json.loads(names)):
         if folder.is_absolute() and any(fnmatchcase(folder.name, pattern) for pattern in OURS):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_folder(folder)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder into which others still write by its name: it is taken away first, so that nothing new comes in
+    while it is emptied."""
+    with suppress(OSError):
+        away = tempfile.mkdtemp(prefix="trisect-", dir=folder.parent)
+        try:
+            folder.rename(Path(away, folder.name))  # fails where another rank was faster
+        finally:
+            shutil.rmtree(away, ignore_errors=True)
 
 
 def show_phase(rank: int, phase: Phase) -> None:

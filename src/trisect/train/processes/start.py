@@ -16,6 +16,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder
+from trisect.train.memory_check import checked_data
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import EpochsTo, Listener, Relay
@@ -45,6 +46,8 @@ def run_job(
     begun = job.resume and job.run is not None and RunDirectory.is_begun(job.run)
     if begun and world is None:
         check_settings(job)  # before the data are read, which may take long
+    if job.verb in ("train", "fit"):
+        read = checked_data(job, read)
     watched = job.restarts > 0 and world is None  # by this process, which starts others
     # each process of a world may fit a model of its own
     if not is_cut(job.layout) and not watched and (world is None or job.verb == "fit"):

@@ -28,7 +28,8 @@ from torch import Tensor
 
 from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
-from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, open_regular, read_manifest
+from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, read_manifest
+from trisect.train.run.sound_json import open_regular
 
 _UNFINISHED = re.compile(r"^\.epoch-[0-9]{6,12}\.(draft|old|[0-9a-f]{32})$")
 _NAME = re.compile(r"^epoch-[0-9]{6,12}$")

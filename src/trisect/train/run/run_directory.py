@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from torch import Tensor
@@ -30,10 +30,22 @@ from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
 from trisect.train.run.lock import LOCK, locked
+from trisect.train.run.sound_json import (
+    ANYTHING,
+    COUNT,
+    FINITE,
+    NUMBER,
+    TEXT,
+    Each,
+    Form,
+    Maybe,
+    flaw_of,
+    parse,
+    read_bytes,
+    read_object,
+)
+from trisect.train.run.trackers import Trackers
 from trisect.train.run.writer import CheckpointWriter
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -42,6 +54,33 @@ SUMMARY = "summary.json"
 TRACE = "trace.json"
 LAYOUT = "layout"  # under which a checkpoint was written, in its meta
 RESTART = "restart"  # the name of an event
+
+# what their readers rely on; whoever made a run directory may have written anything
+_RECORD = {"epoch": COUNT, "loss": Maybe(NUMBER), "seconds": Maybe(FINITE)}
+_EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
+_PLAN = {"halves": Maybe([TEXT])}
+_SUMMARY = {
+    "layout": Maybe(dict.fromkeys(("time", "layer", "vertex", "chunks"), Maybe(COUNT))),
+    "world": COUNT,
+    "metrics": Each(Maybe(Each(ANYTHING))),
+    "baselines": Maybe(Each(Maybe(Each(Each(Maybe(NUMBER)))))),
+    "seconds_per_epoch": {"best": Maybe(FINITE), "median": Maybe(FINITE)},
+    "communication": {
+        "bytes_per_epoch": FINITE,
+        "by_axis": Each(FINITE),
+        "formula_bytes_per_epoch": Maybe(FINITE),
+    },
+    "transfer": {"full_bytes": FINITE, "sent_bytes": FINITE},
+    "memory": {"peak_rss_bytes": [FINITE], "peak_pss_bytes": Maybe([FINITE])},
+    "staleness": Maybe(
+        {
+            "historical_reads": Maybe(FINITE),
+            "drift": Maybe(FINITE),
+            "loss": Maybe({"exact": NUMBER, "stale": NUMBER}),
+            "stepped_in": Maybe([Each(ANYTHING)]),
+        }
+    ),
+}
 
 # settings that may differ between a run and its continuation: they do not change what an epoch computes
 _FREE = {
@@ -58,6 +97,7 @@ _FREE = {
         "patience",
         "checkpoint_every",
         "keep",
+        "track",
     },
 }
 
@@ -173,20 +213,22 @@ class RunDirectory:
         write_atomically(self.path / CONFIG, _yaml(self.config))
         epoch = 0 if checkpoint is None else checkpoint.epoch
         for path in (self.path / METRICS, *self.path.glob("events/rank-*.jsonl")):
-            lines = [json.dumps(record) + "\n" for record in _records(path) if record.get("epoch", 0) <= epoch]
+            kept = _records(path, _RECORD if path.name == METRICS else _EVENT)
+            lines = [json.dumps(record) + "\n" for record in kept if (record.get("epoch") or 0) <= epoch]
             write_atomically(path, "".join(lines).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
-        return list(_records(self.path / METRICS))
+        return list(_records(self.path / METRICS, _RECORD))
 
     def events(self, rank: int) -> list[dict[str, Any]]:
         """Read the events of a rank."""
-        return list(_records(self.path / "events" / f"rank-{rank}.jsonl"))
+        return list(_records(self.path / "events" / f"rank-{rank}.jsonl", _EVENT))
 
     def ranks(self) -> list[int]:
         """List the ranks that wrote events."""
-        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("events/rank-*.jsonl"))
+        numbers = (path.stem.removeprefix("rank-") for path in self.path.glob("events/rank-*.jsonl"))
+        return sorted(int(number) for number in numbers if number.isdecimal() and number == str(int(number)))
 
     def restarts(self) -> int:
         """Count how often the run was started again by itself, under all commands that continued it."""
@@ -202,11 +244,9 @@ class RunDirectory:
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
         try:
-            return dict(json.loads((self.path / SUMMARY).read_bytes()))
+            return read_object(self.path / SUMMARY, _SUMMARY)
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise CheckpointError(f"{self.path / SUMMARY} is damaged: it is not JSON.") from None
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Write plan.json: what was decided before the first epoch."""
@@ -215,10 +255,9 @@ class RunDirectory:
     def plan(self) -> dict[str, Any]:
         """Read plan.json; nothing where the run has none."""
         try:
-            plan = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_object(self.path / PLAN, _PLAN)
+        except FileNotFoundError:
             return {}
-        return plan if isinstance(plan, dict) else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json and trace.json, at the end."""
@@ -251,7 +290,8 @@ class RunDirectory:
 class RunRecorder:
     """Writes what the trainer of one rank tells to the run directory.
 
-    Rank 0 writes metrics, tensorboard and the manifest of a checkpoint; every rank its events and its shard.
+    Rank 0 writes metrics, hands them to trackers, and writes the manifest of a checkpoint; every rank its events and
+    its shard.
 
     Args:
         on_epoch: called with each epoch's record, for progress.
@@ -280,7 +320,8 @@ class RunRecorder:
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
-        self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
+        name = directory.checkpoints.run
+        self._trackers = Trackers(directory.path, directory.config, name) if rank == 0 else None
         self._fields: dict[str, Any] = {}
         self._ending = ""
         self._writer = CheckpointWriter(
@@ -300,9 +341,8 @@ class RunRecorder:
             self._metrics.write(json.dumps(dict(record)) + "\n")
             self._metrics.flush()
         self._events.flush()
-        if self._board is not None:
-            for name, value in _scalars(record):
-                self._board.add_scalar(name, value, record["epoch"])
+        if self._trackers is not None:
+            self._trackers.epoch(record)
         self._on_epoch(record)
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
@@ -338,7 +378,7 @@ class RunRecorder:
         self._writer.wait(patience)
 
     def close(self, *, wait: bool = True) -> None:
-        """Wait for the last checkpoint, and close the files of metrics, events and TensorBoard."""
+        """Wait for the last checkpoint, and close the files of metrics, events and trackers."""
         try:
             if wait:
                 self.finish()
@@ -349,8 +389,8 @@ class RunRecorder:
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()
-        if self._board is not None:
-            self._board.close()
+        if self._trackers is not None:
+            self._trackers.close()
 
 
 def read_config(path: str | Path) -> Config:
@@ -415,52 +455,41 @@ def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
         )
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return
+def _records(path: Path, form: Form) -> Iterator[dict[str, Any]]:
+    """Read the JSON objects of a file's lines; a last line that was cut off is left out."""
+    lines = _lines(path)
     for number, line in enumerate(lines, 1):
         record = _parsed(line)
-        if record is not None:
-            yield record
-        elif number < len(lines):
+        if record is None and number < len(lines):
             raise CheckpointError(f"{path} is damaged at line {number}.")
+        if record is not None:
+            flaw = flaw_of(record, form)
+            if flaw is not None:
+                raise CheckpointError(f"{path} is damaged at line {number}: it {flaw}.")
+            yield record
 
 
 def _ends_cut(path: Path) -> bool:
     """Say whether the last line of a file of records is none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return False
+    lines = _lines(path)
     return bool(lines) and _parsed(lines[-1]) is None
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _lines(path: Path) -> list[bytes]:
     try:
-        return dict(json.loads(line))
+        return read_bytes(path).splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = parse(line)
     except ValueError:
         return None
+    return record if isinstance(record, dict) else None
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _quoted(name: str) -> str:
     return json.dumps(name)
-
-
-def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            for inner, number in _scalars(value):
-                yield f"{key}/{inner}", number
-        elif key != "epoch" and isinstance(value, (int, float)):
-            yield key, float(value)
-
-
-def _tensorboard(path: Path) -> SummaryWriter | None:
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(path))
