@@ -170,7 +170,7 @@ class _Worker:
                 seconds=seconds,
             )
             if directory is not None and self.rank == 0:
-                directory.write_summary(summary)
+                directory.write_summary(summary, result.scores)
         if self.job.verb == "train":
             return Outcome(summary)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]

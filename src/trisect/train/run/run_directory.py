@@ -6,6 +6,7 @@ metrics.jsonl        a line an epoch
 events/rank-R.jsonl  what each rank did when
 checkpoints/         see `checkpoint`
 summary.json         the whole run in one object
+scores.json          how scores lie beside labels on val and test, for the report
 trace.json           the events for Perfetto (Chrome trace)
 tensorboard/         where tensorboard is installed
 """
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 PLAN = "plan.json"
+SCORES = "scores.json"
 SUMMARY = "summary.json"
 TRACE = "trace.json"
 
@@ -176,12 +178,11 @@ class RunDirectory:
 
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
-        try:
-            return dict(json.loads((self.path / SUMMARY).read_bytes()))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            raise CheckpointError(f"{self.path / SUMMARY} is damaged: it is not JSON.") from None
+        return _read_object(self.path / SUMMARY)
+
+    def scores(self) -> dict[str, Any] | None:
+        """Read scores.json; give None where the run has not ended, or counted none."""
+        return _read_object(self.path / SCORES)
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Write plan.json: what was decided before the first epoch."""
@@ -195,8 +196,10 @@ class RunDirectory:
             return {}
         return plan if isinstance(plan, dict) else {}
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json and trace.json, at the end."""
+    def write_summary(self, summary: Mapping[str, Any], scores: Mapping[str, Any] | None = None) -> None:
+        """Write summary.json, trace.json and, where there are any, scores.json, at the end."""
+        if scores:
+            write_atomically(self.path / SCORES, json.dumps(scores).encode())
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
         write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
 
@@ -360,6 +363,19 @@ def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
             f" {getattr(old.train, name)!r}, on which train.lr_schedule: {old.train.lr_schedule} depends; use that, or"
             " start a new run in another --out."
         )
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """Read a file that holds one JSON object; None where there is none."""
+    try:
+        plain = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        raise CheckpointError(f"{path} is damaged: it is not JSON.") from None
+    if not isinstance(plain, dict):
+        raise CheckpointError(f"{path} is damaged: it is not a JSON object.")
+    return plain
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
