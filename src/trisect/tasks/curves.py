@@ -91,10 +91,10 @@ def _log_odds(logits: Tensor) -> Tensor:
 
 def _count(odds: Tensor, hits: Tensor) -> Tensor:
     """Count log-odds [rows, kinds] in bins: int64 [kinds, 2, bins], misses before hits."""
-    rows, kinds = odds.shape
-    place = ((odds + _REACH) * (_BINS / (2 * _REACH))).nan_to_num(0.0).clamp(0, _BINS - 1).long()
+    kinds = odds.shape[1]
+    position = ((odds + _REACH) * (_BINS / (2 * _REACH))).nan_to_num(0.0).clamp(0, _BINS - 1).long()
     kind = torch.arange(kinds, device=odds.device)
-    index = (kind * 2 + hits.long()) * _BINS + place
+    index = (kind * 2 + hits.long()) * _BINS + position
     return torch.bincount(index.reshape(-1), minlength=kinds * 2 * _BINS).reshape(kinds, 2, _BINS).cpu()
 
 
@@ -120,9 +120,7 @@ def _curve(counts: Tensor) -> dict[str, Any] | None:
         "negatives": negatives,
         "auc": float(torch.trapezoid(recall, alarm)),
         "average_precision": float((recall.diff() * precision).sum()),
-        "points": [
-            [_short(float(thresholds[k])), int(hits[k]), int(misses[k])] for k in kept
-        ],
+        "points": [[_short(float(thresholds[k])), int(hits[k]), int(misses[k])] for k in kept],
     }
 
 

@@ -174,7 +174,8 @@ class RunDirectory:
 
     def ranks(self) -> list[int]:
         """List the ranks that wrote events."""
-        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("events/rank-*.jsonl"))
+        names = (path.stem.removeprefix("rank-") for path in self.path.glob("events/rank-*.jsonl"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
@@ -402,9 +403,10 @@ def _ends_cut(path: Path) -> bool:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        return dict(json.loads(line))
-    except ValueError:
+        plain = json.loads(line)
+    except (ValueError, RecursionError):
         return None
+    return plain if isinstance(plain, dict) else None
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -1,0 +1,160 @@
+"""Where the time went: the schedule planned above measured, each rank's shares of an epoch, time by layer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields
+
+from trisect.layout import Layout
+from trisect.report.events import KINDS, Spent, length_of, spent
+from trisect.report.figures import figure
+from trisect.report.markup import Markup, bars, join, note, table, tag
+from trisect.report.quantities import counted, seconds, share
+from trisect.report.run_view import RunView
+from trisect.report.schedule import Panel, schedule_data, simulated
+from trisect.report.words import Words
+
+_NAMES = {
+    "forward": ("c0", "forward"),
+    "again": ("c4", "forward again"),
+    "backward": ("c1", "backward"),
+    "step": ("c5", "step of the optimiser"),
+    "waiting": ("c7", "waiting for another rank"),
+    "exchanging": ("c3", "exchanging rows and gradients"),
+    "other": ("c6", "other"),
+}
+_MOST_LAYERS = 400
+
+
+def layout_of(run: RunView) -> Layout:
+    """Give the mesh of a run."""
+    return Layout(time=run.axes.time, layer=run.axes.layer, vertex=run.axes.vertex)
+
+
+def schedule(run: RunView, *, length: float | None = None) -> Markup | None:
+    """Draw the last epoch that all ranks trained to its end; None where there is none.
+
+    Args:
+        length: the seconds that the width stands for, where several runs are drawn alike.
+    """
+    panels = schedule_panels(run)
+    if not panels:
+        return None
+    data = schedule_data(panels, Words(run.plan))
+    if length is not None:
+        data["length"] = max(data["length"], round(length * 1e6))
+    epoch = max(run.epochs)
+    return figure(
+        f"What each rank did in epoch {epoch}",
+        data,
+        text=_said(run, panels),
+        alternative=_by_layer(run),
+        summary="Seconds by layer, as a table",
+        wide=True,
+    )
+
+
+def schedule_panels(run: RunView) -> list[Panel]:
+    """Give what is drawn of a run's last whole epoch: as planned where there is a plan, and as measured."""
+    if not run.epochs:
+        return []
+    measured = run.epochs[max(run.epochs)]
+    panels = [Panel("Measured", "as each rank noted it", measured)]
+    if run.axes.world > 1:
+        planned = simulated(run.epochs, layout_of(run))
+        if planned is not None and any(planned):
+            origin = "every action takes its usual time and every message arrives at once"
+            panels.insert(0, Panel("Without delays", origin, planned))
+    return panels
+
+
+def _said(run: RunView, panels: Sequence[Panel]) -> str:
+    told = [f"{panel.title}: {seconds(length_of(panel.ranks))} ({panel.origin})." for panel in panels]
+    actions = sum(len(rank) for rank in panels[-1].ranks)
+    return f"{counted(actions, 'action')} on {counted(run.axes.world, 'rank')}. {' '.join(told)}"
+
+
+def average_spent(run: RunView) -> tuple[list[Spent], int]:
+    """Give where the seconds of an epoch went on each rank, the mean of the last epochs, and of how many."""
+    chosen = [epoch for epoch in run.epochs if epoch > 1] or list(run.epochs)
+    each = [spent(run.epochs[epoch], layout_of(run)) for epoch in chosen]
+    names = [field.name for field in fields(Spent)]
+    mean = [
+        Spent(**{name: sum(getattr(own[rank], name) for own in each) / len(each) for name in names})
+        for rank in range(run.axes.world if each else 0)
+    ]
+    return mean, len(chosen)
+
+
+def where(run: RunView) -> Markup | None:
+    """Give where an epoch's time went, a bar a rank."""
+    ranks, epochs = average_spent(run)
+    if not ranks:
+        return None
+    names = [name for name in _NAMES if any(getattr(rank, name) > 0 for rank in ranks)]
+    totals = [sum(getattr(rank, name) for name in names) for rank in ranks]
+    rows = [
+        (
+            f"rank\N{NO-BREAK SPACE}{k}",
+            [
+                (_NAMES[name][0], getattr(rank, name), f"{_NAMES[name][1]}: {seconds(getattr(rank, name))}")
+                for name in names
+            ],
+            f"computes {share(rank.computing / (totals[k] or 1.0))}",
+        )
+        for k, rank in enumerate(ranks)
+    ]
+    cells = [
+        [f"rank\N{NO-BREAK SPACE}{k}", *(seconds(getattr(rank, name)) for name in names)]
+        for k, rank in enumerate(ranks)
+    ]
+    said = f"The mean of {counted(epochs, 'epoch')}, the last of the run, evaluation left out."
+    if len(ranks) > 1:
+        least = min(range(len(ranks)), key=lambda k: ranks[k].computing / (totals[k] or 1.0))
+        said += (
+            f" Rank {least} computes least: {share(ranks[least].computing / (totals[least] or 1.0))} of its time."
+            " Waiting is for a rank that had not sent yet; exchanging is what is copied, sent and added up."
+        )
+    caption = "Where the time of an epoch went, by rank"
+    return tag(
+        "div",
+        tag("h3", "Where an epoch's time went"),
+        bars(rows, [_NAMES[name] for name in names], caption=caption),
+        note(said),
+        tag(
+            "details",
+            tag("summary", "The same as a table"),
+            table(["", *(_NAMES[name][1] for name in names)], cells, caption=caption),
+        ),
+        class_="card",
+    )
+
+
+def _by_layer(run: RunView) -> Markup | None:
+    """Give the seconds of all ranks together by what was computed, as a table."""
+    words = Words(run.plan)
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    order: dict[str, int] = {}
+    for rank in run.epochs[max(run.epochs)]:
+        for event in rank:
+            if event.action is not None and event.action.verb in KINDS:
+                phrase = words.phrase(event.action)
+                name = phrase.text.partition(" of ")[2].partition(",")[0] if phrase.layer is not None else phrase.text
+                order.setdefault(name, phrase.layer if phrase.layer is not None else 1 << 30)
+                sums[name][KINDS[event.action.verb]] += event.seconds
+    if not sums or len(sums) > _MOST_LAYERS:
+        return None
+    kinds = [kind for kind in KINDS.values() if any(kind in own for own in sums.values())]
+    rows = [
+        [name, *(seconds(sums[name][kind]) if kind in sums[name] else "–" for kind in kinds)]
+        for name in sorted(sums, key=lambda name: order[name])
+    ]
+    caption = "Seconds of all ranks together, by what was computed"
+    return table(["", *(_NAMES[kind][1] for kind in kinds)], rows, caption=caption)
+
+
+def timing(run: RunView) -> Markup | None:
+    """Give the section on time."""
+    drawn = join((schedule(run), where(run)))
+    return drawn or None
