@@ -1,4 +1,4 @@
-# make train | test | check | slow | fuzz: each makes .venv first and installs the project into it.
+# make train | test | check | slow | fuzz | docs: each makes .venv first and installs the project into it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test check pytest slow fuzz format clean
+.PHONY: train test check pytest slow fuzz docs format clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -26,8 +26,8 @@ train: $(STAMP)
 	$(BIN)/trisect train
 
 check: $(DEV_STAMP)
-	$(BIN)/ruff check src tests benchmarks setup.py
-	$(BIN)/ruff format --check src tests benchmarks setup.py
+	$(BIN)/ruff check src tests benchmarks docs setup.py
+	$(BIN)/ruff format --check src tests benchmarks docs setup.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml
 
@@ -44,9 +44,14 @@ CASES ?= 100000
 fuzz: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES)
 
+# the site, in site/; a broken link or an unwritten page ends it
+docs: $(DEV_STAMP)
+	$(BIN)/python docs/reference.py
+	$(BIN)/mkdocs build --strict
+
 format: $(DEV_STAMP)
-	$(BIN)/ruff format src tests benchmarks setup.py
-	$(BIN)/ruff check --fix src tests benchmarks setup.py
+	$(BIN)/ruff format src tests benchmarks docs setup.py
+	$(BIN)/ruff check --fix src tests benchmarks docs setup.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/trisect/native/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -251,7 +251,7 @@ def test_a_forged_run_runs_no_script(make_run, show, forge):
     assert len(opened.requests) == 1
     # and were it there, the policy of the page would not let it run
     opened.page.evaluate(
-        "() => { const s = document.createElement('script'); s.textContent = 'window.evil = 2'; document.body.append(s) }"
+        "() => { const s = document.createElement('script'); s.textContent = 'evil = 2'; document.body.append(s) }"
     )
     assert opened.page.evaluate("() => window.evil") is None
 

@@ -16,7 +16,7 @@ from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.workload import Workload
 from trisect.schedule.action import COMPUTE, Action, Verb
-from trisect.schedule.simulate import simulate
+from trisect.schedule.simulate import Cost, simulate
 
 # Runs along time that are simulated, where there are more; chunks of a carry likewise.
 _RUNS = (6, 12)
@@ -88,20 +88,10 @@ def _simulated(workload: Workload, facts: Facts, cluster: Cluster, acting: Facts
     schedule = schedule_of(acting)
     costs = CostModel(workload, facts, cluster, acting)
 
-    def work(rank: int, action: Action) -> float:
-        return costs.compute(rank, action) + costs.overhead(rank, action)
-
-    def link(rank: int, action: Action) -> float:
-        if action.verb is Verb.POST:
-            return 0.0 if costs.copies(rank, action) else costs.transfer(rank, action)
-        return costs.transfer(rank, action) if action.verb is Verb.REDUCE else work(rank, action)
-
-    def busy(rank: int, action: Action) -> float:
-        moved = costs.transfer(rank, action) if action.verb is Verb.POST and costs.copies(rank, action) else 0.0
-        return costs.overhead(rank, action) + moved
+    link, busy = costs_of(costs)
 
     def alone(rank: int, action: Action) -> float:
-        return 0.0 if action.verb in (Verb.POST, Verb.REDUCE) else work(rank, action)
+        return 0.0 if action.verb in (Verb.POST, Verb.REDUCE) else link(rank, action)
 
     with_links = simulate(schedule, link, busy)
     without = simulate(schedule, alone, costs.overhead)
@@ -116,3 +106,20 @@ def _simulated(workload: Workload, facts: Facts, cluster: Cluster, acting: Facts
     ]
     compute, overhead = max(sums, key=sum)
     return Seconds(compute, max(0.0, total - unlinked), max(0.0, unlinked - compute - overhead), overhead)
+
+
+def costs_of(costs: CostModel) -> tuple[Cost, Cost]:
+    """Give what `simulate` asks for: the time of an action, or of its rows on a link; and how long a rank is busy."""
+
+    def link(rank: int, action: Action) -> float:
+        if action.verb is Verb.POST:
+            return 0.0 if costs.copies(rank, action) else costs.transfer(rank, action)
+        if action.verb is Verb.REDUCE:
+            return costs.transfer(rank, action)
+        return costs.compute(rank, action) + costs.overhead(rank, action)
+
+    def busy(rank: int, action: Action) -> float:
+        moved = costs.transfer(rank, action) if action.verb is Verb.POST and costs.copies(rank, action) else 0.0
+        return costs.overhead(rank, action) + moved
+
+    return link, busy

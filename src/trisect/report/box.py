@@ -155,7 +155,7 @@ def _sentence(run: RunView, box: Box, rank: int) -> str:
 
 def rank_table(run: RunView, box: Box) -> Markup:
     """Give each rank's share of the box as a table."""
-    head = ["rank", "vertices", "layers", "steps", "share of the box"]
+    head = ["rank", "vertices", "layers", "steps", "share"]
     rows = []
     for rank in range(run.axes.world):
         vertices, layers, steps = _held(run, box, rank)

@@ -1,15 +1,15 @@
-"""What a run cost beside what was expected: predicted and measured, bytes by axis, memory by component, staleness."""
+"""What a run cost: bytes by axis beside the formula, memory by component, the quality of its cuts, staleness."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from trisect.report.figures import Series, lines
 from trisect.report.markup import Markup, bars, join, note, table, tag
-from trisect.report.quantities import counted, number, seconds, share, size
+from trisect.report.quantities import counted, number, share, size
 from trisect.report.run_view import RunView
 
+PARTS = (0, 1, 2, 3, 4, 5, 8, 9, 10)  # colours of components
 AXES = {
     "vertex": "between parts",
     "layer": "between stages",
@@ -34,69 +34,6 @@ _COMPONENTS = {
 }
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Something that the planner predicted and the run measured."""
-
-    name: str
-    predicted: float | None
-    measured: float | None
-    show: Callable[[float], str]
-
-    def cells(self) -> list[str]:
-        """Give name, predicted, measured and error as text."""
-        error = "–"
-        if self.predicted is not None and self.measured:
-            error = f"{self.predicted / self.measured - 1:+.0%}"
-            error = "exact" if self.predicted == self.measured else error
-        return [self.name, *("–" if v is None else self.show(v) for v in (self.predicted, self.measured)), error]
-
-
-def compared(run: RunView) -> Iterator[Compared]:
-    """Give what the planner predicted of a run beside what was measured."""
-    summary, expected = run.summary, run.plan.at("expected")
-    plan = summary.at("plan")
-    yield Compared(
-        "time of an epoch",
-        plan.at("seconds_per_epoch").number() or expected.at("seconds_per_epoch").number(),
-        summary.at("seconds_per_epoch", "median").number(),
-        seconds,
-    )
-    if run.axes.world > 1:
-        yield Compared(
-            "bytes sent an epoch",
-            expected.at("bytes_per_epoch").number() or plan.at("bytes_per_epoch").number(),
-            summary.at("communication", "bytes_per_epoch").number(),
-            size,
-        )
-    own = summary.at("memory", "peak_pss_bytes").numbers()
-    peaks = own or summary.at("memory", "peak_rss_bytes").numbers()
-    yield Compared(
-        "memory of the fullest rank",
-        plan.at("memory_bytes").number() or expected.at("memory_bytes").number(),
-        max(peaks, default=None),
-        size,
-    )
-
-
-def predictions(run: RunView) -> Markup | None:
-    """Give the table predicted | measured | error."""
-    rows = [each for each in compared(run) if each.predicted is not None or each.measured is not None]
-    if not any(each.predicted is not None for each in rows):
-        return None
-    said = (
-        "The planner predicted this before the first epoch. An error above zero means that it expected more than was"
-        " measured."
-    )
-    return tag(
-        "div",
-        tag("h3", "Predicted and measured"),
-        table(["", "predicted", "measured", "error"], [row.cells() for row in rows], caption="Predicted and measured"),
-        note(said),
-        class_="card",
-    )
-
-
 def communication(run: RunView) -> Markup:
     """Give the bytes of an epoch by axis, beside the formula's, and by rank."""
     sent = run.summary.at("communication")
@@ -114,7 +51,8 @@ def communication(run: RunView) -> Markup:
         count = value.number() or 0.0
         formula = planned.get(axis, 0.0) if planned else None
         rows.append([axis, "–" if formula is None else size(formula), size(count), _difference(formula, count)])
-        drawn.append((axis, [("c0", count, size(count))], size(count)))
+        if count:
+            drawn.append((axis, [("c0", count, size(count))], size(count)))
     total, formula = sent.at("bytes_per_epoch").number(), sent.at("formula_bytes_per_epoch").number()
     shown = ["–" if value is None else size(value) for value in (formula, total)]
     rows.append(["together", *shown, _difference(formula, total)])
@@ -174,28 +112,29 @@ def memory(run: RunView) -> Markup:
     ]
     parts.sort(key=lambda pair: -pair[1])
     total = sum(value for _, value in parts)
-    # a page that ranks share is divided among them, so that what they have together is what the machine gives
-    shown = own if len(own) == len(peaks) else peaks
-    longest = max([total, *shown], default=0.0)
     first, rest = parts[:9], parts[9:]
-    coloured = [(f"c{k}", _COMPONENTS.get(name, name), value) for k, (name, value) in enumerate(first)]
+    coloured = [(f"c{PARTS[k]}", _COMPONENTS.get(name, name), value) for k, (name, value) in enumerate(first)]
     if rest:
-        coloured.append(("c9", "all else", sum(value for _, value in rest)))
+        coloured.append(("c6", "all else", sum(value for _, value in rest)))
+    pieces = [(colour, value, f"{name}: {size(value)}") for colour, name, value in coloured]
     rows: list[tuple[str, list[tuple[str, float, str]], str]] = []
     if parts:
-        pieces = [(colour, value, f"{name}: {size(value)}") for colour, name, value in coloured]
         rows.append(("predicted", pieces, size(total)))
     rows += [
-        (f"rank\N{NO-BREAK SPACE}{k}", [("c11", value, size(value))], size(value)) for k, value in enumerate(shown)
+        (f"rank\N{NO-BREAK SPACE}{k}", [("c11", value, size(value))], size(value)) for k, value in enumerate(peaks)
     ]
+    caption = "Peak memory: predicted by component, and measured of each rank"
+    drawn = [bars(rows, [(colour, name) for colour, name, _ in coloured], caption=caption)]
+    own_parts = [piece for piece, (_, name, _) in zip(pieces, coloured, strict=True) if "libraries" not in name]
+    if 0 < len(own_parts) < len(pieces):
+        without = sum(value for _, value, _ in own_parts)
+        caption = "Predicted memory by component, without the libraries"
+        drawn += [tag("h4", caption), bars([("predicted", own_parts, size(without))], caption=caption)]
     said = []
     if own and run.axes.world > 1:
         said.append(f"Together {size(sum(own))}: a page that ranks share counts once.")
-    if len(own) == len(peaks) and peaks and run.axes.world > 1:
-        said.append(f"Where shared pages count in full, the fullest rank has {size(max(peaks))}.")
     if parts:
-        said.append("The prediction is for the fullest rank.")
-    caption = "Peak memory: predicted by component, and measured of each rank"
+        said.append("The prediction by component is that of the fullest rank.")
     details = None
     if parts:
         components = [[_COMPONENTS.get(name, name), size(value), share(value / total)] for name, value in parts]
@@ -207,7 +146,7 @@ def memory(run: RunView) -> Markup:
     return tag(
         "div",
         tag("h3", "Peak memory"),
-        bars(rows, [(colour, name) for colour, name, _ in coloured], caption=caption, total=longest or None),
+        drawn,
         note(" ".join(said)) if said else None,
         details,
         class_="card",

@@ -15,9 +15,10 @@ import yaml
 from trisect.errors import TrisectError
 from trisect.report.box import box_data, box_of, rank_table
 from trisect.report.compare import comparison
-from trisect.report.costs import communication, memory, partition, predictions, staleness
+from trisect.report.costs import communication, memory, partition, staleness
 from trisect.report.figures import Series, figure, lines, side_by_side
 from trisect.report.markup import Child, Markup, join, note, table, tag
+from trisect.report.planned import predictions
 from trisect.report.quality import COLOURS, quality
 from trisect.report.quantities import counted, number, seconds, share, size
 from trisect.report.run_view import RunView

@@ -20,7 +20,7 @@ _FEW_CLASSES, _MOST_CLASSES = 12, 100
 
 def quality(run: RunView) -> Markup:
     """Give the section on a finished run's quality."""
-    return join((_measures(run), simple_rules(run), _steps(run), *_pictures(run)))
+    return join((_measures(run), simple_rules(run), *_pictures(run, _steps(run))))
 
 
 def _flat(values: Values, name: str = "") -> Iterator[tuple[str, float]]:
@@ -115,7 +115,7 @@ def _verdict(summary: Values) -> str:
         return "The measures of the model and of the rules do not fit each other."
 
 
-def _steps(run: RunView) -> Markup | None:
+def _steps(run: RunView) -> list[Markup | None]:
     """Draw the measures of each step, of a task on a timeline."""
     figures = []
     names = [name for name, _ in run.summary.at("metrics", "test", "per_step").items() if name != "step"]
@@ -127,13 +127,14 @@ def _steps(run: RunView) -> Markup | None:
             if steps and len(steps) == len(values):
                 series.append(Series(split, COLOURS[split], list(zip(steps, values, strict=True))))
         figures.append(lines(f"{name.upper()} by step", series, x="step"))
-    return side_by_side(*figures)
+    return figures
 
 
-def _pictures(run: RunView) -> Iterator[Markup | None]:
+def _pictures(run: RunView, steps: list[Markup | None]) -> Iterator[Markup | None]:
     scores = {split: run.scores.at(split) for split in ("test", "val")}
     present = [split for split, picture in scores.items() if picture.items()]
     if not present:
+        yield side_by_side(*steps)
         if run.finished and run.summary.at("metrics", "test", "accuracy"):
             yield note("There are no curves, since the run directory has no scores.json. Newer runs write it.")
         return
@@ -141,7 +142,7 @@ def _pictures(run: RunView) -> Iterator[Markup | None]:
     calibration = _calibration({split: scores[split] for split in present})
     matrices = [_confusion(scores[split], split) for split in present]
     few = sum(1 for _ in scores[present[0]].at("confusion")) <= _FEW_CLASSES
-    yield side_by_side(_roc(curves), _precision_recall(curves), calibration, matrices[0] if few else None)
+    yield side_by_side(*steps, _roc(curves), _precision_recall(curves), calibration, matrices[0] if few else None)
     if any(curve.kind is None for own in curves.values() for curve in own):
         yield note(
             "Scores are those of the pairs that evaluation asks for: the linked ones and the sampled others. Precision"
@@ -225,8 +226,8 @@ def _precision_recall(curves: dict[str, list[_Curve]]) -> Markup | None:
         {
             "name": f"{name}, mean {curve.precision:.3f}" if curve.precision is not None else name,
             "colour": colour,
-            "points": [[_short(h / curve.positives), _short(h / (h + f))] for _, h, f in curve.points],
-            "notes": [f"score ≥ {number(t)}" for t, _, _ in curve.points],
+            "points": [[_short(h / curve.positives), _short(h / (h + f))] for _, h, f in curve.points if h],
+            "notes": [f"score ≥ {number(t)}" for t, h, _ in curve.points if h],
         }
         for name, colour, curve in named
     ]
@@ -270,14 +271,15 @@ def _calibration(scores: dict[str, Values]) -> Markup | None:
         bins = [(t[0], t[1], t[2]) for t in triples if len(t) == 3 and 0 <= t[0] <= 1 and 0 <= t[1] <= 1][:50]
         if not bins:
             continue
+        drawn = [each for each in bins if each[2] >= 10] or bins  # a share of few rows says little
         subject = plain.at("calibration", "of").text() or ""
         series.append(
             {
                 "name": split,
                 "colour": COLOURS[split],
                 "dots": True,
-                "points": [[_short(p), _short(hit)] for p, hit, _ in bins],
-                "notes": [counted(n, "row") for _, _, n in bins],
+                "points": [[_short(p), _short(hit)] for p, hit, _ in drawn],
+                "notes": [counted(n, "row") for _, _, n in drawn],
             }
         )
         rows += [[f"{split}, about {share(p)}", share(hit), f"{n:,.0f}"] for p, hit, n in bins]

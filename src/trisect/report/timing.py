@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from trisect.layout import Layout
-from trisect.report.events import KINDS, Spent, length_of, spent
+from trisect.report.events import KINDS, Event, Spent, length_of, parse_action, spent
 from trisect.report.figures import figure
 from trisect.report.markup import Markup, bars, join, note, table, tag
+from trisect.report.planned import planned_spans
 from trisect.report.quantities import counted, seconds, share
 from trisect.report.run_view import RunView
 from trisect.report.schedule import Panel, schedule_data, simulated
@@ -61,11 +62,15 @@ def schedule_panels(run: RunView) -> list[Panel]:
         return []
     measured = run.epochs[max(run.epochs)]
     panels = [Panel("Measured", "as each rank noted it", measured)]
-    if run.axes.world > 1:
+    expected = planned_spans(run.plan.plain or {})
+    if len(expected) == run.axes.world:
+        spans = [[Event(parse_action(name), name, start, took) for name, start, took in rank] for rank in expected]
+        panels.insert(0, Panel("Planned", "what the planner expected before the run", spans))
+    elif run.axes.world > 1:  # a run of an earlier version, or of too many ranks
         planned = simulated(run.epochs, layout_of(run))
         if planned is not None and any(planned):
-            origin = "every action takes its usual time and every message arrives at once"
-            panels.insert(0, Panel("Without delays", origin, planned))
+            origin = "every action takes its usual time, and every message arrives at once"
+            panels.insert(0, Panel("Planned", origin, planned))
     return panels
 
 

@@ -123,6 +123,11 @@ def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyM
         return DynamicModel(layers)  # type: ignore[arg-type]
     if layers and all(isinstance(layer, Layer) for layer in layers):
         return Model(layers)  # type: ignore[arg-type]
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, (Layer, DynamicLayer)):
+            pyg = "; wrap it: trisect.nn.FromPyG(conv)" if hasattr(layer, "propagate") else ""
+            kind = f"layer {number} of the model is a {type(layer).__name__}, which is no layer of trisect.nn"
+            raise ConfigError(f"{kind}{pyg or '; write it as one (docs/own.md)'}.")
     raise ConfigError(
         f"the model is a {type(model).__name__}; give a name, a trisect.nn model, or a list of trisect.nn layers."
     )

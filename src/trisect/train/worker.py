@@ -26,12 +26,11 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.registry import options as model_options
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
-from trisect.plan.estimate import Estimate
 from trisect.shards.graph_files import read_cut
 from trisect.tasks import Statistics
 from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
-from trisect.train.estimate import estimate_setup
+from trisect.train.estimate import Expectation, estimate_setup
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
 from trisect.train.outputs.calibration import calibrate
@@ -130,7 +129,7 @@ class _Worker:
         *,
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
-        expected: Estimate | None = None,
+        expected: Expectation | None = None,
         digest: str | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
@@ -188,7 +187,9 @@ class _Worker:
         """
         checkpoint = self._continue(directory) if self.job.resume else None
         if self.rank == 0:
-            directory.write_plan({**self.setup.program.plan(), "expected": self._expected_plain()})
+            schedule = None if self.expected is None else self.expected.schedule()
+            plan = {**self.setup.program.plan(), "expected": self._expected_plain(), "schedule": schedule}
+            directory.write_plan(plan)
         recorder = RunRecorder(
             directory,
             rank=self.rank,
