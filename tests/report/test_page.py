@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trisect.cli.main import run as run_cli
+from trisect.cli.main import run_command
 from trisect.errors import CheckpointError, TrisectError
 from trisect.report import render, render_comparison, write_comparison, write_report
 from trisect.report.figures import Series, embedded, lines, thin
@@ -46,7 +46,8 @@ class Balanced(HTMLParser):
             raise AssertionError(f"</{tag}> is out of order")
 
     def handle_data(self, data):
-        self.text.append(data)
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
 
 
 def parsed(page: str) -> Balanced:
@@ -190,7 +191,7 @@ def test_the_command(make_run, tmp_path: Path, monkeypatch, capsys, arguments: l
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         make_run(name)
-    assert command("report", *arguments) == 0
+    assert run_command(["report", *arguments]) == 0
     assert capsys.readouterr().out == f"Report: {file}\n"
     assert Path(file).stat().st_size > 50_000
 
@@ -208,17 +209,10 @@ def test_what_the_command_refuses(make_run, tmp_path: Path, monkeypatch, capsys,
     monkeypatch.chdir(tmp_path)
     make_run()
     (make_run("damaged").path / "summary.json").write_text("{")
-    assert command("report", *arguments) == 2
+    assert run_command(["report", *arguments]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
-
-
-def command(*arguments: str) -> int:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
-        patch.setattr("sys.argv", ["trisect", *arguments])
-        run_cli()
-    return int(end.value.code or 0)
 
 
 # Files that somebody else wrote
@@ -258,7 +252,7 @@ def mutated(value: Any, draw: random.Random, chance: float) -> Any:
     return value
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_forged_files_give_a_page_all_the_same(make_run, links, seed: int):
     draw = random.Random(seed)
     shape = draw.choice([{}, {"vertex": 2}, {"time": 2, "steps": 6, "blocks": 2}, {"layer": 2, "classes": 2}])
@@ -274,7 +268,7 @@ def test_forged_files_give_a_page_all_the_same(make_run, links, seed: int):
         path.write_text("".join(json.dumps(r if isinstance(r, dict) else {}) + "\n" for r in records))
     other = make_run("other")
     for page in (render(directory), render_comparison([other, directory])):
-        assert parsed(page).scripts == page.count('type="application/json"') + 1
+        assert parsed(page).scripts == page.count('<script type="application/json">') + 1
         assert "<i>" not in page
 
 
