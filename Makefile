@@ -14,7 +14,7 @@ $(BIN)/python:
 # The build tools are installed first and the build is not isolated, so that constraints.txt pins them too.
 $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python
 	$(PIP) setuptools wheel
-	$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard,report]'
+	$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard]'
 	touch $@
 
 $(DEV_STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python

@@ -83,7 +83,7 @@ def test_a_finished_run(make_run, tmp_path: Path):
         "f1 of class 1",
         "Area under the curve",
         "Confusion matrix on test",
-        "Calibration of the class 1",
+        "Calibration of class 1",
         "activations kept for backward",
         "250 B of 1000 B (25%)",
         "One rank: nothing is sent.",
@@ -144,12 +144,23 @@ def test_bytes_that_differ_from_the_formula_are_seen(make_run, forge):
     assert words(render(directory)).count("+512 B") == 2  # of the axis, and of all together
 
 
+def test_classes_have_their_names(make_run):
+    directory = make_run()
+    before = words(render(directory))
+    directory.name_classes(["honest", "fraud", "<u>"])
+    text = words(render(directory))
+    for name in ("f1 of fraud", "is honest", "as fraud", "fraud 0.5"):
+        assert name in text
+        assert name not in before
+    assert "<u>" not in render(directory)
+
+
 def test_links_stand_beside_simple_rules(make_run, links):
     text = words(render(make_run(classes=0, more=links)))
     assert "A simple rule is ahead of the model: recency has test map 0.650, the model 0.600" in text
     assert "MAP on test" in text
     assert "MAP by step" in text
-    assert "Calibration of the links" in text
+    assert "Calibration of links" in text
     assert "Confusion" not in text
 
 

@@ -74,7 +74,8 @@ def train(
     first = world is None or world.rank == 0
     progress = Progress(settings.train.epochs, live=None if first else False)
     say = progress.say if first else lambda text: None
-    settings, data = settle_layout(settings, ConfiguredData(settings, say), devices, say)
+    source_data = ConfiguredData(settings, say)
+    settings, data = settle_layout(settings, source_data, devices, say)
     job = Job.of_config("train", settings, target, resume=resume)
     try:
         with nullcontext() if world is None else be_rank(world), progress:
@@ -85,7 +86,9 @@ def train(
         return
     progress.metrics(summary)
     try:
-        sentence(f"Report: {write_report(RunDirectory.reopen(target))}")
+        directory = RunDirectory.reopen(target)
+        directory.name_classes(source_data.classes)
+        sentence(f"Report: {write_report(directory)}")
     except OSError as error:  # the run itself is safe
         sentence(f"The report could not be written: {error.strerror}.")
     sentence(f"Run directory: {target}")

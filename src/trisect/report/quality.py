@@ -23,7 +23,23 @@ def quality(run: RunView) -> Markup:
     return join((_measures(run), simple_rules(run), *_pictures(run, _steps(run))))
 
 
-def _flat(values: Values, name: str = "") -> Iterator[tuple[str, float]]:
+class Names:
+    """The names of the classes of a run; one that has none is called by its number."""
+
+    def __init__(self, run: RunView) -> None:
+        self._names = [each.text() for each in run.scores.at("classes")]
+
+    def __call__(self, index: int | None) -> str:
+        """Give the name of a class."""
+        name = self._names[index] if index is not None and index < len(self._names) else None
+        return f"class {index}" if name is None else name[:40]
+
+    def short(self, index: int) -> str:
+        """Give the name of a class, or its number alone."""
+        return self(index).removeprefix("class ")[:16]
+
+
+def _flat(values: Values, classes: Names, name: str = "") -> Iterator[tuple[str, float]]:
     """Give every number of the measures by a name; of lists an entry each."""
     for key, value in values.items():
         label = f"{name} {key}".strip().replace("_", " ")
@@ -31,15 +47,16 @@ def _flat(values: Values, name: str = "") -> Iterator[tuple[str, float]]:
         if single is not None:
             yield label, single
         elif key != "per_step":
-            yield from _flat(value, label)
+            yield from _flat(value, classes, label)
             for index, each in enumerate(value):
                 entry = each.number()
                 if entry is not None:
-                    yield f"{label.replace(' per class', '')} of class {index}", entry
+                    yield f"{label.replace(' per class', '')} of {classes(index)}", entry
 
 
 def _measures(run: RunView) -> Markup | None:
-    columns = {split: dict(_flat(run.summary.at("metrics", split))) for split in SPLITS}
+    classes = Names(run)
+    columns = {split: dict(_flat(run.summary.at("metrics", split), classes)) for split in SPLITS}
     columns = {split: own for split, own in columns.items() if own}
     names = list(dict.fromkeys(name for own in columns.values() for name in own))
     if not names:
@@ -138,11 +155,14 @@ def _pictures(run: RunView, steps: list[Markup | None]) -> Iterator[Markup | Non
         if run.finished and run.summary.at("metrics", "test", "accuracy"):
             yield note("There are no curves, since the run directory has no scores.json. Newer runs write it.")
         return
+    classes = Names(run)
     curves = {split: _Curve.all_of(scores[split]) for split in present}
-    calibration = _calibration({split: scores[split] for split in present})
-    matrices = [_confusion(scores[split], split) for split in present]
+    calibration = _calibration({split: scores[split] for split in present}, classes)
+    matrices = [_confusion(scores[split], split, classes) for split in present]
     few = sum(1 for _ in scores[present[0]].at("confusion")) <= _FEW_CLASSES
-    yield side_by_side(*steps, _roc(curves), _precision_recall(curves), calibration, matrices[0] if few else None)
+    yield side_by_side(
+        *steps, _roc(curves, classes), _precision_recall(curves, classes), calibration, matrices[0] if few else None
+    )
     if any(curve.kind is None for own in curves.values() for curve in own):
         yield note(
             "Scores are those of the pairs that evaluation asks for: the linked ones and the sampled others. Precision"
@@ -167,7 +187,7 @@ class _Curve:
         return [curve for curve in curves if curve.points and curve.positives and curve.negatives]
 
 
-def _named(curves: dict[str, list[_Curve]]) -> Iterator[tuple[str, int, _Curve]]:
+def _named(curves: dict[str, list[_Curve]], classes: Names) -> Iterator[tuple[str, int, _Curve]]:
     """Give curves with a name and a colour: both splits of two classes or of links, else each class on the first."""
     if all(len(own) <= 1 for own in curves.values()):
         for split, own in curves.items():
@@ -176,7 +196,7 @@ def _named(curves: dict[str, list[_Curve]]) -> Iterator[tuple[str, int, _Curve]]
     else:
         split = next(iter(curves))
         for k, curve in enumerate(curves[split]):
-            yield f"class {curve.kind}", LINES[k % len(LINES)], curve
+            yield classes(curve.kind), LINES[k % len(LINES)], curve
 
 
 def _unit_chart(
@@ -186,8 +206,8 @@ def _unit_chart(
     return figure(title, data, text=text, alternative=alternative)
 
 
-def _roc(curves: dict[str, list[_Curve]]) -> Markup | None:
-    named = list(_named(curves))
+def _roc(curves: dict[str, list[_Curve]], classes: Names) -> Markup | None:
+    named = list(_named(curves, classes))
     if not named:
         return None
     series = [
@@ -209,7 +229,7 @@ def _roc(curves: dict[str, list[_Curve]]) -> Markup | None:
         for t, h, f in curve.points[:: max(1, len(curve.points) // 10)]
     ]
     return _unit_chart(
-        _titled("ROC", curves),
+        _titled("ROC", curves, classes),
         ("false alarms, of all others", "hits, of all that are"),
         series,
         f"Area under the curve: {areas}. An area of 0.5 is chance, 1 is perfect.",
@@ -218,8 +238,8 @@ def _roc(curves: dict[str, list[_Curve]]) -> Markup | None:
     )
 
 
-def _precision_recall(curves: dict[str, list[_Curve]]) -> Markup | None:
-    named = list(_named(curves))
+def _precision_recall(curves: dict[str, list[_Curve]], classes: Names) -> Markup | None:
+    named = list(_named(curves, classes))
     if not named:
         return None
     series = [
@@ -239,7 +259,7 @@ def _precision_recall(curves: dict[str, list[_Curve]]) -> Markup | None:
         for t, h, f in curve.points[:: max(1, len(curve.points) // 10)]
     ]
     return _unit_chart(
-        _titled("Precision and recall", curves),
+        _titled("Precision and recall", curves, classes),
         ("recall", "precision"),
         series,
         f"Average precision: {means}. Chance would have {base}.",
@@ -257,13 +277,14 @@ def _range(values: list[tuple[str, float | None]]) -> str:
     return f"from {number(low)} ({lowest}) to {number(high)} ({highest})"
 
 
-def _titled(name: str, curves: dict[str, list[_Curve]]) -> str:
+def _titled(name: str, curves: dict[str, list[_Curve]], classes: Names) -> str:
     if all(len(own) <= 1 for own in curves.values()):
-        return name
+        kind = next((curve.kind for own in curves.values() for curve in own), None)
+        return name if kind is None else f"{name} of {classes(kind)}"
     return f"{name}, each class against the rest, on {next(iter(curves))}"
 
 
-def _calibration(scores: dict[str, Values]) -> Markup | None:
+def _calibration(scores: dict[str, Values], classes: Names) -> Markup | None:
     series, rows, said = [], [], []
     subject = ""
     for split, plain in scores.items():
@@ -287,8 +308,9 @@ def _calibration(scores: dict[str, Values]) -> Markup | None:
         said.append(f"on {split} by {share(error)}" if error is not None else "")
     if not series:
         return None
+    subjects = {"links": "links", "class 1": classes(1), "predicted class": "the predicted class"}
     return _unit_chart(
-        f"Calibration of the {subject}" if subject else "Calibration",
+        f"Calibration of {subjects.get(subject, 'probabilities')}",
         ("probability that the model gives", "how often it came true"),
         series,
         f"Probabilities are off {' and '.join(filter(None, said))} on average. On the diagonal they are right.",
@@ -297,7 +319,7 @@ def _calibration(scores: dict[str, Values]) -> Markup | None:
     )
 
 
-def _confusion(plain: Values, split: str) -> Markup | None:
+def _confusion(plain: Values, split: str, names: Names) -> Markup | None:
     counts = [row.counts() for row in plain.at("confusion")]
     classes = len(counts)
     if not 2 <= classes <= _MOST_CLASSES or any(len(row) != classes for row in counts):
@@ -308,14 +330,14 @@ def _confusion(plain: Values, split: str) -> Markup | None:
     body = [
         tag(
             "tr",
-            tag("th", f"is {k}", scope="row"),
+            tag("th", f"is {names.short(k)}", scope="row"),
             (
                 tag(
                     "td",
                     f"{count:,}",
                     class_="heat right" if k == j else "heat",
                     style=f"--heat:{100 * count / max(1, sum(row)):.0f}%",
-                    title=f"{count:,} of {sum(row):,} of class {k} were taken for class {j}",
+                    title=f"{count:,} of {sum(row):,} of {names(k)} were taken for {names(j)}",
                 )
                 for j, count in enumerate(row)
             ),
@@ -327,7 +349,7 @@ def _confusion(plain: Values, split: str) -> Markup | None:
         f"Rows are what is, columns what it was taken for. {right:,} of {total:,} are right ({share(right / total)})."
     )
     if worst[0]:
-        said += f" The most frequent mistake: {worst[0]:,} of class {worst[1]} were taken for class {worst[2]}."
+        said += f" The most frequent mistake: {worst[0]:,} of {names(worst[1])} were taken for {names(worst[2])}."
     return tag(
         "details",
         tag("summary", f"Confusion matrix on {split}"),
@@ -336,7 +358,10 @@ def _confusion(plain: Values, split: str) -> Markup | None:
             tag(
                 "table",
                 tag("caption", caption, class_="unseen"),
-                tag("thead", tag("tr", tag("th", ""), (tag("th", f"as {k}", scope="col") for k in range(classes)))),
+                tag(
+                    "thead",
+                    tag("tr", tag("th", ""), (tag("th", f"as {names.short(k)}", scope="col") for k in range(classes))),
+                ),
                 tag("tbody", body),
                 class_="confusion",
             ),

@@ -18,7 +18,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +203,12 @@ class RunDirectory:
             write_atomically(self.path / SCORES, json.dumps(scores).encode())
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
         write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
+
+    def name_classes(self, names: Sequence[str] | None) -> None:
+        """Add the names of the classes to scores.json, where there are both."""
+        scores = self.scores()
+        if names and scores:
+            write_atomically(self.path / SCORES, json.dumps({**scores, "classes": list(names)}).encode())
 
     def trace(self) -> dict[str, Any]:
         """Give all ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
