@@ -14,7 +14,7 @@ from trisect.report.markup import Child, Markup, bars, join, note, table, tag
 from trisect.report.quality import LINES
 from trisect.report.quantities import number, seconds, share, size
 from trisect.report.run_view import RunView
-from trisect.report.timing import average_spent, schedule, schedule_panels
+from trisect.report.timing import schedule, schedule_panels
 from trisect.report.values import Values
 
 _MOST_MEASURES = 12
@@ -52,18 +52,13 @@ def _figures(runs: Sequence[RunView]) -> list[Figure]:
         own = run.summary.at("memory", "peak_pss_bytes").numbers()
         return sum(own) if own else None
 
-    def computing(run: RunView) -> float | None:
-        ranks, _ = average_spent(run)
-        total = sum(r.computing + r.waiting + r.exchanging + r.other for r in ranks)
-        return sum(r.computing for r in ranks) / total if total else None
-
     rows: list[Figure] = [
         ("ranks", lambda run: float(run.axes.world), lambda value: f"{value:.0f}"),
         ("epochs", lambda run: float(len(run.records)), lambda value: f"{value:,.0f}"),
         ("seconds an epoch, median", at("seconds_per_epoch", "median"), seconds),
         ("seconds an epoch, best", at("seconds_per_epoch", "best"), seconds),
         ("predicted seconds an epoch", at("plan", "seconds_per_epoch"), seconds),
-        ("computing, of all ranks' time", computing, share),
+        ("computing, of all ranks' time", RunView.computing, share),
         ("bytes sent an epoch", at("communication", "bytes_per_epoch"), size),
         ("peak memory of a rank", peak("peak_rss_bytes"), size),
         ("peak memory, shared pages divided", peak("peak_pss_bytes"), size),

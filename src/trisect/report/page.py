@@ -22,7 +22,7 @@ from trisect.report.planned import predictions
 from trisect.report.quality import COLOURS, quality
 from trisect.report.quantities import counted, number, seconds, share, size
 from trisect.report.run_view import RunView
-from trisect.report.timing import average_spent, timing
+from trisect.report.timing import timing
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.run.run_directory import RunDirectory
 
@@ -145,10 +145,9 @@ def _tiles(run: RunView) -> Markup:
     sent = summary.at("communication", "bytes_per_epoch").number()
     if sent is not None and run.axes.world > 1:
         tiles.append((size(sent), "sent an epoch"))
-    ranks, _ = average_spent(run)
-    if len(ranks) > 1:
-        total = sum(rank.computing + rank.waiting + rank.exchanging + rank.other for rank in ranks)
-        tiles.append((share(sum(rank.computing for rank in ranks) / (total or 1.0)), "of all ranks' time computes"))
+    computing = run.computing()
+    if computing is not None and run.axes.world > 1:
+        tiles.append((share(computing), "of all ranks' time computes"))
     parameters = summary.at("parameters").count()
     if parameters is not None:
         tiles.append((f"{parameters:,}", "parameters"))

@@ -128,7 +128,7 @@ def simple_rules(run: RunView) -> Markup | None:
 def _verdict(summary: Values) -> str:
     try:
         return compare_with_rules(summary.plain) or ""
-    except (TypeError, KeyError, AttributeError, ValueError):  # files of another version, or forged
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError):  # files of another version, or forged
         return "The measures of the model and of the rules do not fit each other."
 
 
@@ -262,7 +262,7 @@ def _precision_recall(curves: dict[str, list[_Curve]], classes: Names) -> Markup
         _titled("Precision and recall", curves, classes),
         ("recall", "precision"),
         series,
-        f"Average precision: {means}. Chance would have {base}.",
+        f"Average precision: {means}. By chance: {base}.",
         table(["threshold", "recall", "precision"], rows, caption="Precision and recall"),
         diagonal=False,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from trisect.report.events import Event, recent_epochs
+from trisect.layout import Layout
+from trisect.report.events import Event, Spent, recent_epochs, spent
 from trisect.report.values import Values
 from trisect.train.run.run_directory import RunDirectory
 
@@ -88,6 +89,29 @@ class RunView:
         events = [recent_epochs(self.directory.path / "events" / f"rank-{rank}.jsonl", len(ranks)) for rank in ranks]
         common = set.intersection(*(set(own) for own in events)) if events else set()
         return {epoch: [own[epoch] for own in events] for epoch in sorted(common & done if done else common) if epoch}
+
+    @property
+    def mesh(self) -> Layout:
+        """Give the axes as a layout."""
+        return Layout(time=self.axes.time, layer=self.axes.layer, vertex=self.axes.vertex)
+
+    @cached_property
+    def spent(self) -> tuple[list[Spent], int]:
+        """Give where the seconds of an epoch went on each rank, the mean of the last epochs, and of how many."""
+        chosen = [epoch for epoch in self.epochs if epoch > 1] or list(self.epochs)
+        each = [spent(self.epochs[epoch], self.mesh) for epoch in chosen]
+        names = [field.name for field in fields(Spent)]
+        mean = [
+            Spent(**{name: sum(getattr(own[rank], name) for own in each) / len(each) for name in names})
+            for rank in range(self.axes.world if each else 0)
+        ]
+        return mean, len(chosen)
+
+    def computing(self) -> float | None:
+        """Give the share of all ranks' time in which they compute."""
+        ranks, _ = self.spent
+        total = sum(rank.computing + rank.waiting + rank.exchanging + rank.other for rank in ranks)
+        return sum(rank.computing for rank in ranks) / total if total else None
 
     def points(self, *path: str) -> list[tuple[float, float]]:
         """Give (epoch, value) of what lies under a path of the records."""

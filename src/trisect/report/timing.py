@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields
 
-from trisect.layout import Layout
-from trisect.report.events import KINDS, Event, Spent, length_of, parse_action, spent
+from trisect.report.events import KINDS, Event, length_of, parse_action
 from trisect.report.figures import figure
 from trisect.report.markup import Markup, bars, join, note, table, tag
 from trisect.report.planned import planned_spans
@@ -26,11 +24,6 @@ _NAMES = {
     "other": ("c6", "other"),
 }
 _MOST_LAYERS = 400
-
-
-def layout_of(run: RunView) -> Layout:
-    """Give the mesh of a run."""
-    return Layout(time=run.axes.time, layer=run.axes.layer, vertex=run.axes.vertex)
 
 
 def schedule(run: RunView, *, length: float | None = None) -> Markup | None:
@@ -67,7 +60,7 @@ def schedule_panels(run: RunView) -> list[Panel]:
         spans = [[Event(parse_action(name), name, start, took) for name, start, took in rank] for rank in expected]
         panels.insert(0, Panel("Planned", "what the planner expected before the run", spans))
     elif run.axes.world > 1:  # a run of an earlier version, or of too many ranks
-        planned = simulated(run.epochs, layout_of(run))
+        planned = simulated(run.epochs, run.mesh)
         if planned is not None and any(planned):
             origin = "every action takes its usual time, and every message arrives at once"
             panels.insert(0, Panel("Planned", origin, planned))
@@ -80,21 +73,9 @@ def _said(run: RunView, panels: Sequence[Panel]) -> str:
     return f"{counted(actions, 'action')} on {counted(run.axes.world, 'rank')}. {' '.join(told)}"
 
 
-def average_spent(run: RunView) -> tuple[list[Spent], int]:
-    """Give where the seconds of an epoch went on each rank, the mean of the last epochs, and of how many."""
-    chosen = [epoch for epoch in run.epochs if epoch > 1] or list(run.epochs)
-    each = [spent(run.epochs[epoch], layout_of(run)) for epoch in chosen]
-    names = [field.name for field in fields(Spent)]
-    mean = [
-        Spent(**{name: sum(getattr(own[rank], name) for own in each) / len(each) for name in names})
-        for rank in range(run.axes.world if each else 0)
-    ]
-    return mean, len(chosen)
-
-
 def where(run: RunView) -> Markup | None:
     """Give where an epoch's time went, a bar a rank."""
-    ranks, epochs = average_spent(run)
+    ranks, epochs = run.spent
     if not ranks:
         return None
     names = [name for name in _NAMES if any(getattr(rank, name) > 0 for rank in ranks)]

@@ -29,6 +29,17 @@ for (const figure of document.querySelectorAll('figure[data-kind]')) {
   redraws.push(render);
 }
 
+// a table takes part in the order of Tab only where it has something to scroll
+function stops() {
+  for (const region of document.querySelectorAll('.scroll')) {
+    const scrolls = region.scrollWidth > region.clientWidth + 1 || region.scrollHeight > region.clientHeight + 1;
+    scrolls ? region.setAttribute('tabindex', '0') : region.removeAttribute('tabindex');
+  }
+}
+stops();
+addEventListener('resize', stops);
+for (const details of document.querySelectorAll('details')) details.addEventListener('toggle', stops);
+
 document.getElementById('theme').addEventListener('click', () => {
   const theme = isDark() ? 'light' : 'dark';
   document.documentElement.dataset.theme = theme;
