@@ -149,7 +149,7 @@ def test_classes_have_their_names(make_run):
     before = words(render(directory))
     directory.name_classes(["honest", "fraud", "<u>"])
     text = words(render(directory))
-    for name in ("f1 of fraud", "is honest", "as fraud", "fraud 0.5"):
+    for name in ("f1 of fraud", "is honest", "as fraud", "1 of honest were taken for"):
         assert name in text
         assert name not in before
     assert "<u>" not in render(directory)

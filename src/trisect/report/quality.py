@@ -96,21 +96,13 @@ def simple_rules(run: RunView) -> Markup | None:
         monitored = (summary.at("monitor").text() or "").rpartition(".")[2]
         chosen = monitored if monitored in names else next(iter(names), "")
         values = [(name.replace("_", " "), measures.at(chosen).number()) for name, measures in contestants]
-        pictures.append(
-            join(
-                (
-                    tag("h4", f"{chosen.upper()} on {split}"),
-                    bars(
-                        [
-                            (name, [("c0" if name == "the model" else "c7", value or 0.0, "")], number(value or 0.0))
-                            for name, value in values
-                        ],
-                        caption=f"{chosen} on {split}, model and rules",
-                        total=1.0 if all((v or 0.0) <= 1 for _, v in values) else None,
-                    ),
-                )
-            )
-        )
+        rows_ = [
+            (name, [("c0" if name == "the model" else "c6", value or 0.0, "")], number(value or 0.0))
+            for name, value in values
+        ]
+        most = 1.0 if all((value or 0.0) <= 1 for _, value in values) else None
+        drawn = bars(rows_, caption=f"{chosen} on {split}, model and rules", total=most)
+        pictures.append(tag("div", tag("h4", f"{chosen.upper()} on {split}"), drawn))
     return tag(
         "div",
         tag("h3", "Beside simple rules"),

@@ -1,7 +1,11 @@
 // Lines over epochs or steps, and curves in the unit square. Sizes are those of the screen: text is never scaled, and
 // the margin is as wide as the widest label.
 
+// Lines that lie on each other are both seen: of a few, each but the first has gaps of its own.
+const DASHES = ['none', '9 6', '2 5', '12 4 2 4'];
+
 function drawLines(figure, plot, data) {
+  const dash = k => data.series.length <= DASHES.length ? DASHES[k] : 'none';
   const unit = data.kind === 'unit', show = unit ? showNumber : SHOW[data.unit];
   const state = {hidden: new Set(), log: false, later: false, at: null};
   const box = html('div', {class: 'tools'});
@@ -53,7 +57,7 @@ function drawLines(figure, plot, data) {
     }
     const labels = yTicks.map(tick => show(tick));
     const left = Math.ceil(Math.max(...labels.map(label => textWidth(label)))) + 10;
-    const right = 14, top = unit ? 26 : 10, bottom = 40;
+    const right = 14, top = unit || data.mark ? 26 : 10, bottom = 40;
     const xs = all.map(p => p[0]);
     let [x0, x1] = unit ? [0, 1] : [Math.min(...xs), Math.max(...xs)];
     if (!(x1 > x0)) { x0 -= 0.5; x1 += 0.5; }
@@ -82,15 +86,15 @@ function drawLines(figure, plot, data) {
     if (data.diagonal) parts.push(svg('line', {class: 'mark', x1: px(0), y1: py(0), x2: px(1), y2: py(1)}));
     if (data.mark && !state.later && data.mark[0] >= x0 && data.mark[0] <= x1) {
       const x = px(data.mark[0]), end = x > width - 60;
-      parts.push(svg('line', {class: 'mark', x1: x, x2: x, y1: top, y2: height - bottom}));
-      parts.push(svg('text', {x: x + (end ? -4 : 4), y: top + 10, 'text-anchor': end ? 'end' : 'start'}, data.mark[1]));
+      parts.push(svg('line', {class: 'mark', x1: x, x2: x, y1: 4, y2: height - bottom}));
+      parts.push(svg('text', {x: x + (end ? -5 : 5), y: 13, 'text-anchor': end ? 'end' : 'start'}, data.mark[1]));
     }
-    for (const {series} of visible) {
+    for (const {series, k} of visible) {
       const points = series.points.map((point, k) => [px(xOf(series, k)), py(clamp(point[1]))]);
       const stroke = colour(series.colour);
       if (points.length > 1) {
         const path = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(' ');
-        parts.push(svg('polyline', {class: 'line', points: path, style: `stroke:${stroke}`}));
+        parts.push(svg('polyline', {class: 'line', points: path, style: `stroke:${stroke};stroke-dasharray:${dash(k)}`}));
       }
       if (points.length === 1 || series.dots) {
         for (const [x, y] of points) parts.push(svg('circle', {cx: x, cy: y, r: 3.4, style: `fill:${stroke}`}));
