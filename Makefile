@@ -1,4 +1,4 @@
-# make train | test | check | slow | fuzz | docs: each makes .venv first and installs the project into it.
+# make train | test | check | slow | fuzz | sanitize | docs: each makes .venv first and installs the project into it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test check pytest slow fuzz docs format clean
+.PHONY: train test check pytest slow fuzz sanitize docs format clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,10 @@ slow: $(DEV_STAMP)
 CASES ?= 100000
 fuzz: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES)
+
+# the kernels under AddressSanitizer and UBSan, with each instruction set of this machine
+sanitize: $(DEV_STAMP)
+	$(BIN)/python tests/native/sanitized.py
 
 # the site, in site/; a broken link or an unwritten page ends it
 docs: $(DEV_STAMP)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,9 @@ from trisect.errors import CheckpointError, TrisectError
 from trisect.report import render, render_comparison, write_comparison, write_report
 from trisect.report.figures import Series, embedded, lines, thin
 from trisect.report.markup import join, tag
+from trisect.report.page import render_view, render_views
 from trisect.report.quantities import number, seconds, share, size
+from trisect.report.run_view import RunView
 from trisect.report.values import Values
 from trisect.train.run.run_directory import RunRecorder
 
@@ -149,7 +154,7 @@ def test_classes_have_their_names(make_run):
     before = words(render(directory))
     directory.name_classes(["honest", "fraud", "<u>"])
     text = words(render(directory))
-    for name in ("f1 of fraud", "is honest", "as fraud", "1 of honest were taken for"):
+    for name in ("f1 of fraud", "is honest", "as fraud", "were taken for fraud"):
         assert name in text
         assert name not in before
     assert "<u>" not in render(directory)
@@ -229,23 +234,51 @@ def test_what_the_command_refuses(make_run, tmp_path: Path, monkeypatch, capsys,
 # Files that somebody else wrote
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "3", "nothing", "[" * 100_000])
-@pytest.mark.parametrize("file", ["summary.json", "scores.json"])
-def test_a_file_that_is_no_object_is_one_sentence(make_run, file: str, text: str):
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("summary.json", "3", "is 3, and must be a mapping"),
+        ("summary.json", '{"world": "2"}', "says world: '2', and that must be a whole number"),
+        ("summary.json", "[" * 100_000, "is not JSON"),
+        ("scores.json", "", "is not JSON"),
+        ("scores.json", "[1]", "is [1], and must be a mapping"),
+        ("metrics.jsonl", '{"epoch": "1"}\n', "line 1: it says epoch: '1', and that must be"),
+        ("metrics.jsonl", '3\n{"epoch": 1}\n', "is damaged at line 1"),
+        ("plan.json", '{"halves": [1]}', "says halves[0]: 1, and that must be a text"),
+    ],
+)
+def test_a_forged_run_directory_is_refused_in_a_sentence(make_run, name: str, text: str, told: str):
     directory = make_run()
-    (directory.path / file).write_text(text)
-    with pytest.raises(CheckpointError, match=rf"{file} is damaged: it is not (a )?JSON"):
+    (directory.path / name).write_text(text)
+    with pytest.raises(CheckpointError, match=re.escape(told)) as said:
+        render(directory)
+    assert "\n" not in str(said.value)
+    assert str(directory.path / name) in str(said.value)
+
+
+def test_files_that_are_none_of_ours_are_passed_over(make_run):
+    directory = make_run()
+    for name in ("rank-x.jsonl", "rank-007.jsonl", "rank-.jsonl", "rank-٣.jsonl"):
+        (directory.path / "events" / name).write_text("nonsense")
+    assert directory.ranks() == [0]
+    assert "What each rank did" in words(render(directory))
+    (directory.path / "events" / "rank-0.jsonl").unlink()
+    os.mkfifo(directory.path / "events" / "rank-0.jsonl")
+    assert "What each rank did" not in words(render(directory))
+    (directory.path / "plan.json").unlink()
+    os.mkfifo(directory.path / "plan.json")
+    with pytest.raises(CheckpointError, match=r"plan.json cannot be read: it is no regular file"):
         render(directory)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "nothing", "[[]]\n{}\n"])
-def test_damaged_events_and_plans_leave_the_rest(make_run, text: str):
+@pytest.mark.parametrize("text", ["", "[1]\n3\n", "nothing\nno", "[[]]\n{}\n"])
+def test_damaged_events_leave_the_rest_and_are_said(make_run, text: str):
     directory = make_run(vertex=2)
     (directory.path / "events" / "rank-1.jsonl").write_text(text)
-    (directory.path / "events" / "rank-x.jsonl").write_text(text)
-    (directory.path / "plan.json").write_text(text)
+    (directory.path / "plan.json").write_text("{}")
     page = words(render(directory))
     assert "What each rank did" not in page
+    assert ("1 line of the files in events/ are no events" in page) == bool(text)
     assert "The sizes are not known, so that equal shares are drawn." in page
 
 
@@ -264,21 +297,20 @@ def mutated(value: Any, draw: random.Random, chance: float) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_forged_files_give_a_page_all_the_same(make_run, links, seed: int):
+def test_forged_values_give_a_page_all_the_same(make_run, links, seed: int):
     draw = random.Random(seed)
     shape = draw.choice([{}, {"vertex": 2}, {"time": 2, "steps": 6, "blocks": 2}, {"layer": 2, "classes": 2}])
     directory = make_run(**shape, epochs=2, more=links if seed % 2 else None)
     chance = draw.choice([0.02, 0.1, 0.4])
-    for file in ("summary.json", "plan.json", "scores.json"):
-        path = directory.path / file
-        plain = mutated(json.loads(path.read_text()), draw, chance)
-        path.write_text(json.dumps(plain if isinstance(plain, dict) else {}))
-    for file in ("metrics.jsonl", "events/rank-0.jsonl"):
-        path = directory.path / file
-        records = [mutated(json.loads(line), draw, chance) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(r if isinstance(r, dict) else {}) + "\n" for r in records))
-    other = make_run("other")
-    for page in (render(directory), render_comparison([other, directory])):
+    file = directory.path / "events" / "rank-0.jsonl"
+    events = [mutated(json.loads(line), draw, chance) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    # not through the reader, which refuses most of this
+    view = RunView.of(directory)
+    forged = {name: Values(mutated(getattr(view, name).plain, draw, chance)) for name in ("summary", "plan", "scores")}
+    records = [Values(mutated(record.plain, draw, chance)) for record in view.records]
+    view = replace(view, **forged, records=records)
+    for page in (render_view(view), render_views([RunView.of(make_run("other")), view])):
         assert parsed(page).scripts == page.count('<script type="application/json">') + 1
         assert "<i>" not in page
 

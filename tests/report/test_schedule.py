@@ -139,12 +139,12 @@ def write_events(path: Path, epochs: list[int], each: int, **more: Any) -> None:
 def test_the_last_epochs_are_read_from_the_end(tmp_path: Path, monkeypatch):
     path = tmp_path / "rank-0.jsonl"
     write_events(path, list(range(1, 41)), 50)
-    whole = recent_epochs(path)
+    whole, _ = recent_epochs(path)
     assert list(whole) == list(range(41 - EPOCHS, 41))
     monkeypatch.setattr("trisect.report.events._READ", 1000)
-    assert recent_epochs(path) == whole
+    assert recent_epochs(path) == (whole, 0)
     monkeypatch.setattr("trisect.report.events._MOST", 1000)
-    few = recent_epochs(path)
+    few, _ = recent_epochs(path)
     assert few == {epoch: whole[epoch] for epoch in few}
 
 
@@ -156,8 +156,10 @@ def test_an_epoch_that_was_trained_again_counts_as_it_was_last(tmp_path: Path):
     path.write_text(
         path.read_text() + 'no event\n{"name": 5}\n[]\n{"name": "0F0", "start": NaN, "seconds": 1, "epoch": 2}\n'
     )
-    assert {epoch: len(events) for epoch, events in recent_epochs(path).items()} == {1: 5, 2: 2, 3: 5}
-    assert recent_epochs(tmp_path / "none.jsonl") == {}
+    epochs, damaged = recent_epochs(path)
+    assert {epoch: len(events) for epoch, events in epochs.items()} == {1: 5, 2: 2, 3: 5}
+    assert damaged == 3  # and a last line that may have been cut off
+    assert recent_epochs(tmp_path / "none.jsonl") == ({}, 0)
 
 
 def test_only_epochs_that_all_ranks_ended_are_shown(make_run):

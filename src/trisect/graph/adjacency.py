@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trisect.errors import DataError
 from trisect.graph import csr
-from trisect.graph.derived import Derived, Origin
+from trisect.graph.derived import Derived, KernelArrays, Origin
 from trisect.graph.sound import check_arrays, check_entries, check_sizes, narrow_indices, pointer_array
 
 
@@ -265,6 +265,16 @@ class Adjacency:
     def values_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the values in the type that a kernel reads; converted once for a matrix and all its views."""
         return self._converted(self.values, dtype, self._home()._derived.values)
+
+    def for_kernels(self, dtype: torch.dtype) -> KernelArrays:
+        """Give the matrix, after a check, as kernels read it, with values of that type; looked up once."""
+        kept = self._derived.kernels.get(dtype)
+        if kept is None:
+            self.checked()
+            arrays = (self.starts.contiguous(), self.ends.contiguous(), self.indices, self.values_as(dtype))
+            addresses = tuple(0 if array is None else array.data_ptr() for array in arrays)
+            kept = self._derived.kernels[dtype] = KernelArrays(arrays, addresses, self.rows)
+        return kept
 
     def features_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the edges' features in the type that a kernel reads; converted once for a matrix and all its views."""

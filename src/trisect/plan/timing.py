@@ -18,9 +18,9 @@ from trisect.plan.workload import Workload
 from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.simulate import Cost, simulate
 
-# Runs along time that are simulated, where there are more; chunks of a carry likewise.
-_RUNS = (6, 12)
-_CHUNKS = 256
+# Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
+_RUNS = (4, 8)
+_FEW_CHUNKS, _CHUNKS = 16, 64
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,22 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
     times = facts.layout.time
     if whole or times <= _RUNS[1]:
         return _simulated(workload, facts, cluster, facts if whole else representative(facts))
-    few, more = (_simulated(workload, facts, cluster, representative(facts, runs)) for runs in _RUNS)
+    acting = [representative(facts, runs) for runs in _RUNS]
+    few, more = (_simulated(workload, facts, cluster, smaller) for smaller in acting)
+    # what an epoch takes longer for each further run: of a carry, the time of a chunk, of which there are more in truth
+    between = 1.0 / (_RUNS[1] - _RUNS[0])
+    carried = any(layer.along == "carry" for layer in facts.layers)
+    shorter = acting[1].carry_chunks / facts.carry_chunks if carried else 1.0
     slope = more.plus(few, -1.0)
-    return more.plus(slope, (times - _RUNS[1]) / (_RUNS[1] - _RUNS[0]))
+    return more.plus(slope, between * ((times - 1) * shorter - (_RUNS[1] - 1)))
 
 
 def representative(facts: Facts, runs: int | None = None) -> Facts:
     """Give a smaller world of the same stages: at most two parts, and so many runs along time."""
     layout, parts = facts.layout, min(2, facts.parts)
+    chunks = min(facts.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
     runs = layout.time if runs is None else min(runs, layout.time)
-    if parts == facts.parts and runs == layout.time and facts.carry_chunks <= _CHUNKS:
+    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks:
         return facts
     return replace(
         facts,
@@ -80,7 +86,7 @@ def representative(facts: Facts, runs: int | None = None) -> Facts:
         rows=(max(facts.rows),) * parts,
         chunk_rows=facts.chunk_rows[:parts],
         runs=tuple(block[:runs] for block in facts.runs),
-        carry_chunks=min(facts.carry_chunks, _CHUNKS),
+        carry_chunks=chunks,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import defaultdict
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from trisect.errors import LayoutError
+from trisect.errors import CheckpointError, LayoutError
 from trisect.layout import Layout
 from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.schedule import Schedule
+from trisect.train.run.sound_json import open_regular
 
 EPOCHS = 8  # that are looked at
 _READ, _MOST = 1 << 18, 1 << 26  # bytes
-_NUMBERS = (int, float)
 
 
 @dataclass(frozen=True)
@@ -35,29 +36,33 @@ class Event:
         return self.start + self.seconds
 
 
-def recent_epochs(path: Path, ranks: int = 1) -> dict[int, list[Event]]:
-    """Give the training events of the last epochs: epoch → events. Lines that are no events are left out.
+def recent_epochs(path: Path, ranks: int = 1) -> tuple[dict[int, list[Event]], int]:
+    """Give the training events of the last epochs, epoch → events; and how many lines are none and were left out.
 
     Args:
         ranks: how many files are read, which share the memory that this may take.
     """
     lines, whole = _tail(path, max(_READ, _MOST // ranks))
     runs: list[tuple[int, list[Event]]] = []
-    for line in lines:
-        event = _event(line)
+    damaged = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            event = _event(line)
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            damaged += number < len(lines)  # the last line may have been cut off in the middle
+            continue
         if event is not None:
-            epoch, event_ = event
-            if not runs or runs[-1][0] != epoch:
-                runs.append((epoch, []))
-            runs[-1][1].append(event_)
+            if not runs or runs[-1][0] != event[0]:
+                runs.append((event[0], []))
+            runs[-1][1].append(event[1])
     # an epoch whose beginning was not read is no use; of one that was trained again, the last time counts
-    return dict(runs[0 if whole else 1 :][-EPOCHS:])
+    return dict(runs[0 if whole else 1 :][-EPOCHS:]), damaged
 
 
 def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
     """Give the last lines of a file, of some epochs at least, and whether they are all of them."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, links=True), "rb") as file:
             end = start = file.seek(0, os.SEEK_END)
             while True:
                 start = max(0, end - (_READ if start == end else 2 * (end - start)))
@@ -68,29 +73,33 @@ def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
                 lines = text.splitlines()[1:]
                 if end - start >= most or _epochs_in(lines) > EPOCHS:
                     return lines, False
-    except OSError:
+    except (OSError, CheckpointError):
         return [], True
 
 
 def _epochs_in(lines: Sequence[bytes]) -> int:
     """Count the epochs of some lines, from a few of them."""
-    epochs = {event[0] for line in lines[:: max(1, len(lines) // 200)] if (event := _event(line)) is not None}
+    epochs = set()
+    for line in lines[:: max(1, len(lines) // 200)]:
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            event = _event(line)
+            epochs |= set() if event is None else {event[0]}
     return len(epochs)
 
 
 def _event(line: bytes) -> tuple[int, Event] | None:
-    # there are many, so that types are compared here and not by `Values`; numbers that are not finite fail the ranges
-    try:
-        plain = json.loads(line)
-        name, start, seconds, epoch = plain["name"], plain["start"], plain["seconds"], plain["epoch"]
-        sound = type(name) is str and type(epoch) is int and 0 < epoch < 1e15 and not plain.get("evaluation")
-        if not sound or type(start) not in _NUMBERS or type(seconds) not in _NUMBERS:
-            return None
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+    """Give the epoch and the event of a line; None where it is not of training. Raises where it is no event.
+
+    There are many, so that this compares types itself; numbers that are not finite fail the ranges.
+    """
+    plain = json.loads(line)
+    name, start, seconds, epoch = plain["name"], plain["start"], plain["seconds"], plain.get("epoch")
+    if epoch is None or plain.get("evaluation"):
         return None
-    return (
-        (epoch, Event(parse_action(name), name, start, seconds)) if 0 <= seconds < 1e9 and abs(start) < 1e15 else None
-    )
+    sound = type(name) is str and type(epoch) is int and 0 <= epoch < 1e15
+    if not sound or not 0 <= seconds < 1e9 or not abs(start) < 1e15:
+        raise ValueError("no event")
+    return (epoch, Event(parse_action(name), name, start, seconds)) if epoch else None
 
 
 @lru_cache(maxsize=1 << 17)

@@ -45,7 +45,11 @@ def write_comparison(directories: Sequence[RunDirectory], path: Path) -> Path:
 
 def render(directory: RunDirectory) -> str:
     """Give the page of a run, finished or not."""
-    run = RunView.of(directory)
+    return render_view(RunView.of(directory))
+
+
+def render_view(run: RunView) -> str:
+    """Give the page of a run that was read."""
     sections: list[Section] = [
         ("learning", "Learning", side_by_side(*_curves(run), _epoch_times(run)) if run.records else None),
         ("quality", "How good it is", quality(run)),
@@ -61,7 +65,11 @@ def render_comparison(directories: Sequence[RunDirectory]) -> str:
     """Give one page of several runs, the first of which the others are compared with."""
     if len(directories) < 2:
         raise TrisectError("a comparison needs at least two runs; name another run directory.")
-    runs = [RunView.of(directory) for directory in directories]
+    return render_views([RunView.of(directory) for directory in directories])
+
+
+def render_views(runs: Sequence[RunView]) -> str:
+    """Give one page of several runs that were read."""
     title = f"{len(runs)} runs beside each other"
     first = f"All ratios are to the first, {runs[0].name}. All charts of a kind have the same axes."
     return _page(title, first, Markup(""), comparison(runs), Markup(""))

@@ -116,7 +116,7 @@ def rests_on(plan: Mapping[str, Any]) -> str:
 
 def predictions(run: RunView) -> Markup | None:
     """Give the table predicted | measured | error; nothing where there is nothing to compare."""
-    rows = compare(run.plan.plain or {}, run.summary.plain or {})
+    rows = compare(run.plan.mapping(), run.summary.mapping())
     if not rows:
         return None
     cells = []
@@ -130,7 +130,7 @@ def predictions(run: RunView) -> Markup | None:
         table(["", "predicted", "measured", "error"], cells, caption="Predicted and measured"),
         note(
             "The planner predicted this before the first epoch. An error above zero means that it expected more than"
-            f" was measured. {rests_on(run.plan.plain or {})}"
+            f" was measured. {rests_on(run.plan.mapping())}"
         ),
         class_="card",
     )

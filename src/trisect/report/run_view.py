@@ -80,13 +80,23 @@ class RunView:
         return Axes()
 
     @cached_property
-    def epochs(self) -> dict[int, list[list[Event]]]:
-        """Give the events of the last epochs that all ranks trained to their end: epoch → rank → events."""
+    def _read(self) -> list[tuple[dict[int, list[Event]], int]]:
+        """Of each rank, the events of its last epochs by epoch, and how many lines of its file are none."""
         ranks = self.directory.ranks()
         if ranks != list(range(self.axes.world)):
-            return {}
+            return []
+        return [recent_epochs(self.directory.path / "events" / f"rank-{rank}.jsonl", len(ranks)) for rank in ranks]
+
+    @property
+    def damaged_events(self) -> int:
+        """Count the lines that are no events, in what was read of the events of all ranks."""
+        return sum(damaged for _, damaged in self._read)
+
+    @cached_property
+    def epochs(self) -> dict[int, list[list[Event]]]:
+        """Give the events of the last epochs that all ranks trained to their end: epoch → rank → events."""
         done = {record.at("epoch").count() for record in self.records}
-        events = [recent_epochs(self.directory.path / "events" / f"rank-{rank}.jsonl", len(ranks)) for rank in ranks]
+        events = [own for own, _ in self._read]
         common = set.intersection(*(set(own) for own in events)) if events else set()
         return {epoch: [own[epoch] for own in events] for epoch in sorted(common & done if done else common) if epoch}
 

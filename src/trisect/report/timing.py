@@ -55,7 +55,7 @@ def schedule_panels(run: RunView) -> list[Panel]:
         return []
     measured = run.epochs[max(run.epochs)]
     panels = [Panel("Measured", "as each rank noted it", measured)]
-    expected = planned_spans(run.plan.plain or {})
+    expected = planned_spans(run.plan.mapping())
     if len(expected) == run.axes.world:
         spans = [[Event(parse_action(name), name, start, took) for name, start, took in rank] for rank in expected]
         panels.insert(0, Panel("Planned", "what the planner expected before the run", spans))
@@ -142,5 +142,10 @@ def _by_layer(run: RunView) -> Markup | None:
 
 def timing(run: RunView) -> Markup | None:
     """Give the section on time."""
-    drawn = join((schedule(run), where(run)))
+    damaged = None
+    if run.damaged_events:
+        damaged = note(
+            f"{counted(run.damaged_events, 'line')} of the files in events/ are no events, and are left out."
+        )
+    drawn = join((schedule(run), where(run), damaged))
     return drawn or None

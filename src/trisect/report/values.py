@@ -31,10 +31,13 @@ class Values:
     def __iter__(self) -> Iterator[Values]:
         return (Values(each) for each in (self.plain if isinstance(self.plain, list) else ()))
 
+    def mapping(self) -> dict[str, Any]:
+        """Give an object as it is; an empty one of anything else."""
+        return self.plain if isinstance(self.plain, dict) else {}
+
     def items(self) -> list[tuple[str, Values]]:
         """Give the keys and values of an object; nothing of anything else."""
-        plain = self.plain if isinstance(self.plain, dict) else {}
-        return [(str(key), Values(value)) for key, value in plain.items()]
+        return [(str(key), Values(value)) for key, value in self.mapping().items()]
 
     def number(self) -> float | None:
         """Give a finite number."""
