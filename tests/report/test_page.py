@@ -85,7 +85,7 @@ def test_a_finished_run(make_run, tmp_path: Path):
         "finished",
         "What each rank did in epoch 3",
         "backward",
-        "f1 of class 1",
+        "F1 of class 1",
         "Area under the curve",
         "Confusion matrix on test",
         "Calibration of class 1",
@@ -149,12 +149,16 @@ def test_bytes_that_differ_from_the_formula_are_seen(make_run, forge):
     assert words(render(directory)).count("+512 B") == 2  # of the axis, and of all together
 
 
+def test_restarts_are_said(make_run):
+    assert "finished, started again 2 times after faults." in words(render(make_run(more={"restarts": 2})))
+
+
 def test_classes_have_their_names(make_run):
     directory = make_run()
     before = words(render(directory))
     directory.name_classes(["honest", "fraud", "<u>"])
     text = words(render(directory))
-    for name in ("f1 of fraud", "is honest", "as fraud", "were taken for fraud"):
+    for name in ("F1 of fraud", "is honest", "as fraud", "were taken for fraud"):
         assert name in text
         assert name not in before
     assert "<u>" not in render(directory)

@@ -12,7 +12,7 @@ from trisect.report.events import length_of
 from trisect.report.figures import Series, figure, lines, side_by_side
 from trisect.report.markup import Child, Markup, bars, join, note, table, tag
 from trisect.report.quality import LINES
-from trisect.report.quantities import number, seconds, share, size
+from trisect.report.quantities import measure_name, number, seconds, share, size
 from trisect.report.run_view import RunView
 from trisect.report.timing import schedule, schedule_panels
 from trisect.report.values import Values
@@ -75,7 +75,7 @@ def _figures(runs: Sequence[RunView]) -> list[Figure]:
             if value.number() is not None
         )
         rows += [
-            (f"{split} {name.replace('_', ' ')}", at("metrics", split, name), number)
+            (f"{split} {measure_name(name)}", at("metrics", split, name), number)
             for name in list(names)[:_MOST_MEASURES]
         ]
     return rows
@@ -117,9 +117,9 @@ def _curves(runs: Sequence[RunView], labels: Sequence[str]) -> Iterable[Markup |
                     if name != "loss" and value.number() is not None:
                         paths[split, name] = None
     for path in list(paths)[:_MOST_MEASURES]:
-        title = "training loss" if path == ("loss",) else " ".join(path).replace("_", " ")
+        title = "Training loss" if path == ("loss",) else f"{path[0].capitalize()} {measure_name(path[1])}"
         series = [_series(run, label, k, path) for k, (run, label) in enumerate(zip(runs, labels, strict=True))]
-        yield lines(title.capitalize(), series, later="seconds of training", log=path[-1] == "loss")
+        yield lines(title, series, later="seconds of training", log=path[-1] == "loss")
     times = [
         Series(label, _colour(k), run.points("seconds"))
         for k, (run, label) in enumerate(zip(runs, labels, strict=True))

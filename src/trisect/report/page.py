@@ -20,7 +20,7 @@ from trisect.report.figures import Series, figure, lines, side_by_side
 from trisect.report.markup import Child, Markup, join, note, table, tag
 from trisect.report.planned import predictions
 from trisect.report.quality import COLOURS, quality
-from trisect.report.quantities import counted, number, seconds, share, size
+from trisect.report.quantities import counted, measure_name, number, seconds, share, size
 from trisect.report.run_view import RunView
 from trisect.report.timing import timing
 from trisect.train.run.checkpoint import write_atomically
@@ -120,6 +120,9 @@ def _subtitle(run: RunView) -> str:
         state = f"not finished, {len(run.records)} of {epochs} epochs so far"
     elif run.summary.at("stopped_early").plain is True:
         state = "finished, stopped early"
+    restarts = run.summary.at("restarts").count()
+    if restarts:
+        state += f", started again {counted(restarts, 'time')} after faults"
     depth = f", {model['layers']} layers of {model['hidden']}" if "layers" in model and "hidden" in model else ""
     return f"{model['name']}{depth}, {run.config['task']['name']} on {source}; {state}."
 
@@ -136,7 +139,7 @@ def _tiles(run: RunView) -> Markup:
             monitor if monitor in measures and monitor != "loss" else next((k for k in measures if k != "loss"), None)
         )
         if name is not None:
-            tiles.append((number(measures[name]), f"{split} {name.replace('_', ' ')}"))
+            tiles.append((number(measures[name]), f"{split} {measure_name(name)}"))
     if run.records:
         last = run.records[-1].at("loss").number()
         tiles.append(("–" if last is None else number(last), "last training loss"))
@@ -176,7 +179,10 @@ def _curves(run: RunView) -> Iterable[Markup | None]:
             names.update(dict.fromkeys(k for k, v in measures if k != "loss" and v.number() is not None))
     for name in list(names)[:12]:
         series = [Series(split, colour, run.points(split, name)) for split, colour in COLOURS.items()]
-        yield lines(name.replace("_", " ").capitalize(), series, mark=best)
+        series = [each for each in series if each.points]
+        title = measure_name(name)
+        title = f"{title[:1].upper()}{title[1:]}" + (f" on {series[0].name}" if len(series) == 1 else "")
+        yield lines(title, series, mark=best)
 
 
 def _epoch_times(run: RunView) -> Markup | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from trisect.report.figures import Series, figure, lines, side_by_side
 from trisect.report.markup import Markup, bars, join, note, table, tag
-from trisect.report.quantities import counted, number, share
+from trisect.report.quantities import counted, measure_name, number, share
 from trisect.report.run_view import RunView
 from trisect.report.values import Values
 from trisect.train.run.summary import compare_with_rules
@@ -42,7 +42,7 @@ class Names:
 def _flat(values: Values, classes: Names, name: str = "") -> Iterator[tuple[str, float]]:
     """Give every number of the measures by a name; of lists an entry each."""
     for key, value in values.items():
-        label = f"{name} {key}".strip().replace("_", " ")
+        label = f"{name} {measure_name(key)}".strip()
         single = value.number()
         if single is not None:
             yield label, single
@@ -102,7 +102,7 @@ def simple_rules(run: RunView) -> Markup | None:
         ]
         most = 1.0 if all((value or 0.0) <= 1 for _, value in values) else None
         drawn = bars(rows_, caption=f"{chosen} on {split}, model and rules", total=most)
-        pictures.append(tag("div", tag("h4", f"{chosen.upper()} on {split}"), drawn))
+        pictures.append(tag("div", tag("h4", f"{measure_name(chosen)} on {split}"), drawn))
     return tag(
         "div",
         tag("h3", "Beside simple rules"),
@@ -135,7 +135,7 @@ def _steps(run: RunView) -> list[Markup | None]:
             steps, values = inner.at("step").numbers(), inner.at(name).numbers()
             if steps and len(steps) == len(values):
                 series.append(Series(split, COLOURS[split], list(zip(steps, values, strict=True))))
-        figures.append(lines(f"{name.upper()} by step", series, x="step"))
+        figures.append(lines(f"{measure_name(name)} by step", series, x="step"))
     return figures
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+_INITIALS = frozenset({"map", "mrr", "auc", "mse", "rmse", "mae"})
+
 
 def number(value: float) -> str:
     """Give a number as people write it: four figures, no tail of zeros."""
@@ -39,6 +41,12 @@ def size(value: float) -> str:
 def share(value: float) -> str:
     """Give a fraction as a percentage."""
     return f"{value:.1%}" if 0 < abs(value) < 0.1 else f"{value:.0%}"
+
+
+def measure_name(name: str) -> str:
+    """Give the name of a measure as people write it: MAP, F1 macro, accuracy."""
+    words = name.replace("_", " ")
+    return words.upper() if words in _INITIALS else words.replace("f1", "F1")
 
 
 def counted(count: float, noun: str, plural: str | None = None) -> str:
