@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.train.run.sound_json import open_regular
 
-EPOCHS = 8  # that are looked at
+EPOCHS, FEW_EPOCHS = 8, 2  # that are looked at; of more than 16 ranks, few
 _READ, _MOST = 1 << 18, 1 << 26  # bytes
 
 
@@ -42,7 +43,7 @@ def recent_epochs(path: Path, ranks: int = 1) -> tuple[dict[int, list[Event]], i
     Args:
         ranks: how many files are read, which share the memory that this may take.
     """
-    lines, whole = _tail(path, max(_READ, _MOST // ranks))
+    lines, whole = _tail(path, max(_READ, _MOST // ranks), EPOCHS if ranks <= 16 else FEW_EPOCHS)
     runs: list[tuple[int, list[Event]]] = []
     damaged = 0
     for number, line in enumerate(lines, 1):
@@ -56,10 +57,10 @@ def recent_epochs(path: Path, ranks: int = 1) -> tuple[dict[int, list[Event]], i
                 runs.append((event[0], []))
             runs[-1][1].append(event[1])
     # an epoch whose beginning was not read is no use; of one that was trained again, the last time counts
-    return dict(runs[0 if whole else 1 :][-EPOCHS:]), damaged
+    return dict(runs[0 if whole else 1 :][-(EPOCHS if ranks <= 16 else FEW_EPOCHS) :]), damaged
 
 
-def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
+def _tail(path: Path, most: int, epochs: int) -> tuple[list[bytes], bool]:
     """Give the last lines of a file, of some epochs at least, and whether they are all of them."""
     try:
         with os.fdopen(open_regular(path, links=True), "rb") as file:
@@ -71,7 +72,7 @@ def _tail(path: Path, most: int) -> tuple[list[bytes], bool]:
                 if start == 0:
                     return text.splitlines(), True
                 lines = text.splitlines()[1:]
-                if end - start >= most or _epochs_in(lines) > EPOCHS:
+                if end - start >= most or _epochs_in(lines) > epochs:
                     return lines, False
     except (OSError, CheckpointError):
         return [], True
@@ -180,18 +181,20 @@ def _waits(ranks: Sequence[Sequence[Event]], layout: Layout) -> dict[tuple[int, 
         elif action.verb is Verb.REDUCE:
             ready[rank, None, action.text].append(event.start)
     turns: dict[tuple[object, ...], int] = defaultdict(int)
+    latest: dict[tuple[object, ...], float] = {}
     waits = {}
     for rank, index, event, action in _actions(ranks):
         if action.verb not in (Verb.WAIT, Verb.REDUCE):
             continue
         what = action.text if action.verb is Verb.REDUCE else action.message
-        senders = schedule.group(rank, action) if action.peer is None else (action.peer,)
-        to = None if action.peer is None else rank
         turn = turns[rank, action.peer, what]
         turns[rank, action.peer, what] += 1
-        times = [ready[other, to, what][turn] for other in senders if turn < len(ready[other, to, what])]
-        if times:
-            waits[rank, index] = min(event.seconds, max(0.0, max(times) - event.start))
+        senders = schedule.group(rank, action) if action.peer is None else (action.peer,)
+        key = (senders, None if action.peer is None else rank, what, turn)
+        if key not in latest:  # all ranks of a group wait for the same
+            times = [ready[other, key[1], what] for other in senders]
+            latest[key] = max((own[turn] for own in times if turn < len(own)), default=-math.inf)
+        waits[rank, index] = min(event.seconds, max(0.0, latest[key] - event.start))
     return waits
 
 

@@ -35,13 +35,13 @@ function drawBox(figure, plot, data) {
   function render() {
     const width = Math.max(200, plot.clientWidth), wide = Math.min(width - 70, 560);
     const depth = data.flat ? 0.16 : 0.42, size = [wide * (1 - depth * 0.62), Math.min(230, wide * 0.55), wide * depth];
-    const gap = state.apart ? 9 : 0;
-    const extent = size.map((length, axis) => length + gap * (starts[axis].length - 1));
+    const gaps = starts.map(places_ => state.apart ? Math.min(9, 90 / Math.max(1, places_.length - 1)) : 0);
+    const extent = size.map((length, axis) => length + gaps[axis] * (starts[axis].length - 1));
     const run = [0.62, 0.42];   // how far a step into depth goes right and up
-    const origin = [44, 14 + extent[1] + extent[2] * run[1]];
     const shrink = Math.min(1, (width - 60) / (extent[0] + extent[2] * run[0]));
-    const place = (axis, value, piece) => (value * size[axis] + gap * starts[axis].indexOf(piece[1 + 2 * axis])) * shrink;
-    const project = (x, y, z) => [origin[0] + x + z * run[0], (origin[1] - y / 1 - z * run[1])];
+    const origin = [44, 14 + (extent[1] + extent[2] * run[1]) * shrink];
+    const place = (axis, value, piece) => (value * size[axis] + gaps[axis] * starts[axis].indexOf(piece[1 + 2 * axis])) * shrink;
+    const project = (x, y, z) => [origin[0] + x + z * run[0], origin[1] - y - z * run[1]];
     const height = origin[1] + 26;
     const order = [...data.pieces].sort((a, b) => b[5] - a[5] || a[1] - b[1] || a[3] - b[3]);
     const drawn = order.map(piece => {
