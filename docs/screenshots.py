@@ -72,7 +72,7 @@ def photograph(folder: Path) -> None:
             return page
 
         hybrid = folder / "two-by-two" / "report.html"
-        page = opened(hybrid, 1180, 1180)
+        page = opened(hybrid, 1180, 1148)
         take(page, "report")
         take(page, "report-box", first="#box")
         take(page, "report-costs", first="#costs")
@@ -84,11 +84,11 @@ def photograph(folder: Path) -> None:
         page.mouse.move(box["x"] + 0.42 * box["width"], box["y"] + 0.66 * box["height"])
         take(page, "report-dark", first="#time")
         page = opened(folder / "links" / "report.html", 1180, 900)
-        take(page, "report-links", first="#quality", height=1500)
+        take(page, "report-links", first="#quality", height=992)
         page = opened(hybrid, 390, 844)
-        take(page, "report-phone", first="#box", height=1100)
+        take(page, "report-phone", first="#box", height=978)
         page = opened(folder / "comparison.html", 1180, 900)
-        take(page, "report-comparison", first="#ratios", last="#costs", height=1500)
+        take(page, "report-comparison", first="#ratios", last="#costs", height=1208)
         browser.close()
 
 

@@ -15,7 +15,7 @@ from trisect.tasks import metrics
 from trisect.tasks.base import Statistics
 
 _REACH, _BINS = 16.0, 512  # log-odds from -16 to 16; what lies beyond is counted at the ends
-_SLAB = 1 << 16  # rows that are looked at together
+_SLAB = 1 << 20  # scores that are looked at together
 _POINTS = 160  # of a curve
 _SHARES = 10  # equal steps of probability, by which calibration is judged
 MOST_CURVES, MOST_CLASSES = 12, 100
@@ -33,8 +33,9 @@ def count_classes(logits: Tensor, labels: Tensor) -> Statistics:
     if classes <= MOST_CLASSES:
         sums["confusion"] = metrics.confusion(logits.argmax(1), labels, classes).cpu()
     total = Statistics(sums)
-    for start in range(0, labels.numel(), _SLAB):
-        slab, own = logits[start : start + _SLAB].double(), labels[start : start + _SLAB]
+    rows = max(1, _SLAB // classes)
+    for start in range(0, labels.numel(), rows):
+        slab, own = logits[start : start + rows].double(), labels[start : start + rows]
         odds = _log_odds(slab)
         best, chosen = odds.max(1)
         here = {"top": _count(best[:, None], (chosen == own)[:, None])}
