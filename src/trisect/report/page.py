@@ -221,7 +221,7 @@ def _settings(run: RunView) -> Markup:
         tag(
             "div",
             tag("h3", "Layout"),
-            table(["", "value"], [(key, str(value)[:400]) for key, value in rows], caption="Layout", wide=True),
+            table(["", "value"], [(key, _setting(value)[:400]) for key, value in rows], caption="Layout", wide=True),
             map(note, told),
             class_="card",
         ),
@@ -233,6 +233,13 @@ def _settings(run: RunView) -> Markup:
         ),
         class_="two",
     )
+
+
+def _setting(value: Any) -> str:
+    """Give a setting as text: its parts after each other, yes and no."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_setting(part)}" for key, part in value.items())
+    return {True: "yes", False: "no", None: "none"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _left_out(run: RunView) -> Markup:
