@@ -16,7 +16,9 @@ from trisect.errors import CheckpointError, ConfigError, StoppedError
 def train(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="[CONFIG.yaml]", help="A configuration, or the name of an example (deep, timeline)."),
+        typer.Argument(
+            metavar="[CONFIG.yaml]", help="A configuration, or the name of an example (deep, large, timeline)."
+        ),
     ] = None,
     layout: Annotated[
         str | None, typer.Option("--layout", help="How to cut the work, like vertex=2,layer=2, or auto.")
