@@ -149,6 +149,11 @@ def test_bytes_that_differ_from_the_formula_are_seen(make_run, forge):
     assert words(render(directory)).count("+512 B") == 2  # of the axis, and of all together
 
 
+def test_a_summary_whose_parts_are_null_is_shown(make_run):
+    empty = dict.fromkeys(("baselines", "partition", "staleness", "layout", "best_epoch", "monitor"))
+    assert "finished" in words(render(make_run(more=empty)))
+
+
 def test_restarts_are_said(make_run):
     assert "finished, started again 2 times after faults." in words(render(make_run(more={"restarts": 2})))
 
