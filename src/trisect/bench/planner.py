@@ -25,6 +25,7 @@ from trisect.config import load_config, parse_config
 from trisect.errors import ConfigError
 from trisect.layout import Layout, parse_layout
 from trisect.plan.cluster import Cluster, Link
+from trisect.plan.costs import working_ranks
 from trisect.plan.estimate import estimate
 from trisect.plan.workload import Workload
 from trisect.train.clusters import cluster_of
@@ -96,8 +97,8 @@ def predict(case: Case, workload: Workload, machine: Cluster) -> dict[str, Any]:
     if case.mbit:
         # a host each, which are all on this machine and share its cores
         link = Link(bandwidth=case.mbit * 1e6 / 8, latency=1e-4, message=1e-4)
-        shares = {1: machine.share(layout.world)}
-        machine = replace(machine, hosts=layout.world, devices=1, between=link, shares=shares)
+        shares = {1: machine.share(layout.world, working_ranks(workload.facts(layout), layout.world))}
+        machine = replace(machine, hosts=layout.world, devices=1, between=link, shares=shares, single=None)
     expected = estimate(workload, layout, machine)
     seconds = expected.seconds
     return {
