@@ -78,7 +78,7 @@ class Device:
             rows, entries and calls, forward and then backward. A kind that is not there takes the middle of the others.
         memory: bytes of the device; of a CPU, of the whole host.
         host_link: bytes a second between host and device; None where they are the same.
-        libraries: bytes that a rank takes before it has any data.
+        libraries: bytes that a rank takes before it has any data; `joined` how many more where it is one of several.
         page: buffers of a MiB and more take whole multiples of these bytes.
     """
 
@@ -95,6 +95,7 @@ class Device:
     layers: RatiosByKind = Field(default_factory=dict)
     host_link: Rate | None = None
     libraries: Size = 335 << 20
+    joined: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
     page: Positive = 1 << 21
 
     def gather_rate(self, width: int, table: float) -> float:

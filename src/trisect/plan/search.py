@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -121,7 +121,7 @@ def search(
         devices,
         cluster,
         reason_of(timed),
-        tuple(assumptions(workload, cluster, devices)),
+        tuple(assumptions(workload, cluster, devices, memory.unprobed)),
     )
 
 
@@ -262,8 +262,19 @@ def _name(layout: Layout) -> str:
     return "One rank" if layout.world == 1 and str(layout) == "vertex=1" else str(layout)
 
 
-def assumptions(workload: Workload, cluster: Cluster, devices: int) -> Iterator[str]:
-    """Give what the numbers rest on."""
+def assumptions(
+    workload: Workload, cluster: Cluster, devices: int, unprobed: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Give what the numbers rest on.
+
+    Args:
+        unprobed: layers that could not be run on a few rows, each with the reason.
+    """
+    for layer, why in (unprobed or {}).items():
+        yield (
+            f"{layer} could not be run on a few rows to see what it keeps ({why}): three times its output is counted, "
+            "which is a guess."
+        )
     if cluster.source == "measured":
         yield f"The rates of {cluster.name} were measured by `trisect plan --calibrate`."
     elif cluster.source == "preset":

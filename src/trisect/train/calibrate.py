@@ -70,7 +70,7 @@ def calibrate(say: Say = lambda sentence: None) -> Cluster:
         sharing = measure_sharing(cluster, cores)
         inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message)
         shares = {**share, cores: sharing.share}
-        device = replace(device, turn=sharing.turn)
+        device = replace(device, turn=sharing.turn, joined=sharing.joined)
         cluster = replace(
             cluster, device=device, inside=inside, shares=shares, cuts=sharing.cuts, single=sharing.single
         )

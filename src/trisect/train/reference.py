@@ -31,6 +31,7 @@ from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Verb
 from trisect.train.fit import fit
 from trisect.train.loop import NoRecorder
+from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.workloads import workload_of
 
@@ -68,10 +69,10 @@ class Reference:
         if not self.layout:
             timer = _Timer(processor=threads == 1)
             fit(self.model, self.data, self.task, recorder=timer, **settings)
-            return Timed((timer.by_verb(),), timer.seconds[1:])
+            return Timed((timer.by_verb(),), timer.seconds[1:], peak_rss_bytes())
         with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
             out = Path(folder, "run")
-            fit(self.model, self.data, self.task, self.layout, out=out, checkpoint_every=None, **settings)
+            done = fit(self.model, self.data, self.task, self.layout, out=out, checkpoint_every=None, **settings)
             run = RunDirectory.reopen(out)
             seconds = [float(record["seconds"]) for record in run.metrics()]
             ranks = []
@@ -80,15 +81,18 @@ class Reference:
                 for event in run.events(rank):
                     timer.event(**event)
                 ranks.append(timer.by_verb())
-        return Timed(tuple(ranks), seconds[1:])
+        return Timed(tuple(ranks), seconds[1:], max(done.summary["memory"]["peak_rss_bytes"]))
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What a reference took: for each rank the seconds of an epoch by the letter of what was done; and whole epochs."""
+    """What a reference took: for each rank the seconds of an epoch by the letter of what was done; whole epochs; and
+    the bytes of the rank that took most.
+    """
 
     ranks: tuple[Mapping[str, float], ...]
     epochs: Sequence[float]
+    memory: int
 
     @property
     def epoch(self) -> float:
@@ -256,6 +260,7 @@ class Sharing:
         single: the share that one thread has, while nobody else works.
         bandwidth: bytes a second that a rank hands to another; `message`: seconds that each post or wait costs.
         turn: seconds until a rank that waited has a core again, where there are twice as many ranks as cores.
+        joined: bytes that a rank takes besides, since it is one of several.
     """
 
     share: float
@@ -264,6 +269,7 @@ class Sharing:
     bandwidth: float
     message: float
     turn: float
+    joined: int
 
 
 def measure_sharing(cluster: Cluster, cores: int) -> Sharing:
@@ -274,7 +280,9 @@ def measure_sharing(cluster: Cluster, cores: int) -> Sharing:
     single = lone.timed().epoch / lone.timed(threads=1).epoch
     # ranks that send next to nothing: what is left of a post is Python
     idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
-    message = _posting(idle.timed()) / waits_of(idle)
+    resting = idle.timed()
+    message = _posting(resting) / waits_of(idle)
+    joined = max(0, resting.memory - cluster.device.libraries)
     cuts, bandwidths = {}, []
     for model in _CUT:
         reference = Reference(model, options, graph, layout=even)
@@ -287,7 +295,7 @@ def measure_sharing(cluster: Cluster, cores: int) -> Sharing:
     own = cuts[_main_kind(crowd)]
     least = 2 * _working(crowd, cluster) / own + 2 * _posted_bytes(crowd, cluster) / bandwidth
     turn = max(0.0, (crowd.timed().epoch - least) / waits_of(crowd) - 4 * message)
-    return Sharing(share, cuts, min(1.0, single), bandwidth, message, turn)
+    return Sharing(share, cuts, min(1.0, single), bandwidth, message, turn, joined)
 
 
 def _working(reference: Reference, cluster: Cluster) -> float:
