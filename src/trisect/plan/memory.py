@@ -26,6 +26,8 @@ _GRADIENTS = 3.0
 _TURNED = 4.0
 # of a layer that could not be run to see what it keeps, in units of its output
 _UNKNOWN = 3.0
+# what torch keeps of the C library's memory takes more than its bytes: gaps between tensors of different lives
+_SCATTERED = 1.5
 # of a pair: its two ends; its code besides, where it exists; what autograd keeps of ends and score
 _PAIR, _PAIR_STORED, _PAIR_INDEX = 16.0, 24.0, 32.0
 # tensors as large as what is kept of the pairs of a step: what a loss makes of them meanwhile, and what measures do
@@ -211,10 +213,13 @@ class MemoryModel:
         before: Saved | None = None
         for number in kept:
             saved, layer = self.saved(number, facts), facts.layers[number]
-            total += sum(in_pieces(t.bytes(rows * steps, entries * steps), device, shares) for t in saved.inside)
+            for tensor in saved.inside:
+                taken = in_pieces(tensor.bytes(rows * steps, entries * steps), device, shares)
+                total += taken * (1.0 if tensor.pooled else _SCATTERED)
             # the input is the output of the layer before: one of the two keeps it, or neither
             if (before.writes if before is not None else False) or (saved.reads and number > 0):
-                total += in_pieces(rows * steps * layer.in_channels * size, device, shares)
+                taken = in_pieces(rows * steps * layer.in_channels * size, device, shares)
+                total += taken * (1.0 if before is None or before.pooled else _SCATTERED)
             before = saved
         if before is not None and before.writes:
             total += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)
