@@ -115,9 +115,9 @@ class Device:
                 self._ratio(kind, width, first + 1),
                 self._ratio(kind, width, first + 2),
             )
-        if not self.layers or kind.startswith(UNRATED):
-            return 1.0, 1.0, 1.0
         known = [name for name in self.layers if name != PAIRS]
+        if not known or kind.startswith(UNRATED):
+            return 1.0, 1.0, 1.0
         rows, entries, calls = (
             sorted(self._ratio(name, width, first + more) for name in known)[len(known) // 2] for more in range(3)
         )
