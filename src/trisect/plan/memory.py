@@ -32,6 +32,8 @@ _SCATTERED = 1.5
 _PAIR, _PAIR_STORED, _PAIR_INDEX = 16.0, 24.0, 32.0
 # tensors as large as what is kept of the pairs of a step: what a loss makes of them meanwhile, and what measures do
 _PAIR_BESIDE, _JUDGED = 2.0, 3.0
+# bytes that ranking takes for a pair: codes, labels, scores as double, their order and sums along it
+_RANKED = 180.0
 # buffers of messages that may wait for their reader
 _SLOTS = 2
 
@@ -171,7 +173,7 @@ class MemoryModel:
         at_once, kept = self.workload.judged_pairs
         # the steps of a run are dealt to its parts, and those of a timeline to ranks along time
         share = 1.0 / (facts.parts * facts.layout.time)
-        scored = _JUDGED * at_once * self.workload.pair_channels * facts.dtype.itemsize
+        scored = at_once * (_JUDGED * self.workload.pair_channels * facts.dtype.itemsize + _RANKED)
         return scored + _PAIR * kept * share
 
     def _reading(self, facts: Facts, *, alone: bool) -> float:
