@@ -20,26 +20,22 @@ from typing import Any
 import torch
 
 from trisect.comm.world import World, world_from_environment
-from trisect.config import TrainOptions
 from trisect.data.generators.generate import generate
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.models.source import NamedModel
 from trisect.ops.fused import dense
 from trisect.ops.memory import empty, free_bytes
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.plan.cluster import Cluster, Device, Link
 from trisect.plan.timing import epoch_seconds
-from trisect.train.fit import fit
 from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.processes.threads import limited_threads
-from trisect.train.reference import layer_ratios, measure_sharing
-from trisect.train.workloads import workload_of
+from trisect.train.reference import Reference, layer_ratios, measure_sharing
 
 Say = Callable[[str], None]
 
@@ -171,34 +167,25 @@ def _cache_of(near: Mapping[int, float], far: Mapping[int, float], both: Mapping
 
 def _measure_overhead() -> tuple[float, float]:
     """Seconds that half a layer, and a step of a timeline, cost whatever their size: epochs on next to nothing."""
-    options = TrainOptions(epochs=12, eval_every=1000, checkpoint_every=None)
     graph = Graph.from_record(generate("community", vertices=64))  # type: ignore[arg-type]
-    half = _overhead_of(NamedModel("gcn", {"layers": 16, "hidden": 4}, 0), graph, options, 1.0, 0.0)
+    tiny = Reference("gcn", {"layers": 16, "hidden": 4}, graph)
+    half = _own_seconds(tiny) / _units(tiny, 1.0, 0.0)
     timeline = Timeline.from_record(generate("evolving", vertices=100, steps=24))  # type: ignore[arg-type]
-    model = NamedModel("wd-gcn", {"layers": 2, "hidden": 4}, 0)
-    seconds = _best_epoch(model, timeline, options)
-    fixed = _units(model, timeline, options, half, 0.0)
-    each = _units(model, timeline, options, 0.0, 1.0)
-    return half, max(1e-6, (seconds - fixed) / each)
+    moving = Reference("wd-gcn", {"layers": 2, "hidden": 4}, timeline)
+    fixed, each = _units(moving, half, 0.0), _units(moving, 0.0, 1.0)
+    return half, max(1e-6, (_own_seconds(moving) - fixed) / each)
 
 
-def _overhead_of(model: NamedModel, data: Graph | Timeline, options: TrainOptions, half: float, step: float) -> float:
-    return _best_epoch(model, data, options) / _units(model, data, options, half, step)
+def _own_seconds(reference: Reference) -> float:
+    return sum(reference.timed(threads=1).ranks[0].values())
 
 
-def _best_epoch(model: NamedModel, data: Graph | Timeline, options: TrainOptions) -> float:
-    settings = {"epochs": options.epochs, "eval_every": options.eval_every, **model.options}
-    best = fit(model.name, data, "node-classification", **settings).summary["seconds_per_epoch"]["best"]
-    return float(best)
-
-
-def _units(model: NamedModel, data: Graph | Timeline, options: TrainOptions, half: float, step: float) -> float:
+def _units(reference: Reference, half: float, step: float) -> float:
     """The overhead of an epoch where half a layer, or a step, takes so many seconds and work takes none."""
     fast = Device(flops=1e30, gather={4: 1e30}, elementwise=1e30, memory=1 << 60, half=half, step=step)
     link = Link(bandwidth=1e30)
-    cluster = Cluster("overhead alone", fast, link, replace(link))
-    workload = workload_of(model, data, "node-classification", options)
-    return epoch_seconds(workload, workload.facts(Layout()), cluster).overhead
+    workload = reference.workload()
+    return epoch_seconds(workload, workload.facts(Layout()), Cluster("overhead alone", fast, link, link)).overhead
 
 
 def main(folder: Path) -> None:
