@@ -3,7 +3,8 @@
 The kernels are plain C without Python headers, so the result is an ordinary shared library without an ABI tag, and one
 wheel serves every Python on a platform. Each source is compiled once for each instruction set; the loader picks one.
 Where there is no working C compiler the installation still succeeds, and the slower torch path is used; with the
-environment variable TRISECT_REQUIRE_NATIVE set it fails instead.
+environment variable TRISECT_REQUIRE_NATIVE set it fails instead. TRISECT_SANITIZE=address,undefined builds kernels that
+end the process at an access that is wrong (`make sanitize` tests them).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from setuptools.errors import CompileError
 
 SOURCES = Path("src/trisect/native")
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wall", "-g0"]
+SANITIZE = os.environ.get("TRISECT_SANITIZE", "")
+CHECKS = [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g1"]
 
 # Spelt as features, not as -march=x86-64-v3, which older compilers do not know.
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
@@ -86,8 +89,9 @@ def compile_library(target: Path, objects: Path) -> None:
         folder = Path(scratch)
         # Code is generated for OpenMP but not linked with a runtime: the loader shares torch's.
         openmp = ["-fopenmp"] if works(compiler, ["-fopenmp"], folder) else []
+        checks = CHECKS if SANITIZE else []
         chosen = {
-            name: [*FLAGS, *openmp, *flags, f"-DTRISECT_LEVEL={name}", f"-DTRISECT_LEVEL_{name.upper()}=1"]
+            name: [*FLAGS, *openmp, *checks, *flags, f"-DTRISECT_LEVEL={name}", f"-DTRISECT_LEVEL_{name.upper()}=1"]
             for name, flags in levels().items()
             if name == "base" or works(compiler, flags, folder)
         }
@@ -107,7 +111,7 @@ def compile_library(target: Path, objects: Path) -> None:
             built = list(pool.map(lambda job: compile_one(*job), jobs))
         shape = ["-dynamiclib", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
         linked = folder / target.name
-        run([*compiler, *shape, *map(str, built), "-lm", "-o", str(linked)])
+        run([*compiler, *shape, *checks, *map(str, built), "-lm", "-o", str(linked)])
         # `target` may be on another file system than `objects`, where a rename is impossible.
         beside = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copyfile(linked, beside)

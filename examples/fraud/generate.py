@@ -103,7 +103,9 @@ def main() -> None:
     before = accounts["fraud"][: chosen.accounts]
     write_accounts(chosen.out / "accounts.csv", accounts, np.arange(chosen.accounts), label=True)
     write_payments(chosen.out / "payments.csv", make_payments(before, chosen.payments, 0, DAYS, rng))
-    write_accounts(chosen.out / "new_accounts.csv", accounts, np.arange(chosen.accounts, len(accounts["fraud"])), label=False)
+    write_accounts(
+        chosen.out / "new_accounts.csv", accounts, np.arange(chosen.accounts, len(accounts["fraud"])), label=False
+    )
     later = make_payments(accounts["fraud"], chosen.payments // 3, DAYS, DAYS + NEXT, rng)
     write_payments(chosen.out / "next.csv", later)
     with open(chosen.out / "answers.csv", "w", encoding="utf-8") as file:

@@ -27,7 +27,11 @@ def main(predictions: str, answers: str) -> None:
     score = table.column("probability_1").to_numpy()
     # the last tenth of the numbers are the accounts that appeared after training
     new = np.array([account >= sorted(truth)[len(truth) * 10 // 11] for account in accounts])
-    print(json.dumps({"accounts": len(accounts), "auc": auc(score, fraud), "new_accounts_auc": auc(score[new], fraud[new])}))
+    print(
+        json.dumps(
+            {"accounts": len(accounts), "auc": auc(score, fraud), "new_accounts_auc": auc(score[new], fraud[new])}
+        )
+    )
 
 
 if __name__ == "__main__":

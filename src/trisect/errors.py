@@ -40,6 +40,22 @@ class RunError(TrisectError):
     exit_code = 1
 
 
+class FaultError(RunError):
+    """The machine is at fault, or a process that was ended: the run may well go on when it is started again.
+
+    Attributes:
+        unexpected: whether it is an exception that nobody foresaw, and that may come again.
+    """
+
+    unexpected = False
+
+
+class StoppedError(TrisectError):
+    """A run was asked to end. (Left as KeyboardInterrupt, typer would end the process without a word.)"""
+
+    exit_code = 143
+
+
 _LONGEST = 1000
 
 

@@ -176,7 +176,7 @@ def test_output_directory_that_holds_another_run(trisect, refused, small, tmp_pa
 
 
 def test_resuming_what_is_not_there(refused, small, tmp_path):
-    assert "holds no run" in refused("train", small, "--out", "none", "--resume")
+    assert "holds no run" in refused("train", "--out", "none", "--resume")
     assert "no run of small under runs/" in refused("train", small, "--resume")
 
 

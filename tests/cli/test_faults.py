@@ -63,7 +63,7 @@ def running(folder: Path, *arguments: str, config: str = CONFIG) -> Iterator[sub
         until(lambda: any((folder / "run" / "checkpoints").glob("epoch-*")), process)
         children = psutil.Process(process.pid).children(recursive=True)
         yield process
-        _, alive = psutil.wait_procs(children, timeout=10)
+        _, alive = psutil.wait_procs(children, timeout=60)  # on a machine that has much else to do
         assert not alive
         assert not list((folder / "tmp").glob("*trisect*"))
         assert not [name for name in set(os.listdir("/dev/shm")) - shared if "trisect" in name]
@@ -112,6 +112,8 @@ def test_a_run_that_is_stopped(tmp_path: Path, layout: list[str], number: signal
     checkpoint = RunDirectory.reopen(tmp_path / "run").checkpoints.latest()
     assert checkpoint is not None
     assert checkpoint.epoch >= 5
+    if number == signal.SIGTERM:  # the epoch that was under way was ended, and kept
+        assert checkpoint.epoch == RunDirectory.reopen(tmp_path / "run").metrics()[-1]["epoch"]
 
 
 def test_a_stalled_rank_is_named_after_the_timeout(tmp_path: Path) -> None:

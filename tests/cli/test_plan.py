@@ -54,6 +54,44 @@ def test_refused_in_one_sentence(trisect, described, words, said):
     assert said in shown.err
 
 
+def test_a_plan_alone_as_json(trisect, described):
+    shown = trisect("plan", described, "--cluster", "8xa100", "--devices", "7", "--json", "-")
+    assert shown.code == 0, shown.err
+    assert json.loads(shown.out)["devices"] == 7
+
+
+def test_what_cannot_fit_is_not_begun(trisect, tmp_path):
+    path = tmp_path / "large.yaml"
+    path.write_text(
+        "data: {generate: rmat, vertices: 900000000, degree: 10, features: 64}\n"
+        "model: {name: gcn, layers: 3, hidden: 64}\ntask: node-classification\n"
+    )
+    for words in (["--layout", "vertex=2"], ["--layout", "auto"], []):
+        shown = trisect("train", path, "--out", tmp_path / "run", *words)
+        assert shown.code == 2
+        assert "TRISECT_MEMORY_CHECK=0 lets it try" in shown.err
+        assert not (tmp_path / "run").exists()
+    checked = trisect("check", path)
+    assert checked.code == 2
+    assert "no layout of" in checked.err
+
+
+@pytest.mark.parametrize("layout", ["vertex=128", "layer=128", "layer=8,vertex=16"])
+def test_schedules_of_a_world_that_is_not_here(trisect, tmp_path, layout):
+    path = tmp_path / "deep.yaml"
+    path.write_text(DESCRIBED.replace("layers: 8", f"layers: {128 if layout == 'layer=128' else 8}"))
+    shown = trisect("check", path, "--devices", "128", "--layout", layout, "--cluster", "8xa100")
+    assert shown.code == 0, shown.err
+    assert "schedule: 128 ranks, " in shown.out
+    assert "stand for all" not in shown.out
+
+
+def test_a_world_of_many_ranks_is_checked_by_a_part(trisect, described):
+    shown = trisect("check", described, "--devices", "1024", "--layout", "vertex=1024", "--cluster", "8xa100")
+    assert shown.code == 0, shown.err
+    assert "1,024 ranks (2 of them stand for all)" in shown.out
+
+
 def test_a_cluster_file(trisect, described, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(

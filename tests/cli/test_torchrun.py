@@ -71,6 +71,18 @@ def test_one_host_has_the_result_of_our_launcher(folder: Path, ours: dict[str, A
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_world_that_was_started_is_planned_for(folder: Path, ranks: int) -> None:
+    words = ["train", "c.yaml", "--out", f"auto-{ranks}", "--layout", "auto"]
+    done = run(folder, [*torchrun(*one_host(ranks)), *words])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Layout ") == 1
+    assert summary(folder, f"auto-{ranks}")["world"] == ranks
+    done = run(folder, [*torchrun(*one_host(ranks)), "train", "c.yaml", "--out", "other", "--devices", str(ranks + 1)])
+    assert f"--devices is {ranks + 1}, but {ranks} ranks were started" in done.stderr
+
+
+@pytest.mark.slow
 def test_resume_is_to_the_bit(folder: Path, ours: dict[str, Any]) -> None:
     words = ["train", "c.yaml", "--out", "halves", "--layout", "vertex=2"]
     for more in (["--set", "train.epochs=2"], ["--resume"]):

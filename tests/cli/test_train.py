@@ -144,6 +144,21 @@ def test_resuming_a_run_that_is_done_changes_no_parameter(trisect, small, tmp_pa
     assert shard(tmp_path / "run", 6) == before
 
 
+def test_resume_begins_a_run_that_is_not_there(trisect, small, tmp_path):
+    shown = trisect("train", small, "--resume", "--out", "run")
+    assert shown.code == 0
+    assert f"There is no run in {tmp_path / 'run'} yet; it begins." in shown.out
+    assert len(metrics(tmp_path / "run")) == 6
+    assert "Continuing after epoch 6" in trisect("train", small, "--resume", "--out", "run").out
+
+
+def test_fewer_devices_go_on_under_another_layout(trisect, small):
+    assert trisect("train", small, "--out", "run", "--layout", "vertex=2", "--set", "train.epochs=2").code == 0
+    shown = trisect("train", "--resume", "--out", "run", "--devices", "1", "--set", "train.epochs=4")
+    assert shown.code == 0
+    assert "Continuing after epoch 2 under another layout (one rank; until then vertex=2)" in shown.out
+
+
 def test_a_run_without_a_checkpoint_starts_again(trisect, small, tmp_path, monkeypatch):
     original = Trainer.evaluate
 

@@ -1,4 +1,4 @@
-"""The blocks of README.md and docs/guide.md run as they stand, with fewer epochs."""
+"""The Python of README.md and of every page of docs/ runs as it stands, with fewer epochs; so do their commands."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from trisect.nn import GCNLayer, LinearLayer, Model
 
 FOLDER = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/guide.md")
+OTHERS = sorted(
+    str(page.relative_to(FOLDER))
+    for page in (FOLDER / "docs").glob("*.md")
+    if page.name not in ("guide.md", "formats.md") and "```python" in page.read_text(encoding="utf-8")
+)
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -99,6 +104,21 @@ def test_python(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         shorter = re.sub(r"epochs=(\d+)", lambda epochs: f"epochs={max(1, int(epochs[1]) // 20)}", block)
         exec(compile(shorter, page, "exec"), namespace)
         assert isinstance(namespace["run"], trisect.Run)
+
+
+def shorter(block: str) -> str:
+    """The same with fewer epochs, in one process: tests of the layouts start ranks."""
+    block = re.sub(r"epochs=(\d+)", lambda epochs: f"epochs={max(1, int(epochs[1]) // 20)}", block)
+    return re.sub(r', layout="[a-z]+=\d"', "", block)
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_python_of_other_pages(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch_geometric")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"trisect": trisect, "graph": trisect.Graph.generate("community", vertices=200)}
+    for block in blocks(page, "python"):
+        exec(compile(shorter(block), page, "exec"), namespace)
 
 
 @pytest.mark.slow

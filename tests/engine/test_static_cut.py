@@ -74,6 +74,33 @@ def test_exact_cuts_equal_one_process(world: int, tmp_path: Path, ranks: ModuleT
         assert exact(case, results)
 
 
+@pytest.mark.parametrize("world", [2, 4])
+def test_decoders_and_clipped_steps_equal_one_process(world: int, tmp_path: Path, ranks: ModuleType) -> None:
+    """A decoder is trained in the last stage, by every part of it; a norm that counts replicas twice is the negative
+    control of clipping."""
+    clipped = {"clip": 0.01, "optimiser": "sgd", "momentum": 0.0, "nesterov": False, "lr": 0.5}
+    decoded = [
+        {"run": "gradients", "layout": layout, "model": model, "options": options, "decoder": decoder}
+        for layout in EXACT[world]
+        for decoder in ("linear", "mlp")
+        for model, options in (MODELS[0], MODELS[4])
+    ]
+    steps = [
+        {**case, "run": "clipped", "train": clipped, "decoder": decoder}
+        for case in decoded[::4]
+        for decoder in ("auto", "mlp")
+    ]
+    wrong = [{**case, "break": "norm"} for case in steps if "vertex" in case["layout"]]
+    results = ranks.run_forks(world, [*decoded, *steps, *wrong], tmp_path)
+    for case, result in zip(decoded, results, strict=False):
+        assert exact(case, result)
+        assert any(name.startswith("decoder.") for name in result[0]["parameters"])
+    for case, result in zip([*steps, *wrong], results[len(decoded) :], strict=True):
+        assert {name for one in result for name in one["compared"]} == set(result[0]["parameters"]), case
+        assert result[0]["scale"] < 0.5
+        assert worst(result, "step") > 0.1 if "break" in case else worst(result, "step") < 1e-10, case
+
+
 def test_unusual_cuts_are_exact(tmp_path: Path, ranks: ModuleType) -> None:
     """Parts that do not read each other, a part without training vertices, one with fewer vertices than chunks; waits
     without overlap; ranks that are late at random."""
@@ -81,6 +108,7 @@ def test_unusual_cuts_are_exact(tmp_path: Path, ranks: ModuleType) -> None:
         {"graph": "components", "cut": "components"},
         {"untrained": True},
         {"cut": "uneven"},
+        {"cut": "stream"},
         {"overlap": False},
         {"delayed": True},
         {"graph": "mutual", "cut": "uneven"},

@@ -139,6 +139,22 @@ def with_edges(world: int) -> list[Case]:
     ]
 
 
+def with_decoders(world: int) -> list[Case]:
+    """Decoders of vertices and of pairs, under every cut."""
+    return [
+        case(layout, *DYNAMIC[0], **more)
+        for layout in CUTS[world]
+        for more in ({"decoder": "linear"}, {"decoder": "mlp"}, {"pairs": True})
+    ]
+
+
+def clipped(world: int) -> list[Case]:
+    """A step by clipped gradients under every cut; a norm that counts replicas twice is seen."""
+    train = {"clip": 0.01, "optimiser": "sgd", "momentum": 0.0, "nesterov": False, "lr": 0.5}
+    cases = [{**given, "run": "clipped", "train": train} for given in with_decoders(world)[1::3]]
+    return [*cases, *({**given, "break": "norm"} for given in cases if given["layout"].keys() & {"vertex", "time"})]
+
+
 # the cases of each test, and of how many ranks; all of a world run in one
 CASES: dict[str, tuple[int, list[Case]]] = {
     "blocks": (
@@ -219,6 +235,10 @@ CASES: dict[str, tuple[int, list[Case]]] = {
     "edges 1": (1, with_edges(1)),
     "edges 2": (2, with_edges(2)),
     "edges 4": (4, with_edges(4)),
+    "decoders 2": (2, with_decoders(2)),
+    "decoders 4": (4, with_decoders(4)),
+    "clipped 2": (2, clipped(2)),
+    "clipped 4": (4, clipped(4)),
     "static models 2": (2, static_models(2)),
     "static models 4": (4, static_models(4)),
     "columns 2": (2, by_columns(2)),
@@ -323,7 +343,7 @@ def worst(results: list[Case], what: str) -> float:
     return max(result[what] for result in results)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("wrong", "coarse")])
+@pytest.mark.parametrize("name", [name for name in CASES if name.split()[0] not in ("wrong", "coarse", "clipped")])
 def test_equal_to_one_process(name: str, by_name: Callable[[str], Results]) -> None:
     for given, results in by_name(name):
         assert worst(results, "gradient") < 1e-10, given
@@ -336,6 +356,14 @@ def test_equal_to_one_process(name: str, by_name: Callable[[str], Results]) -> N
         if given.get("evaluate"):
             assert worst(results, "outputs") < 1e-12, given
             assert worst(results, "hidden") < 1e-12, given
+
+
+@pytest.mark.parametrize("name", ["clipped 2", "clipped 4"])
+def test_clipped_steps_are_those_of_one_process(name: str, by_name: Callable[[str], Results]) -> None:
+    for given, results in by_name(name):
+        assert results[0]["scale"] < 0.5, given
+        assert {parameter for result in results for parameter in result["compared"]} == set(results[0]["parameters"])
+        assert worst(results, "step") > 0.1 if "break" in given else worst(results, "step") < 1e-10, given
 
 
 @pytest.mark.parametrize("name", ["time 2", "time 3", "time 4"])

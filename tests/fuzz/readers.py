@@ -1,6 +1,9 @@
-"""Damaged bytes, and settings that make no sense, for every reader of files: a value, or one of our sentences.
+"""Damaged bytes, settings and arrays that make no sense, for every reader and the public array API.
 
-`python tests/fuzz/readers.py 100000` (`make fuzz`) runs so many cases over all readers and prints the count of each.
+Each gives a value, or one of our sentences.
+
+`python tests/fuzz/readers.py 100000` (`make fuzz`) runs so many cases over all readers and prints the count of each; a
+seed and names of readers may follow. Calls with arrays run in a process of their own, so that a crash is seen.
 """
 
 from __future__ import annotations
@@ -10,15 +13,22 @@ import io
 import json
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from array_calls import CALLS
+from run_files import changed, checkpoint_cases, report_of
 
 from trisect.config import load_config
 from trisect.data import generate, load, read_directory, write_directory
@@ -229,21 +239,12 @@ def _directory_cases(folder: Path, rng: random.Random) -> Iterator[Case]:
     edges = {"a": ["x", "y", "z"], "b": ["y", "z", "x"], "t": [0, 1, 2], "w": [1.0, 2.0, 3.0]}
     table = Table(time="t", period=1, vertices=accounts, label_column="label", edge_features="w")
     write_directory(read_table(edges, table), good)
-    odd: list[Any] = [None, -1, 0, 2**40, 1.5, "x", [], {}, True, [3], [-1], "<f8", "|O", [10**12], "timeline", 1e300]
     while True:
         shutil.rmtree(case, ignore_errors=True)
         shutil.copytree(good, case)
         victim = rng.choice(sorted(case.iterdir()))
         if victim.suffix == ".json" and rng.random() < 0.6:
-            plain = json.loads(victim.read_text())
-            target = plain
-            while isinstance(target, dict) and target:
-                key = rng.choice(sorted(target))
-                if not isinstance(target[key], dict) or rng.random() < 0.3:
-                    target[key] = rng.choice(odd)
-                    break
-                target = target[key]
-            victim.write_text(json.dumps(plain))
+            victim.write_text(json.dumps(changed(json.loads(victim.read_text()), rng)))
         else:
             size = victim.stat().st_size
             content = damaged(victim.read_bytes(), rng)
@@ -292,6 +293,15 @@ def _yaml(path: Path, rng: random.Random) -> Any:
     return load_config(path, settings)
 
 
+def _read_labels(path: Path, rng: random.Random) -> Any:
+    edges = {"a": ["v0", "v1", "v2"], "b": ["v1", "v2", "v0"], "t": [1, 2, 3]}
+    times = rng.choice([{}, {"time": "t", "period": 1}])
+    return read_table(edges, Table(labels=path, label_column=rng.choice([None, "label", "1", "missing"]), **times))
+
+
+LABELS = [b"id,label\nv0,0\nv1,1\nv2,1\n", b"v0 good\nv1 bad\nv2 good\n", b"id,label,split\nv0,0.5,train\nv1,,val\n"]
+
+
 READERS: dict[str, Reader] = {
     "yaml": _files(".yaml", [CONFIG, CONFIG.rpartition(b", started")[0] + b"}\n"], _yaml),
     "csv": _files(".csv", [_csv()], _read_table),
@@ -302,19 +312,33 @@ READERS: dict[str, Reader] = {
     "npy": _npy_cases,
     "graph directory": _directory_cases,
     "generators": _generator_cases,
+    "labels": _files(".csv", LABELS, _read_labels),
+    "metrics.jsonl": report_of("metrics.jsonl", damaged),
+    "events": report_of("events/rank-1.jsonl", damaged),
+    "summary.json": report_of("summary.json", damaged),
+    "plan.json": report_of("plan.json", damaged),
+    "checkpoint": checkpoint_cases(damaged),
+    **CALLS,
 }
 
 
-def fuzz(name: str, cases: int, seed: int = 0) -> dict[str, int]:
-    """Run so many cases of a reader; count values and sentences. Anything else is an AssertionError with the seed."""
+def fuzz(name: str, cases: int, seed: int = 0, before: Callable[[int], object] = lambda number: None) -> dict[str, int]:
+    """Run so many cases of a reader; count values and sentences. Anything else is an AssertionError with the seed.
+
+    Args:
+        before: is told the number of each case before it runs.
+    """
     rng = random.Random(f"{name} {seed}")
     counts = {"values": 0, "sentences": 0}
     with tempfile.TemporaryDirectory(prefix="trisect-fuzz-") as folder:
         source = READERS[name](Path(folder), rng)
         for number in range(cases):
             case = next(source)
+            before(number)
             try:
-                case()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    case()
                 counts["values"] += 1
             except TrisectError as error:
                 counts["sentences"] += 1
@@ -328,13 +352,43 @@ def fuzz(name: str, cases: int, seed: int = 0) -> dict[str, int]:
     return counts
 
 
-def main(cases: int, seed: int = 0) -> None:
-    each = -(-cases // len(READERS))
-    for name in READERS:
-        counts = fuzz(name, each, seed)
+def fuzz_apart(names: Sequence[str], cases: int, seed: int = 0) -> dict[str, dict[str, int]]:
+    """Run so many cases of each of these in another process, whose end by a signal is an AssertionError too."""
+    with tempfile.TemporaryDirectory(prefix="trisect-fuzz-") as folder:
+        at = Path(folder, "at")
+        command = [sys.executable, __file__, "--apart", str(at), str(cases), str(seed), *names]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{at.read_text().strip()}, code {done.returncode}: {done.stderr[-2000:]}"
+    return cast(dict[str, dict[str, int]], json.loads(done.stdout.splitlines()[-1]))
+
+
+def _be_apart(at: Path, cases: int, seed: int, names: Sequence[str]) -> None:
+    counts = {}
+    with at.open("w") as file:
+        for name in names:
+
+            def tell(number: int, name: str = name) -> None:
+                file.seek(0)
+                file.write(f"case {number} of {name}, seed {seed}".ljust(60))
+                file.flush()
+
+            counts[name] = fuzz(name, cases, seed, tell)
+    print(json.dumps(counts))
+
+
+def main(cases: int, seed: int = 0, names: Sequence[str] = ()) -> None:
+    """Run all readers, or those that are named, and print what came of each."""
+    names = names or list(READERS)
+    each = -(-cases // len(names))
+    for name in names:
+        counts = fuzz_apart([name], each, seed)[name] if name in CALLS else fuzz(name, each, seed)
         print(f"{name:<16} {each:>8,} cases: {counts['values']:,} read, {counts['sentences']:,} refused", flush=True)
-    print(f"{'all':<16} {each * len(READERS):>8,} cases, no traceback")
+    print(f"{'all':<16} {each * len(names):>8,} cases, no traceback")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    if sys.argv[1:2] == ["--apart"]:
+        _be_apart(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
+    else:
+        numbers = [int(text) for text in sys.argv[1:3]]
+        main(*(numbers or [100_000]), names=sys.argv[3:])

@@ -31,11 +31,25 @@ def _module() -> Any:
 readers = _module()
 
 
-@pytest.mark.parametrize("name", readers.READERS)
+@pytest.mark.parametrize("name", [name for name in readers.READERS if name not in readers.CALLS])
 def test_any_bytes(name: str) -> None:
     counts = readers.fuzz(name, 60, seed=1)
     assert sum(counts.values()) == 60
     assert counts["sentences"] > 0
+
+
+def test_any_arrays() -> None:
+    for counts in readers.fuzz_apart(list(readers.CALLS), 150, seed=1).values():
+        assert sum(counts.values()) == 150
+        assert min(counts.values()) > 10
+
+
+def test_a_crash_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(AssertionError, match="code -11"):
+            readers.fuzz_apart(["Graph"], 1)
 
 
 def test_what_is_no_sentence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

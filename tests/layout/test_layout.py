@@ -31,7 +31,7 @@ LAYOUTS = st.builds(
     history=st.one_of(st.sampled_from(["exact", "default", "gnnpipe"]), RECIPES),
     wire=st.sampled_from(["float32", "int8"]),
     transport=st.sampled_from(["auto", "network"]),
-    partition=st.sampled_from(["metis", "hypergraph"]),
+    partition=st.sampled_from(["metis", "hypergraph", "stream"]),
 )
 SECTIONS: dict[str, Any] = {"data": {"generate": "community"}, "model": {"name": "gcn"}, "task": "node-classification"}
 

@@ -84,7 +84,7 @@ def test_halo_rows_are_the_columns_of_other_parts(undirected: bool) -> None:
     assert not found.equal(halo_rows(timeline, owner.flip(0).sort().values, 3))
 
 
-@pytest.mark.parametrize("method", ["metis", "hypergraph"])
+@pytest.mark.parametrize("method", ["metis", "hypergraph", "stream"])
 def test_parts_follow_the_groups(method: module.Method) -> None:
     if method == "hypergraph":
         pytest.importorskip("mtkahypar")

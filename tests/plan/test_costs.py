@@ -8,12 +8,13 @@ import pytest
 from tests.plan.workloads import cluster, static, timeline
 
 from trisect.exchanges.catalogue import exchange_of, volume
+from trisect.exchanges.redistribute_rows import crossing_bytes
 from trisect.layout import parse_layout
 from trisect.nn.halves import HalfKind
 from trisect.plan.build import schedule_of
 from trisect.plan.costs import CostModel
 from trisect.plan.work import work_of
-from trisect.schedule.action import Action, Verb
+from trisect.schedule.action import Action, Side, Verb
 
 LAYOUTS = [
     ("static", "vertex=4"),
@@ -85,3 +86,22 @@ def test_rows_that_leave_a_host_take_the_slower_link():
     halo = next(a for a in schedule_of(parts).ranks[0] if a.verb is Verb.POST)
     one_host = CostModel(static(), parts, replace(machine, hosts=1, devices=4), parts)
     assert spread.transfer(0, halo) > 5 * one_host.transfer(0, halo)
+
+
+def test_the_sides_of_a_chunk_have_the_rows_of_the_chunk():
+    workload = static(vertices=100_000, edges=400_000)
+    facts = workload.facts(parse_layout("layer=2,vertex=2,chunks=4"))
+    costs = CostModel(workload, facts, cluster(), facts)
+    chunk = costs.compute(0, Action(Verb.FORWARD))
+    sides = [costs.compute(0, Action(Verb.FORWARD, side=side)) for side in Side]
+    assert sum(sides) == pytest.approx(chunk)
+    whole = workload.facts(parse_layout("layer=2,vertex=2"))
+    assert CostModel(workload, whole, cluster(), whole).compute(0, Action(Verb.FORWARD)) == pytest.approx(4 * chunk)
+
+
+def test_rows_turned_into_columns_between_unequal_parts():
+    facts = static(vertices=1003, hidden=10).facts(parse_layout("vertex=4,spatial=redistribute"))
+    rows, widths = facts.rows, [2, 3, 2, 3]
+    assert len(set(rows)) > 1
+    expected = sum(4 * rows[a] * widths[b] for a in range(4) for b in range(4) if a != b)
+    assert crossing_bytes(facts, 1) == expected

@@ -8,21 +8,26 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from trisect.comm.world import LISTENER
 
 
 def run_ranks(
     world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 600
 ) -> list[list[dict[str, Any]]]:
     """What each rank found for each case: results[case][rank]."""
-    command, meeting = _prepared(cases, folder)
+    command = _prepared(cases, folder)
     ranks = []
-    for rank in range(world):
-        environment = {**meeting, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
-        ranks.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
+    with _meeting() as (meeting, listener):
+        for rank in range(world):
+            environment = {**meeting, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+            if rank > 0:
+                del environment[LISTENER]
+            ranks.append(_started(command, environment, (listener,) if rank == 0 else ()))
     try:
         outputs = [rank.communicate(timeout=timeout)[0] for rank in ranks]
     finally:
@@ -40,15 +45,9 @@ def run_forks(
     world: int, cases: list[dict[str, Any]], folder: Path, timeout: float = 600
 ) -> list[list[dict[str, Any]]]:
     """As `run_ranks`, with ranks that are forks of one process, so that torch is loaded once for all of them."""
-    command, environment = _prepared(cases, folder)
-    parent = subprocess.Popen(
-        [*command, str(world)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command = _prepared(cases, folder)
+    with _meeting() as (environment, listener):
+        parent = _started([*command, str(world)], environment, (listener,))
     try:
         output = parent.communicate(timeout=timeout)[0]
     except subprocess.TimeoutExpired:
@@ -61,11 +60,33 @@ def run_forks(
     return [[found[rank][case] for rank in range(world)] for case in range(len(cases))]
 
 
-def _prepared(cases: list[dict[str, Any]], folder: Path) -> tuple[list[str], dict[str, str]]:
-    """The worker's command for these cases, and the environment in which its ranks meet."""
+def _prepared(cases: list[dict[str, Any]], folder: Path) -> list[str]:
+    """The worker's command for these cases."""
     (folder / "cases.json").write_text(json.dumps(cases))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder / "cases.json"), str(folder)]
-    return command, {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder / "cases.json"), str(folder)]
+
+
+@contextmanager
+def _meeting() -> Iterator[tuple[dict[str, str], int]]:
+    """The environment in which ranks meet, and the listening socket that rank 0 is handed, as the library does it."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        environment = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(listener.getsockname()[1]),
+            LISTENER: str(listener.fileno()),
+            "OMP_NUM_THREADS": "1",
+        }
+        yield environment, listener.fileno()
+
+
+def _started(command: list[str], environment: dict[str, str], handed: tuple[int, ...]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        pass_fds=handed,
+        start_new_session=True,
+    )

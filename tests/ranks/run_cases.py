@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from trisect.plan.build import schedule_of
 from trisect.tasks import BoundTask, Task, TaskContext
 from trisect.train import assemble, ranks
 from trisect.train.job import SHARDS, Job
+from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.program import Program
 from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
@@ -68,7 +69,11 @@ def layout_of(case: Case) -> Layout:
 def options_of(case: Case) -> TrainOptions:
     """Give the options of a case: float64 unless it says otherwise."""
     return TrainOptions(
-        seed=case.get("seed", SEED), precision=case.get("precision", "float64"), epochs=20, eval_every=20
+        seed=case.get("seed", SEED),
+        precision=case.get("precision", "float64"),
+        epochs=20,
+        eval_every=20,
+        **case.get("train", {}),
     )
 
 
@@ -165,6 +170,26 @@ class RankOfCase:
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """Give the largest relative error of a gradient of this rank's modules."""
         return max((error / max(size, 1e-12) for error, size in self.errors(wanted).values()), default=0.0)
+
+    def clipped(self, wanted: dict[str, Tensor]) -> dict[str, Any]:
+        """Run one epoch of the trainer, by plain descent with `clip`; compare each step with that of one process, whose
+        gradients all have the factor `scale`."""
+        options = self.job.options
+        assert options.clip is not None
+        norm = float(sum(g.square().sum() for g in wanted.values())) ** 0.5
+        scale = options.clip / (norm + 1e-6)  # as torch.nn.utils.clip_grad_norm_ has it
+        own = dict(self.setup.modules.named_parameters())
+        before = {name: parameter.detach().clone() for name, parameter in own.items()}
+        trainer = Trainer(self.setup, options, NoRecorder())
+        wrong = patch.object(Program, "total_square", lambda program, square: program.total(square))
+        with wrong if self.case.get("break") == "norm" else nullcontext():
+            trainer.train_epoch(EPOCH)
+        step = {name: (before[name] - parameter.detach()) / options.lr for name, parameter in own.items()}
+        errors = [
+            float((step[name] - scale * wanted[name]).abs().max() / (scale * wanted[name]).abs().max().clamp(min=1e-12))
+            for name in own
+        ]
+        return {"scale": scale, "step": max(errors), "compared": sorted(own), "parameters": sorted(wanted)}
 
     def packed(self) -> list[int] | None:
         """Give the bytes of activations in full, and as they were held, where they are packed."""

@@ -102,11 +102,13 @@ def metis_of(name: str, parts: int, chunks: int) -> Partition:
 
 
 def partition_of(case: Case) -> Partition:
-    """METIS, or by hand: `components` (parts that do not read each other), `uneven` (a part of two vertices)."""
+    """METIS, the stream, or by hand: `components` (parts that do not read each other), `uneven` (one of two)."""
     layout, name = layout_of(case), case.get("graph", "community")
     how = case.get("cut", "metis")
     if how == "metis":
         return metis_of(name, layout.vertex, layout.chunks)
+    if how == "stream":
+        return cut_graph(data_of(name).adjacency, layout.vertex, layout.chunks, method="stream")
     vertex = torch.arange(data_of(name).vertices)
     part = (vertex >= len(vertex) // 3).long() if how == "components" else (vertex >= len(vertex) - 2).long()
     return Partition.from_assignment(part * layout.chunks + vertex % layout.chunks, layout.vertex, layout.chunks)
@@ -126,7 +128,8 @@ def recipe_of(case: Case) -> Recipe:
     if case.get("one_class") and data.y is not None:
         y = data.y.masked_fill(data.splits["train"], 0)
         data = Graph(data.adjacency, data.x, y, data.splits, edge_x=data.edge_x)
-    return Recipe(data, model_of(case), make_task("node-classification"), partition)
+    task = {"name": "node-classification", "hidden": 5, "decoder": case.get("decoder", "auto")}
+    return Recipe(data, model_of(case), make_task(task), partition)
 
 
 def model_of(case: Case) -> NamedModel | AnyModel:
@@ -234,7 +237,9 @@ class RankOfGraph(RankOfCase):
         self.matrix = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=self.features.dtype)
 
     def loss(self, output: Tensor) -> Tensor:
-        """Give the mean cross entropy of the training vertices."""
+        """Give the mean cross entropy of the training vertices; with a decoder, the task's, undivided."""
+        if self.decoder is not None:
+            return self.bound.loss(self.decoder, output[None], 0, Noise(SEED, EPOCH))
         train, y = self.graph.splits["train"], self.graph.y
         assert y is not None
         return nn.functional.cross_entropy(output[train], y[train])
@@ -273,6 +278,12 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         result["outputs"] = rank.evaluated(range(1), outputs, hidden=False)
         result["hidden"] = rank.evaluated(range(1), None, hidden=True)
     return result
+
+
+def clipped(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare a step by clipped gradients with that of one process."""
+    rank = RankOfGraph(case, folder)
+    return rank.clipped(rank.taken_gradients(rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))))
 
 
 def losses(case: Case, folder: Path) -> dict[str, Any]:

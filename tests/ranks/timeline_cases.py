@@ -157,6 +157,8 @@ def recipe_of(case: Case) -> Recipe:
     timeline, steps = timeline_of(case)
     layout = layout_of(case)
     task: Case = {"name": "node-classification", "split": [steps, 1, 2]}
+    if case.get("decoder"):
+        task |= {"decoder": case["decoder"], "hidden": 5}
     if case.get("pairs"):
         task = {"name": "link-prediction", "hidden": 4, "eval_negatives": 3, "split": [steps, 1, 1]}
     runs: Runs | None = None
@@ -216,12 +218,18 @@ class RankOfTimeline(RankOfCase):
 
     def loss(self, frames: Tensor) -> Tensor:
         """Give the mean cross entropy of all labels of training; that of pairs is the task's, undivided."""
-        if self.case.get("pairs"):
+        if self.decoder is not None:
             return self.bound.loss(self.decoder, frames, 0, Noise(SEED, EPOCH))
         y = self.timeline.y
         assert y is not None
         labels = y[: self.steps]
         return nn.functional.cross_entropy(frames[labels >= 0], labels[labels >= 0])
+
+
+def clipped(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare a step by clipped gradients with that of one process."""
+    rank = RankOfTimeline(case, folder)
+    return rank.clipped(rank.taken_gradients(rank.loss(rank.frames(rank.steps, Noise(SEED, EPOCH)))))
 
 
 def timeline(case: Case, folder: Path) -> dict[str, Any]:

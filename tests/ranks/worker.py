@@ -1,4 +1,5 @@
-"""One rank of a distributed test: `python worker.py CASES.json RESULTS_DIR` under RANK, WORLD_SIZE, MASTER_ADDR/PORT.
+"""One rank of a distributed test: `python worker.py CASES.json RESULTS_DIR` under RANK, WORLD_SIZE, MASTER_ADDR/PORT,
+and of rank 0 the listening socket.
 
 Runs every case of the list in one world, and writes for each what this rank found. With a third argument, the size of
 the world, all its ranks, as forks of this process: torch is then loaded once. This process is then their launcher: it
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 
 from trisect.comm.local import mailbox
+from trisect.comm.world import LISTENER
 
 torch.set_num_threads(1)
 
@@ -60,6 +62,8 @@ def fork(world: int) -> int:
             code = 1
             try:
                 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+                if rank > 0:  # the meeting ends with rank 0
+                    os.close(int(os.environ.pop(LISTENER)))
                 log = os.open(Path(sys.argv[2], f"rank-{rank}.log"), os.O_WRONLY | os.O_CREAT)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
@@ -72,6 +76,7 @@ def fork(world: int) -> int:
                 sys.stderr.flush()
                 os._exit(code)
         ranks[child] = rank
+    os.close(int(os.environ.pop(LISTENER)))
     failed = 0
     while ranks:
         child, status = os.wait()

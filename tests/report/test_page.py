@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from trisect.config import parse_config
+from trisect.errors import CheckpointError
 from trisect.report import render, write_report
 from trisect.report.page import seconds, size
 from trisect.train.run.run_directory import RunDirectory, RunRecorder
@@ -165,3 +169,38 @@ def test_a_forged_summary_is_shown_and_not_run(tmp_path: Path):
     assert "<script>alert" not in page
     assert "<script>x" not in page
     assert "&lt;script&gt;alert" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("summary.json", "3", "is 3, and must be a mapping"),
+        ("summary.json", json.dumps({**SUMMARY, "memory": 5}), "says memory: 5, and that must be a mapping"),
+        ("summary.json", json.dumps({**SUMMARY, "world": "2"}), "says world: '2', and that must be a whole number"),
+        ("summary.json", json.dumps({**SUMMARY, "transfer": None}), "says transfer: None, and that must be a mapping"),
+        ("summary.json", "[" * 100_000, "is not JSON"),
+        ("metrics.jsonl", '{"epoch": "1"}\n', "line 1: it says epoch: '1', and that must be"),
+        ("metrics.jsonl", '3\n{"epoch": 1}\n', "is damaged at line 1"),
+        ("events/rank-0.jsonl", '{"name": "0F0", "start": "x", "seconds": 1}\n', "line 1: it says start: 'x'"),
+        ("events/rank-0.jsonl", '{"name": "0F0", "start": 1, "seconds": Infinity}\n', "must be a finite number"),
+        ("plan.json", '{"halves": [1]}', "says halves[0]: 1, and that must be a text"),
+    ],
+)
+def test_a_forged_run_directory_is_refused_in_a_sentence(tmp_path: Path, name: str, text: str, words: str):
+    directory = make(tmp_path)
+    directory.write_summary(SUMMARY)
+    (directory.path / name).write_text(text)
+    with pytest.raises(CheckpointError, match=re.escape(words)) as said:
+        render(directory)
+    assert "\n" not in str(said.value)
+    assert str(directory.path / name) in str(said.value)
+
+
+def test_files_that_are_none_of_ours_are_passed_over(tmp_path: Path):
+    directory = make(tmp_path)
+    for name in ("rank-x.jsonl", "rank-007.jsonl", "rank-.jsonl", "rank-٣.jsonl"):
+        (directory.path / "events" / name).write_text("nonsense")
+    assert directory.ranks() == [0]
+    os.mkfifo(directory.path / "plan.json")
+    with pytest.raises(CheckpointError, match=r"plan.json cannot be read: it is no regular file"):
+        render(directory)

@@ -53,3 +53,17 @@ def test_equal_scores_gain_nothing() -> None:
     assert found["map"] == pytest.approx(2 / 100)
     assert found["mrr"] == pytest.approx(1 / 5.5)
     assert np.isfinite(found["loss"])
+
+
+@pytest.mark.parametrize("mrr", ["rows", "pairs"])
+def test_the_last_bit_breaks_no_tie(mrr: Literal["rows", "pairs"]) -> None:
+    scores, pairs = case()
+    noisy = scores.clone()
+    noisy[pairs.src, pairs.dst] = torch.nextafter(scores, torch.tensor(torch.inf))[pairs.src, pairs.dst]
+    clear = scores.clone()
+    clear[pairs.src, pairs.dst] += 1e-3
+    plain, same, other = (
+        rank_all_pairs(lambda sources, s=s: s[sources], 23, pairs, mrr, (1.0, 1.0)) for s in (scores, noisy, clear)
+    )
+    assert all(same[name] == plain[name] for name in ("map", "auc", "mrr"))
+    assert all(other[name] > plain[name] for name in ("map", "auc", "mrr"))

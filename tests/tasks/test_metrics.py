@@ -100,3 +100,31 @@ def test_one_class_alone_has_no_curve() -> None:
     assert np.isnan(metrics.roc_auc(scores, ones))
     assert np.isnan(metrics.average_precision(scores, 0 * ones))
     assert np.isnan(metrics.mean_reciprocal_rank(scores, 0 * ones, rows))
+
+
+def test_the_last_bit_breaks_no_tie() -> None:
+    scores = torch.full((40,), 0.7)
+    labels = torch.arange(40) % 2
+    rows = torch.arange(40) // 8
+    last_bit = torch.nextafter(scores, torch.tensor(torch.inf))
+    noisy = torch.where(labels == 1, last_bit, scores)
+    clear = torch.where(labels == 1, scores * (1 + 1e-4), scores)
+    for dtype in (torch.float32, torch.float64):
+        assert metrics.roc_auc(noisy.to(dtype), labels) == 0.5
+        assert metrics.roc_auc(clear.to(dtype), labels) == 1.0
+    for measure in (metrics.mean_reciprocal_rank, metrics.pair_reciprocal_rank):
+        assert measure(noisy, labels, rows) == measure(scores, labels, rows)
+        assert measure(clear, labels, rows) > measure(scores, labels, rows) + 0.1
+    assert metrics.average_precision(noisy, labels) == metrics.average_precision(scores, labels)
+
+
+def test_rounding_keeps_order_and_what_is_not_finite() -> None:
+    scores = torch.tensor([-torch.inf, -3e38, -1.0, -1e-40, -0.0, 0.0, 1e-40, 1.0, 3e38, torch.inf])
+    for value in (scores, scores.double()):
+        found = metrics.rounded(value)
+        assert bool((found.diff() >= 0).all())
+        assert torch.equal(found.isfinite(), value.isfinite())
+        normal = value[value.isfinite() & (value.abs() > 1e-30)]
+        assert torch.allclose(metrics.rounded(normal), normal, rtol=2**-18, atol=0)
+    assert bool(metrics.rounded(torch.tensor([torch.nan])).isnan())
+    assert torch.equal(metrics.rounded(torch.rand(3).bfloat16()).isnan(), torch.zeros(3, dtype=torch.bool))

@@ -13,7 +13,7 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks import EdgeClassification, LinkPrediction, TaskContext
+from trisect.tasks import EdgeClassification, LinkPrediction, TaskContext, metrics
 from trisect.tasks.decoders import PairDecoder, pair_decoder
 
 
@@ -73,7 +73,7 @@ def test_loss_is_the_binary_cross_entropy_over_pairs(timeline: Timeline) -> None
         count += len(pairs)
         for s, d in pairs:
             positives = positives - torch.log(torch.sigmoid(frames[step, s] @ frames[step, d]))
-    # the negatives come from the task's own sampler, whose properties are tested beside it
+        # the negatives come from the task's own sampler, whose properties are tested beside it
     from trisect.tasks.pairs import sample
 
     for step in range(4):
@@ -99,7 +99,7 @@ def test_metrics_over_all_pairs_equal_the_matrix_definition(timeline: Timeline) 
         truth = np.zeros((40, 40), dtype=int)
         src, dst = timeline.events(step + 1)
         truth[src.numpy(), dst.numpy()] = 1
-        scores = (frames[step] @ frames[step].t()).numpy()  # ties as the decoder has them
+        scores = metrics.rounded(frames[step] @ frames[step].t()).numpy()  # ties as the measures have them
         maps.append(reference.average_precision_score(truth.ravel(), scores.ravel()))
         aucs.append(reference.roc_auc_score(truth.ravel(), scores.ravel()))
         rows = []

@@ -33,7 +33,10 @@ def test_weights_that_evolve_are_made_once_a_step():
     assert work_of_vertex(model, aggregated=False) == products / (2 * (2 + 8))
 
 
-@pytest.mark.parametrize(("layout", "method"), [("vertex=2,partition=hypergraph", "hypergraph"), ("vertex=2", "metis")])
+@pytest.mark.parametrize(
+    ("layout", "method"),
+    [(f"vertex=2,partition={method}", method) for method in ("hypergraph", "stream")] + [("vertex=2", "metis")],
+)
 def test_the_layout_says_what_cuts_the_vertices(
     timeline: Timeline, layout: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,22 @@ def test_state_goes_on_to_the_bit(name: str, dtype: torch.dtype) -> None:
     assert all(torch.equal(left[key], right[key]) for key in left)
 
 
+@pytest.mark.parametrize("norm", [0.5, 1e6])
+def test_clipping_equals_torch(norm: float) -> None:
+    mine, theirs = parameters(torch.float64), parameters(torch.float64)
+    for named in (mine, theirs):
+        sum((p - 1).square().sum() for p in named.values()).backward()  # type: ignore[union-attr]
+    before = {key: parameter.grad.clone() for key, parameter in mine.items()}  # type: ignore[union-attr]
+    Optimiser("sgd", mine, [], lr=0.1).clip(norm)
+    total = float(torch.nn.utils.clip_grad_norm_(theirs.values(), norm))
+    for key in mine:
+        assert torch.allclose(mine[key].grad, theirs[key].grad, rtol=1e-12, atol=0)  # type: ignore[arg-type]
+        assert torch.equal(mine[key].grad, before[key]) == (norm > total)  # type: ignore[arg-type]
+    Optimiser("sgd", mine, [], lr=0.1).clip(norm, lambda square: 4 * square)
+    if norm < total:
+        assert not torch.allclose(mine["model.layers.1.bias"].grad, theirs["model.layers.1.bias"].grad)  # type: ignore[arg-type]
+
+
 def test_half_precision_takes_small_steps() -> None:
     optimiser = Optimiser("sgd", {"w": nn.Parameter(torch.full((2,), 256.0, dtype=torch.bfloat16))}, [], lr=1.0)
     for _ in range(10):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import trisect
+from trisect import ops
+from trisect.comm.world import World
 from trisect.config import TrainOptions
-from trisect.errors import ConfigError
+from trisect.errors import ConfigError, LayoutError, TrisectError
 from trisect.layout import parse_layout
+from trisect.nn import FromPyG
+from trisect.nn.base import Layer
 from trisect.nn.models.source import NamedModel
 from trisect.plan.estimate import estimate
 from trisect.plan.presets import PRESETS
+from trisect.train import planning
 from trisect.train.workloads import DescribedData, workload_of
 
 
@@ -26,6 +32,16 @@ def test_a_plan_is_a_value(graph):
     assert choice.best[0].layout == choice.layout
     assert choice.best[0].exact
     assert choice.reason
+
+
+def test_data_that_are_not_there():
+    choice = trisect.plan(
+        "sage", {"vertices": 10**6, "edges": 10**7, "halo": {8: 1.0}}, devices=4, cluster="8xa100", hidden=8
+    )
+    assert choice.layout.world > 1
+    assert not choice.best[0].exact_bytes
+    with pytest.raises(ConfigError, match="vertices"):
+        trisect.plan("sage", {"vertice": 10**6, "edges": 10**7}, devices=4, cluster="8xa100")
 
 
 def test_bytes_are_those_of_the_ledger(graph):
@@ -63,3 +79,69 @@ def test_described_sizes():
         DescribedData.of_section({"vertices": 0, "edges": 5})
     with pytest.raises(ConfigError, match="did you mean 'features'"):
         DescribedData.of_section({"vertices": 3, "edges": 5, "feature": 2})
+
+
+class Gated(Layer):
+    """A user's own layer."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.value, self.gate = (torch.nn.Linear(in_channels, out_channels) for _ in range(2))
+
+    message_channels = property(lambda self: self.out_channels)
+
+    def prepare(self, x, context):
+        return self.value(x)
+
+    def combine(self, message, x, adjacency, context):
+        return torch.relu(ops.aggregate(message, adjacency) * torch.sigmoid(self.gate(x)))
+
+
+def test_layers_of_ones_own_and_of_pyg(graph):
+    own = [Gated(graph.x.shape[1], 16), Gated(16, 16), Gated(16, 10)]
+    before = [parameter.clone() for layer in own for parameter in layer.parameters()]
+    choice = trisect.plan(own, graph, devices=2, cluster="8xa100")
+    assert choice.best[0].memory.activations > 0
+    assert all(a.equal(b) for a, b in zip(before, (p for x in own for p in x.parameters()), strict=True))
+    pyg = pytest.importorskip("torch_geometric.nn")
+    theirs = [FromPyG(pyg.SAGEConv(graph.x.shape[1], 8), "relu"), FromPyG(pyg.SAGEConv(8, 10))]
+    assert trisect.plan(theirs, graph, devices=2, cluster="8xa100").best
+    with pytest.raises(ConfigError, match="devices is 0"):
+        trisect.plan(own, graph, devices=0)
+
+
+def test_a_timeline():
+    from trisect.data.generators.generate import generate
+
+    timeline = trisect.Timeline.from_record(generate("evolving", vertices=60, steps=8))
+    choice = trisect.plan("cd-gcn", timeline, "link-prediction", devices=2, cluster="8xa100", layers=1, hidden=4)
+    assert {each.layout.world for each in choice.best} <= {1, 2}
+
+
+def test_ranks_of_torchrun_take_the_layout_of_the_first(graph, monkeypatch):
+    left: dict[str, str] = {}
+
+    class Store:
+        set, get = staticmethod(left.__setitem__), staticmethod(left.__getitem__)
+
+    def as_rank(rank: int, task: str = "node-classification"):
+        monkeypatch.setattr(planning, "world_from_environment", lambda: World(rank, 2, rank, 2))
+        monkeypatch.setattr(planning, "meet", lambda world, timeout: Store)
+
+        def read():
+            assert rank == 0, "only the first rank reads"
+            return graph
+
+        maker = NamedModel("gcn", {"layers": 2, "hidden": 8}, 0)
+        return planning.agreed_layout(maker, read, task, TrainOptions(), None)
+
+    layout, said = as_rank(0)
+    assert layout.world == 2
+    assert "all 2 ranks that were started" in said
+    assert as_rank(1) == (layout, said)
+    with pytest.raises(TrisectError):
+        as_rank(0, "edge-classification")
+    assert "refused" in left["layout"]
+    with pytest.raises(LayoutError, match="Rank 0 chose no layout"):
+        as_rank(1, "edge-classification")

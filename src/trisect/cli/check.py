@@ -44,6 +44,7 @@ def check(
     from trisect.train.planning import configured_workload
     from trisect.train.processes.launch import require_room
     from trisect.train.run.run_directory import RunDirectory
+    from trisect.train.run.trackers import require_trackers
     from trisect.train.sizes import described_data, too_large_to_read
 
     problems: list[TrisectError] = []
@@ -76,7 +77,8 @@ def check(
         sentence(f"device: {device}")
     if out is not None:
         attempt(lambda: RunDirectory.refuse_used(out))
-    machine = attempt(lambda: cluster_of(cluster))
+    attempt(lambda: require_trackers(settings.train.track))
+    machine = attempt(lambda: cluster_of(cluster, settings.train.device))
     sizes = attempt(lambda: described_data(settings)) or too_large_to_read(settings)
     workload = None
     if sizes is not None:
@@ -100,7 +102,7 @@ def check(
         if record is not None and not problems:
             workload = attempt(lambda: configured_workload(settings, from_config.data_of(settings, record)))
     if workload is not None and machine is not None and not problems:
-        attempt(lambda: _check_plan(settings, workload, machine, devices))
+        attempt(lambda: _check_plan(settings, workload, machine, devices, elsewhere=elsewhere))
     if problems:
         for problem in problems[:-1]:
             typer.echo(f"trisect: {problem}", err=True)
@@ -112,15 +114,18 @@ def check(
 _MOST_RANKS = 512
 
 
-def _check_plan(settings: Config, workload: Workload, cluster: Cluster, devices: int | None) -> None:
+def _check_plan(
+    settings: Config, workload: Workload, cluster: Cluster, devices: int | None, *, elsewhere: bool
+) -> None:
     """Make the plans and schedules of all ranks, and say what memory a rank needs; raise where that is too much."""
-    from dataclasses import replace
-
     from trisect.plan.build import schedule_of
     from trisect.plan.estimate import estimate
+    from trisect.plan.memory import MemoryModel
     from trisect.plan.search import search, too_large
     from trisect.plan.timing import representative
     from trisect.schedule.validate import validate
+    from trisect.train.clusters import local_cluster
+    from trisect.train.memory_check import remedy, shortage, with_each_blocks
 
     layout = settings.layout
     if layout.auto or (devices is not None and layout.world == 1 and devices > 1):
@@ -133,9 +138,10 @@ def _check_plan(settings: Config, workload: Workload, cluster: Cluster, devices:
             f"--devices is {devices}, but the layout {layout} has {layout.world} ranks; make them equal, or use"
             " layout: auto."
         )
-    if isinstance(layout.blocks, str):
-        layout = replace(layout, blocks=1)
-    expected = estimate(workload, layout, cluster, timed=False)
+    memory = MemoryModel(workload)
+    choices = [estimate(workload, each, cluster, memory, timed=False) for each in with_each_blocks(workload, layout)]
+    expected = next((each for each in choices if each.fits), min(choices, key=lambda each: each.memory.total))
+    layout = expected.layout if isinstance(layout.blocks, str) else layout
     facts = workload.facts(layout)
     few = facts if layout.world <= _MOST_RANKS else representative(facts, 8)
     schedule = schedule_of(few)
@@ -150,12 +156,16 @@ def _check_plan(settings: Config, workload: Workload, cluster: Cluster, devices:
         f"memory: about {expected.memory.total / mib:,.0f} MiB needed a rank, {expected.room / mib:,.0f} MiB free"
         f" (libraries {expected.memory.libraries / mib:,.0f}, {largest})"
     )
+    if expected.launch:
+        sentence(f"cut: about {expected.launch / mib:,.0f} MiB needed to cut the vertices, before the ranks start")
     if expected.fits:
         return
-    other = search(workload, cluster, devices or max(layout.world, cluster.devices), count=1)
-    remedy = (
-        f"use --layout {other.best[0].layout}, which needs {other.best[0].memory.total / mib:,.0f} MiB a rank"
-        if other.best
-        else "use more or larger devices, or make the model or the data smaller"
-    )
-    raise TrisectError(f"A rank {too_large(expected)}; {remedy}.")
+    # here, train asks the same before it begins, of all that is free
+    if not elsewhere and shortage(workload, layout, local_cluster(settings.train.device, bounded=False)) is None:
+        sentence("memory: that is tight; train would try it.")
+        return
+    fitting = remedy(workload, layout, cluster, devices or max(layout.world, cluster.devices))
+    shared = ""
+    if cluster.is_cpu and layout.world > cluster.devices and cluster.hosts == 1:
+        shared = f" ({layout.world} ranks share the memory of {cluster.name}; --cluster names another)"
+    raise LayoutError(f"A rank {too_large(expected)}{shared}; {fitting}.")

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from trisect import __version__
-from trisect.cli import bench, check, data, plan, predict, report, train
+from trisect.cli import bench, check, data, plan, predict, report, train, watch
 from trisect.cli.source import end_on_request, stop_code
 from trisect.errors import TrisectError
 
@@ -26,7 +26,6 @@ app = typer.Typer(
     name="trisect",
     help="Train graph neural networks that no longer fit one device: cut by vertex, by layer, by time.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -35,6 +34,7 @@ app.command("plan")(plan.plan)
 app.command("check")(check.check)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.add_typer(data.app, name="data")
 # a measurement has arguments of its own
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench.bench)
@@ -59,6 +59,13 @@ def run(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     wait_briefly()
     warnings.formatwarning = _one_line
+    if "SLURM_PROCID" in os.environ:
+        from trisect.comm.slurm import slurm_world
+
+        try:
+            os.environ.update(slurm_world(os.environ))
+        except TrisectError as error:
+            sys.exit(_end(str(error), error.exit_code))
     if "RANK" not in os.environ:
         end_on_request()
         sys.exit(run_command(arguments))

@@ -20,7 +20,9 @@ def plan(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="A cluster file or a preset such as 8xa100; else this machine.")
     ] = None,
-    json_: Annotated[Path | None, typer.Option("--json", help="Also write the plan to this file.")] = None,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="Also write the plan to this file; - prints it alone.")
+    ] = None,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Also layouts whose result is not that of one process.")
     ] = False,
@@ -56,10 +58,12 @@ def plan(
 
     _, source = find_config(config)
     settings = resolve(load_config(source, set_ or [], None), data_dir)
-    choice = plan_workload(configured_workload(settings), cluster, devices, approximate=approximate)
-    for line in tell(choice):
+    device = settings.train.device
+    choice = plan_workload(configured_workload(settings), cluster, devices, approximate=approximate, device=device)
+    alone = json_ is not None and str(json_) == "-"
+    for line in [json.dumps(choice.plain(), indent=2)] if alone else tell(choice):
         typer.echo(line)
-    if json_ is not None:
+    if json_ is not None and not alone:
         json_.parent.mkdir(parents=True, exist_ok=True)
         json_.write_text(json.dumps(choice.plain(), indent=2) + "\n", encoding="utf-8")
         sentence(f"Plan: {json_}")

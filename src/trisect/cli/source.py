@@ -10,15 +10,9 @@ from typing import Any
 
 import typer
 
-from trisect.errors import CheckpointError, ConfigError, TrisectError, unknown
+from trisect.errors import CheckpointError, ConfigError, StoppedError, unknown
 
 BUILT_IN = "deep"
-
-
-class StoppedError(TrisectError):
-    """The user pressed Ctrl-C. (Left as KeyboardInterrupt, typer would end the process without a word.)"""
-
-    exit_code = 130
 
 
 _requests: set[int] = set()
@@ -39,13 +33,13 @@ def stop_code() -> int:
     return 143 if signal.SIGTERM in _requests else 130
 
 
-def stopped(target: Path) -> StoppedError:
+def stopped(target: Path, code: int | None = None) -> StoppedError:
     """Make the error of a run that was stopped; it says how to continue, where the run has begun."""
     begun = (target / "config.yaml").exists()
     error = StoppedError(
         f"Stopped; continue with: trisect train --resume --out {target}" if begun else "Stopped before training began."
     )
-    error.exit_code = stop_code()
+    error.exit_code = stop_code() if code is None else code
     return error
 
 

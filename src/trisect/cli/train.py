@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trisect.cli.source import find_config, newest_run, sentence, stopped
-from trisect.errors import ConfigError
+from trisect.errors import CheckpointError, ConfigError, StoppedError
 
 
 def train(
     config: Annotated[
         str | None,
-        typer.Argument(metavar="[CONFIG.yaml]", help="A configuration, or the name of an example (deep, timeline)."),
+        typer.Argument(
+            metavar="[CONFIG.yaml]", help="A configuration, or the name of an example (deep, large, timeline)."
+        ),
     ] = None,
     layout: Annotated[
         str | None, typer.Option("--layout", help="How to cut the work, like vertex=2,layer=2, or auto.")
@@ -27,8 +29,12 @@ def train(
         int | None, typer.Option("--devices", help="Let the planner choose a layout of at most so many ranks.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, or the newest of this name.")
+        bool,
+        typer.Option("--resume", help="Continue the run in --out (or begin it), or the newest of this name."),
     ] = False,
+    restarts: Annotated[
+        int, typer.Option("--restarts", help="After a fault, go on from the newest checkpoint, at most so often.")
+    ] = 0,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Where named data sets lie (or TRISECT_DATA).")
     ] = None,
@@ -40,47 +46,59 @@ def train(
     """Train a model; without CONFIG the built-in example, a deep network on a generated community graph."""
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")
+    if restarts < 0:
+        raise ConfigError(f"--restarts is {restarts}; it must be at least 0.")
     name, source = find_config(config)
-    if resume:
-        target = out if out is not None else newest_run(name)
-    else:
-        target = out if out is not None else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
     # torch comes with these, so they wait until the arguments are known to be sound
     from trisect.api.progress import Progress
     from trisect.comm.interface import use_interface
-    from trisect.comm.world import world_from_environment
+    from trisect.comm.world import restart_count, world_from_environment
     from trisect.config import apply_overrides, load_config, parse_config
     from trisect.report import write_report
     from trisect.train.from_config import ConfiguredData, resolve
     from trisect.train.job import Job
     from trisect.train.planning import settle_layout
-    from trisect.train.processes.faults import be_rank
+    from trisect.train.processes.faults import be_rank, refusing_again
     from trisect.train.processes.start import run_job
     from trisect.train.run.run_directory import RunDirectory, read_config
+    from trisect.train.run.trackers import require_trackers
 
-    if resume and config is None:
-        settings = parse_config(apply_overrides(read_config(target).resolved(), set_ or [], layout))
-    else:
-        if not resume:
-            RunDirectory.refuse_used(target)
-        settings = load_config(source, set_ or [], layout)
-    settings = resolve(settings, data_dir)
     world = world_from_environment()
-    if world is not None:
-        use_interface(interface)
-    elif interface is not None:
-        sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
     first = world is None or world.rank == 0
-    progress = Progress(settings.train.epochs, live=None if first else False)
-    say = progress.say if first else lambda text: None
-    settings, data = settle_layout(settings, ConfiguredData(settings, say), devices, say)
-    job = Job.of_config("train", settings, target, resume=resume)
-    try:
-        with nullcontext() if world is None else be_rank(world), progress:
-            summary = run_job(job, data, progress).summary
-    except KeyboardInterrupt:
-        raise stopped(target) from None
+    again = 0 if world is None else restart_count()
+    target = _target(name, out, resume=resume, again=again > 0)
+    with refusing_again(world):
+        begun = RunDirectory.is_begun(target)
+        if config is None and (resume or (again > 0 and begun)):
+            # with --devices the planner chooses anew
+            cut = layout if layout is not None or devices is None else "auto"
+            settings = parse_config(apply_overrides(read_config(target).resolved(), set_ or [], cut))
+        else:
+            if not resume and again == 0:
+                RunDirectory.refuse_used(target)
+            settings = load_config(source, set_ or [], layout)
+        settings = resolve(settings, data_dir)
+        require_trackers(settings.train.track)
+        if world is not None:
+            use_interface(interface)
+            if first and restarts > 0:
+                sentence(
+                    "--restarts is not used: whoever started the ranks starts them again (torchrun --max-restarts)."
+                )
+        elif interface is not None:
+            sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
+        progress = Progress(settings.train.epochs, live=None if first else False)
+        say = progress.say if first else lambda text: None
+        settings, data = settle_layout(settings, ConfiguredData(settings, say), devices, say)
+        job = Job.of_config("train", settings, target, resume=resume or again > 0, restarts=restarts, restarted=again)
+        try:
+            with nullcontext() if world is None else be_rank(world), progress:
+                summary = run_job(job, data, progress).summary
+        except StoppedError as error:
+            raise stopped(target, error.exit_code) from None
+        except KeyboardInterrupt:
+            raise stopped(target) from None
     if not first:
         return
     progress.metrics(summary)
@@ -89,3 +107,15 @@ def train(
     except OSError as error:  # the run itself is safe
         sentence(f"The report could not be written: {error.strerror}.")
     sentence(f"Run directory: {target}")
+
+
+def _target(name: str, out: Path | None, *, resume: bool, again: bool) -> Path:
+    """Give the run directory; `again`: torchrun has started the ranks before."""
+    if out is not None:
+        return out
+    if resume:
+        return newest_run(name)
+    if again:
+        with suppress(CheckpointError):
+            return newest_run(name)
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -17,7 +17,18 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from trisect.errors import LayoutError
 from trisect.layout import Layout
 
-__all__ = ["FAILURES", "FOLDERS", "LAUNCHER", "LISTENER", "Store", "World", "meet", "world_from_environment"]
+__all__ = [
+    "FAILURES",
+    "FOLDERS",
+    "LAUNCHER",
+    "LISTENER",
+    "Store",
+    "World",
+    "agent_store",
+    "meet",
+    "restart_count",
+    "world_from_environment",
+]
 
 FAILURES = "TRISECT_FAILURES"
 FOLDERS = "TRISECT_FOLDERS"
@@ -59,6 +70,22 @@ def world_from_environment(environment: Mapping[str, str] | None = None) -> Worl
     return World(rank, size, int(variables.get("LOCAL_RANK", rank)), int(variables.get("LOCAL_WORLD_SIZE", size)))
 
 
+def restart_count() -> int:
+    """Say how often torchrun has started the ranks of this world again; 0 without it."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def agent_store(world: World, timeout: float = 600.0) -> Store | None:
+    """Give the store of torchrun's agent, which outlives its ranks; None where there is none."""
+    if "TORCHELASTIC_RESTART_COUNT" not in os.environ or not _is_of_agent():
+        return None
+    return PrefixStore("trisect", _store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, timeout))
+
+
+def _is_of_agent() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def meet(world: World, timeout: float = 600.0) -> Store:
     """Where the ranks of this world leave word for one another before they are connected.
 
@@ -67,16 +94,14 @@ def meet(world: World, timeout: float = 600.0) -> Store:
     if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         raise LayoutError("RANK is set, but MASTER_ADDR and MASTER_PORT are not; start the ranks with torchrun.")
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    name = f"trisect/{attempt}/{next(_meetings)}"
+    name = f"trisect/{restart_count()}/{next(_meetings)}"
     return PrefixStore(name, _store(host, port, world, timeout))
 
 
 @functools.cache
 def _store(host: str, port: int, world: World, timeout: float) -> TCPStore:
     # torchrun's agent keeps one for its ranks; elsewhere rank 0 does, unless the user has connected the ranks already
-    of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_master = world.rank == 0 and not of_agent and not dist.is_initialized()
+    is_master = world.rank == 0 and not _is_of_agent() and not dist.is_initialized()
     return TCPStore(
         host,
         port,

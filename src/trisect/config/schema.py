@@ -38,7 +38,13 @@ def _period(value: Any) -> Any:
 
 
 class SmoothingConfig(Section):
-    """This says how a snapshot gathers edges of the snapshots before it."""
+    """This says how a snapshot gathers edges of the snapshots before it.
+
+    Attributes:
+        kind: `edge-life` keeps an edge for `length` steps; `m-transform` averages over them as TM-GCN does.
+        length: how many steps, the present one included.
+        matrix: the weights of an `m-transform`: equal (`mean`), 1/k (`harmonic`), or ones.
+    """
 
     kind: Literal["none", "edge-life", "m-transform"]
     length: Positive = 1

@@ -38,6 +38,17 @@ def _weight_decay(value: Any) -> Any:
     return value
 
 
+TRACKERS = {"wandb": "wandb", "mlflow": "mlflow"}
+"""Trackers that may be named, and the package that each needs."""
+
+
+def _track(value: str | None) -> str | None:
+    for name in (value or "").split(",") if value is not None else ():
+        if name.strip() not in TRACKERS:
+            raise ValueError(f"is {value!r}, but must name {' or '.join(TRACKERS)}, or both with a comma")
+    return value
+
+
 @section("train", ConfigError)
 @dataclass(frozen=True, config=CLOSED)
 class TrainOptions:
@@ -58,6 +69,7 @@ class TrainOptions:
         threads: threads of one process, or None for what torch takes.
         timeout: seconds that a rank waits for another before the run is ended.
         startup_timeout: seconds that a rank may be behind the others before the first epoch.
+        grace: seconds within which a run that is asked to end (SIGTERM) writes a checkpoint and leaves.
         guard: end the run where its loss explodes, or where ranks that hold the same parameters differ in them.
         order: whether vertices are reordered inside for locality: `auto` where it pays, or `none`. Never seen from
             outside.
@@ -66,6 +78,7 @@ class TrainOptions:
         monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
         checkpoint_every: a checkpoint after every so many epochs, and after the last; None: only after the last.
         keep: how many of the last checkpoints stay, besides the best one.
+        track: where figures go besides the run directory and TensorBoard: `wandb`, `mlflow`, or both with a comma.
     """
 
     epochs: Positive = 100
@@ -82,6 +95,7 @@ class TrainOptions:
     threads: Positive | None = None
     timeout: PositiveNumber = 300.0
     startup_timeout: PositiveNumber = 120.0
+    grace: PositiveNumber = 30.0
     guard: Flag = True
     order: Literal["auto", "none"] = "auto"
     eval_every: Positive = 1
@@ -89,6 +103,7 @@ class TrainOptions:
     monitor: Text | None = None
     checkpoint_every: Positive | None = 10
     keep: Positive = 2
+    track: Annotated[Text | None, AfterValidator(_track)] = None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -61,7 +61,10 @@ def random_task(record: StaticRecord, features: int | None, classes: int | None,
 
 
 def activity_features(record: TimelineRecord) -> Array:
-    """float32 [steps, vertices, 4]: log(1 + ·) of the events out and in, and of the weights out and in, by step."""
+    """float32 [steps, vertices, 4]: log(1 + ·) of the events out and in, and of the weights out and in, by step.
+
+    A sum of weights below 0 counts as -log(1 + |·|).
+    """
     x = np.zeros((record.steps, record.vertices, 4), np.float32)
     for t in range(record.steps):
         there = slice(int(record.offsets[t]), int(record.offsets[t + 1]))
@@ -71,4 +74,9 @@ def activity_features(record: TimelineRecord) -> Array:
             x[t, :, column + 2] = (
                 x[t, :, column] if weight is None else np.bincount(ends, weights=weight, minlength=record.vertices)
             )
-    return np.log1p(x, out=x)
+    return signed_log(x)
+
+
+def signed_log(x: Array) -> Array:
+    """log(1 + |x|) with the sign of x."""
+    return np.copysign(np.log1p(np.abs(x)), x)

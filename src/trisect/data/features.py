@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trisect.data.derive import activity_features
+from trisect.data.derive import activity_features, signed_log
 from trisect.data.records import Array, TimelineRecord
 from trisect.data.room import require_room
 from trisect.errors import ConfigError, DataError
@@ -42,8 +42,10 @@ def with_features(record: TimelineRecord, features: int | str | Mapping[str, Any
             whose parts stand side by side, [steps, vertices, ·]: `degree: K`, one-hot of the number of distinct
             neighbours in the step, K - 1 standing for all from there on; `activity: [w, …]`, for each window
             log(1 + ·) of the events out and in over the last w steps (together where the timeline is undirected), and
-            of their weights, in units of the mean weight, where it has weights; `repeats: [w, …]`, log(1 + ·) of
-            the events out and in that were not the first of their pair in the window.
+            of their weights, in units of the mean size of a weight up to the step, where it has weights; `repeats: [w,
+            …]`, log(1 + ·) of the events out and in that were not the first of their pair in the window.
+
+    A sum of weights below 0 counts as -log(1 + |·|). The features of a step read no later one.
     """
     check_features(features)
     if features == "activity":
@@ -90,22 +92,29 @@ def _windows(record: TimelineRecord, windows: list[int]) -> Array:
     step = np.repeat(np.arange(record.steps), np.diff(record.offsets))
     size = record.steps * record.vertices
     columns: list[Array] = []
-    # in units of the mean weight, so that both kinds of columns have the same scale
-    weights = None if record.weight is None else record.weight / max(float(np.abs(record.weight).mean()), 1e-12)
-    for weight in (None,) if weights is None else (None, weights):
+    for weight in (None,) if record.weight is None else (None, record.weight):
         sides = [
             np.bincount(step * record.vertices + ends, weights=weight, minlength=size).reshape(record.steps, -1)
             for ends in (record.src, record.dst)
         ]
         columns.extend([sides[0] + sides[1]] if record.undirected else sides)
     past = np.cumsum(np.stack(columns, axis=2, dtype=np.float64), axis=0)
+    units = np.ones((record.steps, 1, len(columns)))
+    if record.weight is not None:  # so that both kinds of columns have the same scale
+        units[:, 0, len(columns) // 2 :] = _mean_size(record, record.weight)[:, None]
     x = np.empty((record.steps, record.vertices, len(windows) * len(columns)), np.float32)
     for k, window in enumerate(windows):
         recent = past.copy()
         recent[window:] -= past[:-window]
-        # a difference of sums of weights may miss zero by a rounding error
-        x[:, :, k * len(columns) : (k + 1) * len(columns)] = np.log1p(np.maximum(recent, 0.0))
+        x[:, :, k * len(columns) : (k + 1) * len(columns)] = signed_log(recent / units)
     return x
+
+
+def _mean_size(record: TimelineRecord, weight: Array) -> Array:
+    """float64 [steps]: the mean size of the weights up to each step, that step included; 1 where all are 0."""
+    sums = np.concatenate([[0.0], np.cumsum(np.abs(weight), dtype=np.float64)])[record.offsets[1:]]
+    means: Array = sums / np.maximum(record.offsets[1:] - record.offsets[0], 1)
+    return np.where(means > 0, means, 1.0)
 
 
 def _repeats(record: TimelineRecord, windows: list[int]) -> Array:

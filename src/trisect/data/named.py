@@ -116,6 +116,8 @@ def _check_types(options: Mapping[str, Any]) -> None:
 def find_named(name: str, data_dir: Path | str | None = None) -> Path:
     """Find the file of a named data set."""
     directory = data_directory(data_dir)
+    if directory is None and name not in NAMED and nearest(name, NAMED) is not None:
+        raise DataError(unknown("data set", name, NAMED))
     if directory is None:
         raise DataError(
             f"data.name is {name!r} but no data directory is known; give --data-dir or set {DATA_VARIABLE}."

@@ -49,6 +49,9 @@ class Boards:
         history: the rows of a static graph, which may be history.
         parts, part: how many parts there are, and which one is the own.
         timeline: whether blocks of several steps come; they have no history.
+
+    Attributes:
+        saves_rows: whether autograd saves rows of the board as they are, which must then stay as they are.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Boards:
         self._leaves: dict[int, Tensor] = {}
         self._block: object = None
         self.at_once = True
+        self.saves_rows = False
 
     def begin(self, graphs: Sequence[PartGraph], block: object, *, at_once: bool) -> None:
         """Enter a block of some steps, to be gone through over all rows at once or chunk by chunk."""
@@ -154,7 +158,8 @@ class Boards:
                 messages.append(Message(read_rows(self._token, [rows], [reading])[0], halo))
                 continue
             leaf = read_rows(self._token, [rows], [reading])[0] if self.at_once else self._leaf(slot, rows)
-            own = _OwnRows(self.buffer(layer), step * self.rows, cell_rows.rows, reading)
+            holds = self.history if self.saves_rows else None
+            own = _OwnRows(self.buffer(layer), step * self.rows, cell_rows.rows, reading, holds)
             messages.append(Message(leaf, halo, self.gradients.of(slot, step), own))
         return messages, readings
 
@@ -320,11 +325,13 @@ class Boards:
 class _OwnRows:
     """Gives a cell's own rows of a message as a leaf of their own, when they are asked for."""
 
-    def __init__(self, buffer: Tensor, first: int, rows: slice, reading: Reading) -> None:
-        self._buffer, self._first, self.rows, self._reading = buffer, first, rows, reading
+    def __init__(self, buffer: Tensor, first: int, rows: slice, reading: Reading, holds: HistoryRows | None) -> None:
+        self._buffer, self._first, self.rows, self._reading, self._holds = buffer, first, rows, reading, holds
 
     def __call__(self) -> Tensor:
         if self._reading.own is None:
+            if self._holds is not None:
+                self._holds.hold(self._buffer)
             low, high = self._first + self.rows.start, self._first + self.rows.stop
             self._reading.own = same_rows(self._buffer, low, high).requires_grad_()
         return self._reading.own

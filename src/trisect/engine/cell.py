@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from trisect.engine.boards import Boards, CellRows
 from trisect.engine.packed import PackedActivations
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step, Unit
-from trisect.engine.values import Reading, Value, read_rows, require, require_kind, root_of
+from trisect.engine.values import Reading, Value, read_rows, require, require_kind, root_of, run_backward
 from trisect.exchanges.facts import NONE, Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
@@ -101,8 +101,10 @@ class Cell:
     def forward(self, units: Sequence[Unit], *, trained: bool) -> None:
         """Run units one after the other; `trained`: backward will follow."""
         packed = self.stage.packed
-        hooks = packed.hooks(self.count) if packed is not None and trained else nullcontext()
-        with torch.set_grad_enabled(trained), hooks:
+        hooks = packed.hooks(self.count) if packed is not None and trained else None
+        if self.stage.boards is not None:
+            self.stage.boards.saves_rows = trained and hooks is None
+        with torch.set_grad_enabled(trained), hooks or nullcontext():
             for unit in units:
                 if self.steps:
                     self._forward(unit, trained)
@@ -112,7 +114,7 @@ class Cell:
                 for ref in unit.frees:
                     if ref in self.values:
                         self.values[ref].rows = None
-                if packed is not None:
+                if hooks is not None and packed is not None:
                     packed.forget()
 
     def _forward(self, unit: Unit, trained: bool) -> None:
@@ -199,8 +201,8 @@ class Cell:
         spatial = require(spatial_part(layer), "the spatial part of a layer")
         steps = len(self.steps)
         if steps == 1 and not self._is_fixed(step.x):
-            context = self._contexts(step.layer, {})[0]
-            return spatial.prepare(x, replace(context, into=target))
+            noise = None if self.noise is None else self.noise.at(layer=step.layer, step=self.steps.start)
+            return spatial.prepare(x, Context(noise, into=target))
         if spatial.draws_before and self.noise is not None:
             pairs = zip(self._frames(step.x, x), self._contexts(step.layer, {}), strict=True)
             return torch.cat([spatial.prepare(frame, context) for frame, context in pairs])
@@ -365,7 +367,7 @@ class Cell:
         for layer in layers:
             roots += self.stage.recurrences[layer].roots(self.chunk)  # type: ignore[arg-type]
         if roots:
-            torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+            run_backward(roots)
         for layer in layers:
             self.stage.recurrences[layer].finish(self.block, self.chunk)
         for step in unit.steps:
@@ -457,7 +459,7 @@ class Cell:
         for t, step in enumerate(self.steps):
             noise = self.noise.at(layer=number, step=step)
             ids = self._column_ids(t) if columns else None
-            contexts.append(Context(noise, per_step[t], None if ids is None else replace(noise, vertices=ids)))
+            contexts.append(Context(noise, per_step[t], None if ids is None else noise.at(vertices=ids)))
         return contexts
 
     def _column_ids(self, step: int) -> Tensor | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trisect.engine.staleness import DriftMeter
 from trisect.errors import CheckpointError
+from trisect.ops.blend import replace_rows
 from trisect.ops.memory import empty
 
 
@@ -113,8 +114,9 @@ class HistoryRows:
         seen = self.rows(slot)[low:high]
         other = self._other[slot]
         if self._blend > 0.0 and other is not None:
-            torch.lerp(seen, rows, 1.0 - self._blend, out=other[low:high])
-        seen.copy_(rows)
+            replace_rows(seen, rows, other[low:high], 1.0 - self._blend)
+        else:
+            seen.copy_(rows)
 
     def turn(self) -> None:
         """All chunks have gone forward: from here on nothing is read, and history is complete."""
@@ -136,7 +138,7 @@ class HistoryRows:
         return memory
 
     def hold(self, tensor: Tensor) -> bool:
-        """Whether a tensor is part of what readers see; then backward finds it as it is."""
+        """Whether a tensor that backward reads is part of what readers see; then it is left as it is."""
         if self._storages is None:
             self._storages = {rows.untyped_storage().data_ptr() for rows in self._now if rows is not None}
         storage = tensor.untyped_storage().data_ptr()

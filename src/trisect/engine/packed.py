@@ -29,22 +29,28 @@ class PackedActivations:
     once: of each the last is remembered.
 
     Args:
+        row_bytes: of the widest layer.
         smallest: tensors of fewer bytes are saved as they are.
 
     Attributes:
         full_bytes, held_bytes: of all activations so far, with their zeros and as they were held.
     """
 
-    def __init__(self, history: HistoryRows | None, *, smallest: int = 0) -> None:
-        self._history, self._smallest = history, smallest
+    def __init__(self, history: HistoryRows | None, row_bytes: int, *, smallest: int = 0) -> None:
+        self._history, self._row_bytes, self._smallest = history, row_bytes, smallest
         self._slabs = Slabs()
         self._rows = 0
         self._latest: tuple[Tensor, int, Packed | None] | None = None
         self._unpacked: tuple[Packed, Tensor] | None = None
         self.full_bytes = self.held_bytes = 0
 
-    def hooks(self, rows: int) -> AbstractContextManager[object]:
-        """Pack during a forward of that many rows; what has not a multiple of them is no activation."""
+    def hooks(self, rows: int) -> AbstractContextManager[object] | None:
+        """Pack during a forward of that many rows; what has not a multiple of them is no activation.
+
+        None is given where all are too small, since calling hooks takes longer than computing them.
+        """
+        if rows * self._row_bytes < self._smallest:
+            return None
         self._rows = rows
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 

@@ -85,7 +85,9 @@ class RankEngine:
         packed = None
         if pack is True or (pack == "auto" and History.fits(facts)):
             rows = None if self.boards is None else self.boards.history
-            packed = PackedActivations(rows, smallest=SMALLEST if pack == "auto" else 0)
+            widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in facts.layers)
+            row_bytes = widest * self.dtype.itemsize
+            packed = PackedActivations(rows, row_bytes, smallest=SMALLEST if pack == "auto" else 0)
         self.stage = Stage(
             facts,
             layers,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trisect.engine.values import run_backward
 from trisect.exchanges.facts import LayerFacts
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
@@ -186,7 +187,7 @@ class Recurrence:
             return
         for tensor, gradient in zip(opened.initial, gradients, strict=True):
             if gradient is not None:
-                torch.autograd.backward([tensor], [gradient])
+                run_backward([(tensor, gradient)])
 
     def forward(
         self,
@@ -241,7 +242,7 @@ class Recurrence:
         if d_out is not None and opened.out is not None and opened.out.requires_grad:
             roots.insert(0, (opened.out, d_out))
         if roots:
-            torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+            run_backward(roots)
         self.finish(block, chunk)
         if into is None:
             return [leaf.grad for leaf in opened.frames]

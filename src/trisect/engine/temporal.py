@@ -14,7 +14,7 @@ from torch import Tensor
 from trisect.engine.cell import Cell
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step
-from trisect.engine.values import Value, require, require_kind
+from trisect.engine.values import Value, require, require_kind, run_backward
 from trisect.exchanges.catalogue import sets_apart
 from trisect.exchanges.facts import Facts, equal_shares
 from trisect.nn.temporal.evolving import Evolving
@@ -158,7 +158,7 @@ class WeightHalf(TemporalHalf):
         if out is not None and d_weights is not None and out.requires_grad:
             roots.append((out, d_weights))
         if roots:
-            torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+            run_backward(roots)
         self.recurrence.finish(cell.block, 0)
         leaf, self._leaf = self._leaf, None
         if leaf is not None and self.step.message is not None:

@@ -81,7 +81,8 @@ class _Read(torch.autograd.Function):
     def forward(ctx: Any, token: Tensor, rows: Sequence[Tensor], readings: Sequence[Reading]) -> tuple[Tensor, ...]:
         ctx.readings = readings
         ctx.set_materialize_grads(False)
-        return tuple([same_rows(one, 0, one.shape[0]) for one in rows])
+        # `data`, which is no view to autograd: what is written to the rest of a buffer does not count
+        return tuple([one.data for one in rows])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
@@ -114,6 +115,22 @@ def same_rows(x: Tensor, start: int, stop: int) -> Tensor:
         # views of `data` are no views to autograd
         return x.data[start:stop] if stop <= x.shape[0] else x.data.as_strided(shape, x.stride(), offset)
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), offset, shape, x.stride())
+
+
+def run_backward(roots: Sequence[tuple[GradientEdge | Tensor, Tensor]]) -> None:
+    """Go back from roots with their gradients.
+
+    As `torch.autograd.backward` does, without its checks of the arguments, which every small cell would pay for.
+    """
+    torch.autograd.Variable._execution_engine.run_backward(
+        tuple([root for root, _ in roots]),
+        tuple([gradient for _, gradient in roots]),
+        False,
+        False,
+        (),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
 
 
 def root_of(x: Tensor) -> GradientEdge | None:

@@ -8,8 +8,9 @@ cross in a layer and pass, whatever the graph and almost whatever P, where a hal
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import ClassVar
 
 import torch
@@ -46,13 +47,10 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
 
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """N·M·(P-1)/P elements each time: each part sends all but its own share of its rows' columns."""
-        total = 0
-        for (half, block, back), count in crossings(posts).items():
-            total += (
-                count
-                * len(facts.steps(block))
-                * crossing_bytes(facts, facts.halves[half].layer, _to_columns(facts, half, back))
-            )
+        total = sum(
+            count * len(facts.steps(block)) * crossing_bytes(facts, facts.halves[half].layer)
+            for (half, block, _), count in crossings(posts).items()
+        )
         return {"redistribute": total}
 
     def post(self, action: Action, port: Port) -> tuple[Swap, Tensor]:
@@ -100,16 +98,15 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         port.deliver(action, [joined])
 
 
-def crossing_bytes(facts: Facts, layer: int, to_columns: bool) -> int:
-    """Bytes that leave all parts when the rows of one step turn into columns, or the other way."""
+def crossing_bytes(facts: Facts, layer: int) -> int:
+    """Bytes that leave all parts when the rows of one step turn into columns; as many when they turn back."""
     bounds = equal_shares(facts.layers[layer].message_channels, facts.parts)
     widths = [high - low for low, high in pairwise(bounds)]
-    total = 0
-    for sender, own in enumerate(facts.rows):
-        for reader, rows in enumerate(facts.rows):
-            if sender != reader:
-                total += facts.wire_bytes(own, widths[reader]) if to_columns else facts.wire_bytes(rows, widths[sender])
-    return total
+    # of many parts, most have as many rows and columns as others
+    every = product(Counter(facts.rows).items(), Counter(widths).items())
+    total = sum(many * times * facts.wire_bytes(rows, width) for (rows, many), (width, times) in every)
+    kept = Counter(zip(facts.rows, widths, strict=True))
+    return total - sum(times * facts.wire_bytes(rows, width) for (rows, width), times in kept.items())
 
 
 def _to_columns(facts: Facts, half: int, back: bool) -> bool:

@@ -6,6 +6,7 @@ module.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import ClassVar
@@ -61,10 +62,11 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
         total = 0
         for (half, block, back), count in crossings(posts).items():
             rows = 0
-            for part in facts.rows:
+            # of many parts, most have as many rows as others
+            for part, many in Counter(facts.rows).items():
                 bounds = equal_shares(part, facts.layout.time)
                 for run, steps in enumerate(facts.runs[block]):
-                    rows += len(steps) * (part - (bounds[run + 1] - bounds[run]))
+                    rows += many * len(steps) * (part - (bounds[run + 1] - bounds[run]))
             total += count * facts.wire_bytes(rows, _width(facts, half, back=back))
         return {"redistribute": total}
 

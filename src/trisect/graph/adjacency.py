@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trisect.errors import DataError
 from trisect.graph import csr
-from trisect.graph.derived import Derived, Origin
+from trisect.graph.derived import Derived, KernelArrays, Origin
 from trisect.graph.sound import check_arrays, check_entries, check_sizes, narrow_indices, pointer_array
 
 
@@ -265,6 +265,15 @@ class Adjacency:
     def values_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the values in the type that a kernel reads; converted once for a matrix and all its views."""
         return self._converted(self.values, dtype, self._home()._derived.values)
+
+    def for_kernels(self, dtype: torch.dtype) -> KernelArrays:
+        """Give starts, ends, indices and values of that type, contiguous, after a check: as kernels read them; once."""
+        arrays = self._derived.kernels.get(dtype)
+        if arrays is None:
+            self.checked()
+            arrays = (self.starts.contiguous(), self.ends.contiguous(), self.indices, self.values_as(dtype))
+            self._derived.kernels[dtype] = arrays
+        return arrays
 
     def features_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the edges' features in the type that a kernel reads; converted once for a matrix and all its views."""

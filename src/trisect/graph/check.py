@@ -10,17 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.room import require_room
 from trisect.errors import DataError
 from trisect.native.library import INT, INT64, POINTER, Kernel, available
 
 _FIRST_OUTSIDE = Kernel("trisect_first_outside", POINTER, INT, INT64, INT64, returns=INT64)
 
 LIMIT = 2**31
+_MANY = 1 << 24
 
 
 def as_tensor(name: str, array: Any) -> Tensor:
     """A tensor over the same memory where that is possible."""
     if isinstance(array, Tensor):
+        if array.is_meta or array.is_quantized:
+            raise DataError(
+                f"{name} is a tensor without plain numbers (on the meta device, or quantised); give numbers."
+            )
         return array.detach() if array.layout == torch.strided else array.detach().to_dense()
     if hasattr(array, "toarray"):  # a sparse matrix of SciPy
         array = array.toarray()
@@ -113,7 +119,32 @@ def vertex_count(vertices: int | None, *ends: Tensor) -> int:
         raise DataError(
             f"The graph has {vertices} vertices; indices are 32-bit, so that at most {LIMIT - 1} are possible."
         )
+    if vertices > _MANY:  # each has a place where its entries begin, in the matrix and in its transpose
+        require_room(16.0 * vertices, f"A graph of {vertices:,} vertices")
     return int(vertices)
+
+
+def rows_of(array: Any) -> int | None:
+    """Give the length of an array; None where it has none, which its own check then says."""
+    try:
+        return len(array)
+    except TypeError:
+        return None
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Refuse what is neither True nor False: a text such as 'no' would count as True."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise DataError(f"{name} is {str(value)[:80]!r}; give True or False.")
+    return bool(value)
+
+
+def check_names(names: Any, vertices: int) -> None:
+    """Refuse names that are not one a vertex."""
+    count = rows_of(names)
+    if names is not None and count != vertices:
+        held = "no list" if count is None else f"{count} entries"
+        raise DataError(f"names has {held} for {vertices} vertices; give one name a vertex.")
 
 
 def order_array(order: Any, vertices: int) -> Tensor:
@@ -164,6 +195,10 @@ def label_array(name: str, array: Any, *, widen: bool = True) -> Tensor:
 def split_masks(splits: Mapping[str, Any], vertices: int, split: int, labelled: Tensor | None) -> dict[str, Tensor]:
     """Masks bool [vertices] by name. Of several splits the one numbered `split`; vertices without a label drop out."""
     result: dict[str, Tensor] = {}
+    if not isinstance(splits, Mapping):
+        raise DataError(f"splits is a {type(splits).__name__}; give a mapping of train, val and test to masks.")
+    if isinstance(split, bool) or not isinstance(split, (int, np.integer)):
+        raise DataError(f"split is {str(split)[:80]!r}; give the number of one, counted from 0.")
     for name, array in splits.items():
         mask = _numbers(f"{name} mask", array)
         if mask.dtype != torch.bool:

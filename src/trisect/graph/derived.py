@@ -24,6 +24,9 @@ class Origin:
     stop: int
 
 
+KernelArrays = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
 @dataclass(eq=False)
 class Derived:
     """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
@@ -39,7 +42,7 @@ class Derived:
         edge_index: int64 [2, entries].
         read: the columns that have entries (None: all), and their rows of the transpose.
         positions: the positions of a transpose as int64.
-        values, features, inverse_counts, csr: by type.
+        values, features, inverse_counts, csr, kernels: by type.
     """
 
     sound: bool = False
@@ -55,6 +58,7 @@ class Derived:
     features: dict[torch.dtype, Tensor] = field(default_factory=dict)
     inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
     csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    kernels: dict[torch.dtype, KernelArrays] = field(default_factory=dict)
 
     def arrays(self) -> list[Tensor]:
         """List the tensors that are kept, those of the transpose excepted."""

@@ -18,7 +18,17 @@ from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, adjacency_from_edges, normalise
-from trisect.graph.check import feature_array, index_array, label_array, order_array, positions_of, split_masks
+from trisect.graph.check import (
+    check_flag,
+    check_names,
+    feature_array,
+    index_array,
+    label_array,
+    order_array,
+    positions_of,
+    rows_of,
+    split_masks,
+)
 from trisect.graph.edge_features import (
     Merge,
     edge_feature_array,
@@ -80,16 +90,16 @@ class Graph:
         """
         for array in (x, y):
             if vertices is None and array is not None:
-                vertices = len(array)
+                vertices = rows_of(array)
+        undirected = check_flag("undirected", undirected)
         adjacency = adjacency_from_edges(src, dst, weight, vertices, undirected=undirected)
         count = adjacency.rows
         features = None if x is None else feature_array("x", x, (count,))
         labels = None if y is None else label_array("y", y)
         if labels is not None and (labels.dim() not in (1, 2) or labels.shape[0] != count):
             raise DataError(f"y has the shape {list(labels.shape)} for {count} vertices; give one label a vertex.")
-        masks = split_masks(splits or {}, count, split, _labelled(labels))
-        if names is not None and len(names) != count:
-            raise DataError(f"names has {len(names)} entries for {count} vertices; give one name a vertex.")
+        masks = split_masks({} if splits is None else splits, count, split, _labelled(labels))
+        check_names(names, count)
         attributes = None
         if edge_x is not None:
             source, target = index_array("src", src), index_array("dst", dst)

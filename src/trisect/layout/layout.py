@@ -17,7 +17,7 @@ from trisect.settings.section import CLOSED, Flag, Positive, section
 EXCHANGES = {"spatial": ["auto", "halo", "redistribute"], "temporal": ["auto", "redistribute", "carry", "halo"]}
 Wire = Literal["float32", "bfloat16", "int8"]
 TransportKind = Literal["auto", "network"]
-Partitioner = Literal["metis", "hypergraph"]
+Partitioner = Literal["metis", "hypergraph", "stream"]
 Auto = Literal["auto"]
 
 AXES = ("time", "layer", "vertex")
@@ -64,7 +64,8 @@ class Layout:
         wire: how numbers are written when they cross ranks.
         transport: what carries rows between ranks of one host: `auto`, shared memory where that is possible, or
             `network`.
-        partition: what cuts the vertices of a timeline: METIS, or Mt-KaHyPar on the hypergraph of its snapshots.
+        partition: what cuts the vertices: METIS (`stream` where that would take more memory than is free), `stream` in
+            memory that is linear in the vertices, or of a timeline Mt-KaHyPar on the hypergraph of its snapshots.
     """
 
     auto: Flag = False

@@ -73,16 +73,17 @@ INLINE void OF(tile_transposed)(const REAL *g, int64_t g_stride, const REAL *x, 
         default: CALL(1, 1); break; \
     }
 
-/* The small matrix b [depth, width] with element (k, n) at b[k * k_stride + n * n_stride], as panels one after
- * the other, padded with zeros to whole vectors. */
-static void OF(pack)(const REAL *b, int64_t k_stride, int64_t n_stride, int64_t depth, int64_t width, REAL *packed) {
+/* The small matrix share · b + identity · I, with element (k, n) of b [depth, width] at b[k * k_stride + n * n_stride],
+ * as panels one after the other, padded with zeros to whole vectors. */
+static void OF(pack)(const REAL *b, int64_t k_stride, int64_t n_stride, int64_t depth, int64_t width, REAL share,
+                     REAL identity, REAL *packed) {
     int64_t vectors = (width + LANES - 1) / LANES;
     for (int64_t at = 0; at < vectors;) {
         int V = OF(panel_width)(vectors - at);
         for (int64_t k = 0; k < depth; k++)
             for (int64_t j = 0; j < V * LANES; j++) {
                 int64_t n = at * LANES + j;
-                *packed++ = n < width ? b[k * k_stride + n * n_stride] : 0;
+                *packed++ = n < width ? share * b[k * k_stride + n * n_stride] + (k == n ? identity : 0) : 0;
             }
         at += V;
     }
@@ -122,12 +123,12 @@ static void OF(block_product_transposed)(const REAL *g, int64_t g_stride, const 
     }
 }
 
-/* y = dropout(relu(x·wᵀ + add + bias)).
+/* y = dropout(relu(x·(share·w + identity·I)ᵀ + add + bias)).
  *
  * x [rows, inputs]; w [outputs, inputs] with element (o, i) at w[o * w_stride + i * w_step]; y, add [rows, outputs]; add may be NULL
  * or y itself. bits [rows, (outputs + 7) / 8], where not NULL, get mark_row of y. Returns 0, or 1 without memory. */
 int TRISECT(OF(trisect_dense))(const REAL *x, int64_t x_stride, const REAL *w, int64_t w_stride, int64_t w_step,
-                               const REAL *add, int64_t add_stride, REAL *y, int64_t y_stride, uint8_t *bits,
+                               double share, double identity, const REAL *add, int64_t add_stride, REAL *y, int64_t y_stride, uint8_t *bits,
                                int64_t rows, int64_t inputs, int64_t outputs, const REAL *bias, int relu, int drop,
                                uint32_t threshold, double scale, uint64_t key, const int64_t *vertices, int threads) {
     OF(finish_t) f = {bias, relu, drop, threshold, (REAL)scale, key, vertices};
@@ -136,7 +137,7 @@ int TRISECT(OF(trisect_dense))(const REAL *x, int64_t x_stride, const REAL *w, i
     if (!packed) return 1;
     int failed = 0;
     const int simple = !drop && !add;
-    OF(pack)(w, w_step, w_stride, inputs, outputs, packed);
+    OF(pack)(w, w_step, w_stride, inputs, outputs, (REAL)share, (REAL)identity, packed);
     memset(padded, 0, width * sizeof(REAL));
     if (bias) memcpy(padded, bias, outputs * sizeof(REAL));
 #pragma omp parallel num_threads(threads)
@@ -174,14 +175,15 @@ int TRISECT(OF(trisect_dense))(const REAL *x, int64_t x_stride, const REAL *w, i
     return failed;
 }
 
-/* The gradients of trisect_dense from that of y: gx [rows, inputs] (added to what is there if `accumulate`), gw [outputs, inputs]
- * and gbias [outputs], dense; each may be NULL. masked [rows, outputs], where not NULL, gets the gradient before relu and dropout.
+/* The gradients of trisect_dense from that of y: factor · gx [rows, inputs] (added to what is there if `accumulate`), gw [outputs, inputs]
+ * and gbias [outputs], dense; each may be NULL. more [rows, inputs], dense, where not NULL, gets more_factor · gx. masked [rows, outputs], where not NULL, gets the gradient before relu and dropout.
  *
  * Weight gradients are summed in at most GROUPS groups of rows, the groups in order: the result does not depend on
  * the number of threads. */
 int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const uint8_t *bits, const REAL *x,
-                                        int64_t x_stride, const REAL *w, int64_t w_stride, int64_t w_step, REAL *gx,
-                                        int64_t gx_stride, int accumulate, REAL *gw, REAL *gbias, REAL *masked,
+                                        int64_t x_stride, const REAL *w, int64_t w_stride, int64_t w_step, double share,
+                                        double identity, REAL *gx, int64_t gx_stride, double factor, int accumulate,
+                                        REAL *more, double more_factor, REAL *gw, REAL *gbias, REAL *masked,
                                         int64_t masked_stride, int64_t rows, int64_t inputs, int64_t outputs, int relu,
                                         int drop, uint32_t threshold, double scale, uint64_t key,
                                         const int64_t *vertices, int threads) {
@@ -194,7 +196,7 @@ int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const u
     REAL *sums = allocate(groups * total * sizeof(REAL));
     int failed = (gx && !packed) || !sums;
     if (!failed) {
-        if (gx) OF(pack)(w, w_stride, w_step, outputs, inputs, packed);
+        if (gx) OF(pack)(w, w_stride, w_step, outputs, inputs, (REAL)share, (REAL)identity, packed);
 #pragma omp parallel num_threads(threads)
         {
             REAL *scratch = allocate(BLOCK * (2 * in_width + outputs) * sizeof(REAL));
@@ -227,8 +229,13 @@ int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const u
                     OF(block_product)(gs, outputs, count, outputs, packed, in_vectors, gxs, in_width);
                     for (int64_t i = 0; i < count; i++) {
                         REAL *result = gx + (first + i) * gx_stride, *source = gxs + i * in_width;
+                        if (more)
+                            for (int64_t c = 0; c < inputs; c++)
+                                more[(first + i) * inputs + c] = (REAL)more_factor * source[c];
                         if (accumulate)
-                            for (int64_t c = 0; c < inputs; c++) result[c] += source[c];
+                            for (int64_t c = 0; c < inputs; c++) result[c] += (REAL)factor * source[c];
+                        else if (factor != 1)
+                            for (int64_t c = 0; c < inputs; c++) result[c] = (REAL)factor * source[c];
                         else
                             OF(copy_row)(result, source, inputs);
                     }
@@ -242,7 +249,7 @@ int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const u
             for (int64_t i = 0; i < inputs; i++) {
                 REAL value = 0;
                 for (int64_t group = 0; group < groups; group++) value += sums[group * total + o * stride + i];
-                gw[o * inputs + i] = value;
+                gw[o * inputs + i] = (REAL)share * value;
             }
     if (!failed && gbias)
         for (int64_t o = 0; o < outputs; o++) {

@@ -11,7 +11,8 @@ An ops module declares a function once and calls it where `available()`:
     if available(): _SUM(x.data_ptr(), out.data_ptr(), rows, threads())
 
 The environment variable TRISECT_NATIVE chooses: `0` turns the kernels off, `base`, `avx2` or `avx512` takes that
-instruction set instead of the processor's best.
+instruction set instead of the processor's best. TRISECT_KERNELS names another library, such as one that was built with
+sanitizers (`make sanitize`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FLOAT = ctypes.c_float
 DOUBLE = ctypes.c_double
 
 LEVELS = ("base", "avx2", "avx512")
-PATH = Path(__file__).with_name("_kernels.so")
+PATH = Path(os.environ.get("TRISECT_KERNELS") or Path(__file__).with_name("_kernels.so"))
 
 
 @functools.cache

@@ -81,12 +81,13 @@ Finish.NONE = Finish(False, 0.0, None, None)
 
 def usable(first: Tensor, *others: Tensor | None) -> bool:
     """Tell whether the native kernels take these tensors: on the CPU, float32 or float64, all alike."""
-    return (
-        first.device.type == "cpu"
-        and first.dtype in KINDS
-        and all(other is None or (other.dtype == first.dtype and other.device == first.device) for other in others)
-        and available()
-    )
+    device, dtype = first.device, first.dtype
+    if device.type != "cpu" or dtype not in KINDS or not available():
+        return False
+    for other in others:  # noqa: SIM110 (a generator takes longer than some kernels)
+        if other is not None and (other.dtype != dtype or other.device != device):
+            return False
+    return True
 
 
 def rows_contiguous(x: Tensor) -> Tensor:

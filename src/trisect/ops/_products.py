@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
+from trisect.native.library import DOUBLE, INT, INT64, POINTER, Kernel, pointer, threads
 from trisect.ops._finish import FINISH_TYPES, KINDS, Finish, rows_contiguous
 from trisect.ops.memory import empty
 
 _DENSE = {
     dtype: Kernel(
         f"trisect_dense_{kind}",
-        *(POINTER, INT64, POINTER, INT64, INT64, POINTER, INT64, POINTER, INT64, POINTER),
+        *(POINTER, INT64, POINTER, INT64, INT64, DOUBLE, DOUBLE, POINTER, INT64, POINTER, INT64, POINTER),
         *(INT64, INT64, INT64, POINTER),
         *FINISH_TYPES,
         INT,
@@ -23,7 +23,8 @@ _DENSE = {
 _GRADIENT = {
     dtype: Kernel(
         f"trisect_dense_gradient_{kind}",
-        *(POINTER, INT64, POINTER, POINTER, INT64, POINTER, INT64, INT64, POINTER, INT64, INT),
+        *(POINTER, INT64, POINTER, POINTER, INT64, POINTER, INT64, INT64, DOUBLE, DOUBLE),
+        *(POINTER, INT64, DOUBLE, INT, POINTER, DOUBLE),
         *(POINTER, POINTER, POINTER, INT64, INT64, INT64, INT64),
         *FINISH_TYPES,
         INT,
@@ -41,10 +42,12 @@ def product(
     finish: Finish,
     mark: bool,
     out: Tensor | None = None,
+    theta: float = 1.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """dropout(relu(x·weightᵀ + add + bias)); with relu and `mark` also a bit an element: whether it is above 0.
+    """dropout(relu(x·wᵀ + add + bias)) with w = theta·weight + (1-theta)·I.
 
-    `out` [rows, outputs], elements of a row adjacent, is written where given.
+    With relu and `mark` also a bit an element: whether it is above 0. `out` [rows, outputs], elements of a row
+    adjacent, is written where given.
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]
@@ -59,6 +62,8 @@ def product(
         weight.data_ptr(),
         weight.stride(0),
         weight.stride(1),
+        theta,
+        1.0 - theta,
         pointer(add),
         0 if add is None else add.stride(0),
         out.data_ptr(),
@@ -91,13 +96,18 @@ def product_gradient(
     accumulate: bool = False,
     want_bias: bool = False,
     masked: Tensor | None = None,
+    theta: float = 1.0,
+    factor: float = 1.0,
+    more: Tensor | None = None,
+    more_factor: float = 1.0,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients of the weight (where x is given) and the bias; fills gx and masked where given.
 
     Args:
         gradient: of the result, [rows, outputs].
         bits: from `product`.
-        gx: [rows, inputs], written, or added to if `accumulate`.
+        gx: [rows, inputs], written, or added to if `accumulate`: `factor` times the gradient of x.
+        more: [rows, inputs], contiguous, gets `more_factor` times the gradient of x; not without gx.
         masked: [rows, outputs], gets the gradient before relu and dropout.
     """
     rows, outputs = gradient.shape
@@ -112,9 +122,14 @@ def product_gradient(
         pointer(weight),
         0 if weight is None else weight.stride(0),
         0 if weight is None else weight.stride(1),
+        theta,
+        1.0 - theta,
         pointer(gx),
         0 if gx is None else gx.stride(0),
+        factor,
         int(accumulate),
+        pointer(more),
+        more_factor,
         pointer(gw),
         pointer(gbias),
         pointer(masked),

@@ -37,12 +37,13 @@ def dense(
     p: float = 0.0,
     noise: Noise | None = None,
     into: Tensor | None = None,
+    theta: float = 1.0,
 ) -> Tensor:
-    """dropout(relu(x·weightᵀ + add + bias)), each row for itself.
+    """dropout(relu(x·wᵀ + add + bias)) with w = theta·weight + (1-theta)·I, each row for itself.
 
     Args:
         x: [rows, inputs].
-        weight: [outputs, inputs], with any strides.
+        weight: [outputs, inputs], with any strides; square where theta (GCNII's θ) is not 1.
         bias: [outputs].
         add: [rows, outputs].
         relu, p, noise: what follows; no dropout without noise.
@@ -51,13 +52,15 @@ def dense(
     rows, outputs = x.shape[0], weight.shape[0]
     _check("into", into, rows, outputs)
     _check("x", x, rows, weight.shape[1])
+    if theta != 1.0:
+        _check("weight", weight, outputs, outputs)
     _check("add", add, rows, outputs)
     _check("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
     if usable(x, weight, bias, add, into):
-        result: Tensor = _Dense.apply(x, weight, bias, add, finish, [into])  # type: ignore[no-untyped-call]
+        result: Tensor = _Dense.apply(x, weight, bias, add, finish, [into], theta)  # type: ignore[no-untyped-call]
         return result
-    y = functional.linear(x, weight, bias)
+    y = functional.linear(x, _mixed(weight, theta), bias)
     return _plain(y if add is None else y + add, finish)
 
 
@@ -123,8 +126,9 @@ def convolve_dense(
     p: float = 0.0,
     noise: Noise | None = None,
     into: Tensor | None = None,
+    theta: float = 1.0,
 ) -> Tensor:
-    """dropout(relu(((1-alpha)·Â·x + alpha·add)·weightᵀ + bias)): the aggregation first, then the linear map.
+    """dropout(relu(((1-alpha)·Â·x + alpha·add)·wᵀ + bias)): the aggregation first, then the map of `dense`.
 
     Args:
         x: [columns, inputs], or a message of such rows.
@@ -135,6 +139,8 @@ def convolve_dense(
     rows, (outputs, inputs) = adjacency.rows, weight.shape
     message = as_message(x)
     _check("x", message.rows, adjacency.columns, inputs)
+    if theta != 1.0:
+        _check("weight", weight, outputs, outputs)
     _check("into", into, rows, outputs)
     _check("add", add, rows, inputs)
     _check("bias", bias, outputs)
@@ -143,19 +149,25 @@ def convolve_dense(
         alpha = 0.0
     if usable(message.rows, weight, bias, add, into):
         result: Tensor = _ConvolveDense.apply(  # type: ignore[no-untyped-call]
-            message.rows, weight, bias, add, adjacency, alpha, finish, message.sink, [message.last_rows, into]
+            *(message.rows, weight, bias, add, adjacency, alpha, finish, message.sink, [message.last_rows, into]), theta
         )
         return result
     support = aggregate(message, adjacency)
     if add is not None:
         support = torch.lerp(support, add, alpha)
-    return _plain(functional.linear(support, weight, bias), finish)
+    return _plain(functional.linear(support, _mixed(weight, theta), bias), finish)
 
 
 def _check(name: str, tensor: Tensor | None, *shape: int) -> None:
     """Refuse a wrong shape, since the kernels read raw memory."""
     if tensor is not None and tensor.shape != shape:
         raise DataError(f"{name} has the shape {list(tensor.shape)}; {list(shape)} is needed.")
+
+
+def _mixed(weight: Tensor, theta: float) -> Tensor:
+    if theta == 1.0:
+        return weight
+    return torch.lerp(torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device), weight, theta)
 
 
 def _plain(y: Tensor, finish: Finish) -> Tensor:
@@ -172,13 +184,14 @@ class _Dense(torch.autograd.Function):
         add: Tensor | None,
         finish: Finish,
         into: list[Tensor | None],
+        theta: float,
     ) -> Tensor:
         needs = ctx.needs_input_grad
         x = rows_contiguous(x)
         # in a list, since autograd takes a tensor among the arguments for an input
-        out, bits = product(x, weight, bias, add, finish, mark=any(needs), out=into[0])
+        out, bits = product(x, weight, bias, add, finish, mark=any(needs), out=into[0], theta=theta)
         ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None, bits)
-        ctx.finish = finish
+        ctx.finish, ctx.theta = finish, theta
         ctx.shape = x.shape
         return out
 
@@ -192,10 +205,19 @@ class _Dense(torch.autograd.Function):
         # without relu and dropout the gradient of `add` is the one that came
         masked = empty(gradient.shape, gradient.dtype) if needs[3] and ctx.finish.active else None
         gw, gbias = product_gradient(
-            gradient, bits, x, weight, ctx.finish, inputs=ctx.shape[1], gx=gx, want_bias=needs[2], masked=masked
+            gradient,
+            bits,
+            x,
+            weight,
+            ctx.finish,
+            inputs=ctx.shape[1],
+            gx=gx,
+            want_bias=needs[2],
+            masked=masked,
+            theta=ctx.theta,
         )
         gadd = (gradient if masked is None else masked) if needs[3] else None
-        return gx, gw, gbias, gadd, None, None
+        return gx, gw, gbias, gadd, None, None, None
 
 
 class _Branches(torch.autograd.Function):
@@ -292,14 +314,15 @@ class _ConvolveDense(torch.autograd.Function):
         finish: Finish,
         sink: Collector | None,
         others: list[Tensor | None],
+        theta: float,
     ) -> Tensor:
         needs, (last_rows, into) = ctx.needs_input_grad, others
         support = empty((adjacency.rows, x.shape[1]), x.dtype)
         aggregate_into(support, x, adjacency, alpha=1.0 - alpha, add=add, beta=alpha, last_rows=last_rows)
-        out, bits = product(support, weight, bias, None, finish, mark=any(needs), out=into)
+        out, bits = product(support, weight, bias, None, finish, mark=any(needs), out=into, theta=theta)
         ctx.save_for_backward(support if needs[1] else None, weight if needs[0] or needs[3] else None, bits)
         ctx.adjacency, ctx.sink = adjacency, sink
-        ctx.alpha = alpha
+        ctx.alpha, ctx.theta = alpha, theta
         ctx.finish = finish
         ctx.inputs = x.shape[1]
         return out
@@ -310,31 +333,33 @@ class _ConvolveDense(torch.autograd.Function):
         support, weight, bits = ctx.saved_tensors
         needs = ctx.needs_input_grad
         gradient = rows_contiguous(gradient)
-        alpha = ctx.alpha
-        g_support = None
-        if needs[0] and ctx.sink is not None and not needs[3]:
-            g_support = ctx.sink.staging(ctx.adjacency)
+        alpha, sink, shape = ctx.alpha, ctx.sink, (gradient.shape[0], ctx.inputs)
+        g_support = sink.staging(ctx.adjacency) if needs[0] and sink is not None else None
         if g_support is None and (needs[0] or needs[3]):
-            g_support = empty((gradient.shape[0], ctx.inputs), gradient.dtype)
-        # The small matrix takes the factor, so that g_support is the gradient of `add` as it stands.
-        factor = alpha if needs[3] and alpha != 0.0 else 1.0
+            g_support = empty(shape, gradient.dtype)
+        # the gradient of `add` is that of the sums but for a factor: one tensor does for both where no sink keeps one
+        both = needs[3] and sink is None and alpha != 0.0
+        gadd = None
+        if needs[3]:
+            gadd = g_support if both else empty(shape, gradient.dtype)
         gw, gbias = product_gradient(
             gradient,
             bits,
             support,
-            None if weight is None or g_support is None else weight * factor,
+            weight,
             ctx.finish,
             inputs=ctx.inputs,
             gx=g_support,
             want_bias=needs[2],
+            theta=ctx.theta,
+            factor=alpha if both else 1.0 - alpha,
+            more=None if both else gadd,
+            more_factor=alpha,
         )
         gx = None
-        if needs[0] and g_support is not None and ctx.sink is not None:
-            ctx.sink.add(g_support, ctx.adjacency, alpha=(1.0 - alpha) / factor)
+        if needs[0] and sink is not None:
+            sink.add(g_support, ctx.adjacency)
         elif needs[0] and g_support is not None:
             gx = empty((ctx.adjacency.columns, ctx.inputs), gradient.dtype)
-            aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - alpha) / factor)
-        gadd = g_support if needs[3] else None
-        if needs[3] and alpha == 0.0:
-            gadd = torch.zeros(gradient.shape[0], ctx.inputs, dtype=gradient.dtype)
-        return gx, gw, gbias, gadd, None, None, None, None, None
+            aggregate_into(gx, g_support, ctx.adjacency.transpose(), alpha=(1.0 - alpha) / alpha if both else 1.0)
+        return gx, gw, gbias, gadd, None, None, None, None, None, None

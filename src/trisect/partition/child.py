@@ -23,12 +23,12 @@ class ChildError(Exception):
     """The child failed, or its answer is none; the message says how, for a warning."""
 
 
-def run_child(script: str, arrays: Mapping[str, Array], parts: int, seed: int, vertices: int) -> Array:
-    """`python SCRIPT FOLDER PARTS SEED` with the arrays in FOLDER: the part of each vertex, int64, none empty."""
+def run_child(script: str, arrays: Mapping[str, Array], parts: int, seed: int, vertices: int, tries: int = 1) -> Array:
+    """`python SCRIPT FOLDER PARTS SEED TRIES` with the arrays in FOLDER: the part of each vertex, int64, none empty."""
     with tempfile.TemporaryDirectory(prefix="trisect-cut-") as folder:
         for name, array in arrays.items():
             np.save(Path(folder, f"{name}.npy"), array, allow_pickle=False)
-        command = [sys.executable, str(Path(__file__).with_name(script)), folder, str(parts), str(seed)]
+        command = [sys.executable, str(Path(__file__).with_name(script)), folder, str(parts), str(seed), str(tries)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)  # noqa: S603
             if done.returncode != 0:

@@ -11,38 +11,43 @@ from torch import Tensor
 
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
-from trisect.partition import metis
+from trisect.layout import Partitioner
+from trisect.partition.method import choose_method, cut_by
 from trisect.partition.order import CACHE_BYTES
 from trisect.partition.partition import Partition
 
+_ROWS_AT_ONCE = 1 << 17
 _ROW_BYTES = 256  # of features, as a guess
 _WORTH_IT = 2.0  # pieces hold this many times the edges that pieces by chance would
 
 
-def cut_graph(adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0) -> Partition:
+def cut_graph(
+    adjacency: Adjacency, parts: int, chunks: int = 1, seed: int = 0, method: Partitioner = "metis"
+) -> Partition:
     """A partition of the vertices of a square adjacency. The same input gives the same partition on every host that has
-    the same libraries.
+    the same libraries, and memory for METIS, where that is asked for.
     """
     if adjacency.rows < parts * chunks:
         raise LayoutError(
             f"layout.vertex × layout.chunks is {parts} × {chunks}, more than the graph's {adjacency.rows} vertices; "
             "use fewer parts or chunks."
         )
-    assignment = metis.cut(adjacency, parts, seed)
+    method = choose_method(adjacency.rows, adjacency.entries, method) if parts * chunks > 1 else method
+    assignment = cut_by(method, adjacency, parts, seed)
     within = None
     if chunks == 1 and parts > 1:
-        within = _cache_groups(adjacency, assignment, parts, seed)
+        within = _cache_groups(adjacency, assignment, parts, seed, method)
     elif chunks > 1:
         fine = torch.empty_like(assignment)
         for part in range(parts):
             members = torch.nonzero(assignment == part).flatten()
-            fine[members] = _cut_members(adjacency, members, chunks, seed)
+            fine[members] = _cut_members(adjacency, members, chunks, seed, method)
         assignment = assignment * chunks + fine
     boundary = boundary_of(adjacency, assignment // chunks)
     return Partition.from_assignment(assignment, parts, chunks, first=boundary, within=within)
 
 
-def _cache_groups(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> Tensor | None:
+def _cache_groups(adjacency: Adjacency, part: Tensor, parts: int, seed: int, method: Partitioner) -> Tensor | None:
     """A number for each vertex, by pieces of its part that fit the cache; None where none are better than chance."""
     most = max(1, CACHE_BYTES // _ROW_BYTES)
     chunk = torch.zeros_like(part)
@@ -52,7 +57,7 @@ def _cache_groups(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> 
         if count < 2:
             continue
         own = induced(adjacency, members)
-        chunk_of_member = metis.cut(own, count, seed)
+        chunk_of_member = cut_by(method, own, count, seed)
         row, column = own.coordinates()
         if (
             row.numel()
@@ -64,18 +69,20 @@ def _cache_groups(adjacency: Adjacency, part: Tensor, parts: int, seed: int) -> 
 
 def boundary_of(adjacency: Adjacency, part: Tensor) -> Tensor:
     """Say of each vertex, bool [vertices], whether another part reads it, or it reads one of another part."""
-    row, column = adjacency.coordinates()
-    crossing = part[row] != part[column]
     boundary = torch.zeros(adjacency.rows, dtype=torch.bool)
-    boundary[row[crossing]] = True
-    boundary[column[crossing]] = True
+    for first in range(0, adjacency.rows, _ROWS_AT_ONCE):  # so that not all entries are listed at a time
+        row, column = adjacency.rows_between(first, min(first + _ROWS_AT_ONCE, adjacency.rows)).coordinates()
+        row = row + first
+        crossing = part[row] != part[column]
+        boundary[row[crossing]] = True
+        boundary[column[crossing]] = True
     return boundary
 
 
-def _cut_members(adjacency: Adjacency, members: Tensor, chunks: int, seed: int) -> Tensor:
+def _cut_members(adjacency: Adjacency, members: Tensor, chunks: int, seed: int, method: Partitioner) -> Tensor:
     if members.numel() == adjacency.rows:
-        return metis.cut(adjacency, chunks, seed)
-    return metis.cut(induced(adjacency, members), chunks, seed)
+        return cut_by(method, adjacency, chunks, seed)
+    return cut_by(method, induced(adjacency, members), chunks, seed)
 
 
 def induced(adjacency: Adjacency, members: Tensor) -> Adjacency:

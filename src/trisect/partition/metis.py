@@ -17,6 +17,7 @@ from torch import Tensor
 from trisect.data.records import Array
 from trisect.graph.adjacency import Adjacency
 from trisect.partition.child import ChildError, run_child
+from trisect.partition.neighbours import Neighbours
 
 
 def cut(adjacency: Adjacency, parts: int, seed: int = 0) -> Tensor:
@@ -34,6 +35,36 @@ def cut(adjacency: Adjacency, parts: int, seed: int = 0) -> Tensor:
     return cut_by_order(adjacency, parts) if assignment is None else assignment
 
 
+def cut_small(graph: Neighbours, parts: int, seed: int = 0, tries: int = 1) -> Tensor | None:
+    """The part of each vertex of a graph of clusters, int32, or None where METIS is not there or fails.
+
+    Args:
+        tries: seeds that are tried, of which the least cut counts.
+    """
+    if find_spec("pymetis") is None or graph.count < 2 * parts:
+        return None
+    # both directions in one list, without loops
+    merged = graph.contracted(torch.arange(graph.count, dtype=torch.int32), graph.entries)
+    if merged is None:
+        return None
+    side, weights = merged.sides[0], merged.weights
+    values = torch.ones(side.entries) if side.values is None else side.values
+    arrays = {
+        "indptr": side.pointers(),
+        "indices": side.indices,
+        "weights": _scaled(weights),
+        "edge_weights": _scaled(values),
+    }
+    assignment = cut_arrays({name: array.long().numpy() for name, array in arrays.items()}, parts, seed, tries)
+    return None if assignment is None else assignment.to(torch.int32)
+
+
+def _scaled(weights: Tensor) -> Tensor:
+    """Weights whose sum METIS can hold, whatever its integers are."""
+    factor = float(weights.sum(dtype=torch.float64)) / (1 << 30)
+    return weights if factor <= 1.0 else (weights.double() / factor).clamp_min(1.0)
+
+
 def is_installed() -> bool:
     """Say whether METIS is there; where it is not, say what is done instead."""
     if find_spec("pymetis") is not None:
@@ -46,16 +77,17 @@ def is_installed() -> bool:
     return False
 
 
-def cut_arrays(arrays: Mapping[str, Array], parts: int, seed: int = 0) -> Tensor | None:
+def cut_arrays(arrays: Mapping[str, Array], parts: int, seed: int = 0, tries: int = 1) -> Tensor | None:
     """The part of each vertex, or None (and a warning) where METIS fails.
 
     Args:
         arrays: `indptr`, `indices` of a symmetric structure without loops, `weights` of vertices, and where edges have
             them `edge_weights`; all int64.
+        tries: seeds that are tried, of which the least cut counts.
     """
     vertices = len(arrays["indptr"]) - 1
     try:
-        assignment = run_child("metis_child.py", arrays, parts, seed, vertices)
+        assignment = run_child("metis_child.py", arrays, parts, seed, vertices, tries)
     except ChildError as error:
         warnings.warn(f"METIS did not finish ({error}); vertices are cut by their order instead", stacklevel=3)
         return None

@@ -14,14 +14,15 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Partitioner
-from trisect.partition import metis
+from trisect.partition import metis, stream
 from trisect.partition.child import ChildError, run_child
 from trisect.partition.cut import boundary_of
+from trisect.partition.method import choose_method
 from trisect.partition.partition import Partition
 
 Runs = tuple[tuple[range, ...], ...]
 
-_MOST_EVENTS = 50_000_000
+MOST_EVENTS = 50_000_000
 
 
 def step_work(timeline: Timeline, vertex: float = 1.0) -> list[int]:
@@ -85,6 +86,7 @@ def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Partitio
     Args:
         method: `metis`: on the graph of all events, an edge as heavy as it occurs often. `hypergraph`: Mt-KaHyPar on
             nets of a vertex and its readers in a smoothed snapshot, whose cut is the number of halo rows itself.
+            `stream`: as METIS, in memory that is linear in the vertices.
     """
     if timeline.vertices < parts:
         raise LayoutError(
@@ -93,8 +95,11 @@ def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Partitio
     if parts == 1:
         return Partition(torch.arange(timeline.vertices), (0, timeline.vertices))
     union = union_graph(timeline)
+    method = choose_method(union.rows, union.entries, method)
     if method == "hypergraph":
         assignment = _cut_hypergraph(timeline, parts, seed)
+    elif method == "stream":
+        assignment = stream.cut(union.as_symmetric(), parts, seed, _vertex_weights(timeline, union), counted=True)
     else:
         weights = _vertex_weights(timeline, union)
         cut = None
@@ -108,7 +113,7 @@ def cut_timeline(timeline: Timeline, parts: int, seed: int = 0, method: Partitio
 def union_graph(timeline: Timeline) -> Adjacency:
     """All events in both directions (the latest, where there are very many); values say how often a pair occurs."""
     last = int(timeline.offsets[timeline.first + timeline.steps])
-    first = max(int(timeline.offsets[timeline.first]), last - _MOST_EVENTS)
+    first = max(int(timeline.offsets[timeline.first]), last - MOST_EVENTS)
     edges = Edges(timeline.src.cpu(), timeline.dst.cpu(), first=first, last=last, both=True)
     pointers, indices, values = assemble(edges, timeline.vertices, timeline.vertices)
     return Adjacency.from_csr(pointers, indices, values, timeline.vertices)

@@ -47,7 +47,7 @@ class CostModel:
     cluster: Cluster
     acting: Facts
 
-    @property
+    @cached_property
     def world(self) -> int:
         """How many ranks there are in truth."""
         return self.facts.layout.world
@@ -177,12 +177,10 @@ class CostModel:
         heaviest = 1.0 if by_columns else parts.heaviest
         entries = self._all_entries(steps) / facts.parts * heaviest
         columns = part_rows + (self._remote(steps) / facts.parts if facts.parts > 1 else 0.0)
-        share = 1.0
-        if facts.stale and action.side is None and self.acting.layout.chunks > 1:
-            share = 1.0 / self.acting.layout.chunks
-        elif action.side is not None:
+        share = 1.0 / self.acting.layout.chunks if facts.stale else 1.0
+        if action.side is not None:
             boundary = min(1.0, max(0.0, parts.boundary))
-            share = boundary if action.side is Side.BOUNDARY else 1.0 - boundary
+            share *= boundary if action.side is Side.BOUNDARY else 1.0 - boundary
         return part_rows * share, entries * share, columns
 
     def _all_entries(self, steps: range) -> float:
@@ -192,21 +190,6 @@ class CostModel:
     def _remote(self, steps: range) -> float:
         remote = self.facts.remote
         return sum(remote[min(step, len(remote) - 1)] for step in steps) / max(1, len(steps)) if steps else 0.0
-
-    def least_epoch(self) -> float:
-        """Give the work of the busiest stage, all rows forward and backward once and again where nothing is kept."""
-        facts = self.facts
-        busiest = 0.0
-        again = facts.recompute or facts.blocks > 1
-        for stage in range(facts.layout.layer):
-            seconds = 0.0
-            for block in range(facts.blocks):
-                number = block if facts.timeline else None
-                for verb in (Verb.FORWARD, Verb.BACKWARD, *((Verb.AGAIN,) if again else ())):
-                    cost = self._cell(0, Action(verb, stage, block=number))
-                    seconds += sum(cost)
-            busiest = max(busiest, seconds + sum(self._step(Action(Verb.STEP, stage))))
-        return busiest
 
     def _step(self, action: Action) -> tuple[float, float]:
         """The optimiser goes over all numbers of the stage; each layer's tensors are a few calls."""
@@ -285,12 +268,19 @@ class CostModel:
         stride = layout.layer * layout.vertex
         return own % stride, own % stride + (layout.time - 1) * stride
 
+    @cached_property
+    def _crossings(self) -> dict[tuple[object, ...], bool]:
+        return {}
+
     def _crosses(self, rank: int, action: Action) -> bool:
         """Say whether rows leave the host."""
         if self.world <= self.cluster.ranks_on_host(self.world):
             return False
-        first, last = self._group(rank, action)
-        return self.cluster.host_of(first, self.world) != self.cluster.host_of(last, self.world)
+        key = (rank, exchange_of(action).axis if action.peer is None else action.peer)
+        if key not in self._crossings:
+            first, last = self._group(rank, action)
+            self._crossings[key] = self.cluster.host_of(first, self.world) != self.cluster.host_of(last, self.world)
+        return self._crossings[key]
 
     def _link(self, rank: int, action: Action) -> Link:
         return self.cluster.between if self._crosses(rank, action) else self.cluster.inside

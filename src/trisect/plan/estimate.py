@@ -8,6 +8,8 @@ from typing import Any
 from trisect.exchanges.catalogue import exchange_of, volume
 from trisect.exchanges.facts import Facts
 from trisect.layout import Layout
+from trisect.partition.method import cut_bytes
+from trisect.partition.timeline import MOST_EVENTS
 from trisect.plan.build import schedule_of
 from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
@@ -32,6 +34,7 @@ class Estimate:
         exact_bytes: whether they are what the ledger will count: of data that are here, cut as they will be.
         memory: of the rank that takes most; `room`: what it may take.
         exact: whether the result is that of one process.
+        launch: bytes that the cut of the vertices takes in the process that starts the ranks, before they do.
     """
 
     layout: Layout
@@ -41,6 +44,7 @@ class Estimate:
     memory: Memory
     room: int
     exact: bool
+    launch: int = 0
 
     @property
     def fits(self) -> bool:
@@ -75,6 +79,7 @@ class Estimate:
             "memory_bytes": round(self.memory.total),
             "memory": self.memory.plain(),
             "memory_room_bytes": self.room,
+            "launch_memory_bytes": self.launch,
         }
 
 
@@ -111,7 +116,17 @@ def estimate_facts(
         memory=model.of(facts, sized.device),
         room=sized.memory_of_rank(layout.world),
         exact=is_exact(layout, timeline=workload.timeline),
+        launch=_launch_bytes(workload, facts),
     )
+
+
+def _launch_bytes(workload: Workload, facts: Facts) -> int:
+    """What the partitioner takes; nothing where rows are turned into columns, or nothing is cut by vertex."""
+    pieces = facts.parts if facts.timeline else facts.parts * facts.layout.chunks
+    if pieces == 1 or any(layer.across == "redistribute" for layer in facts.layers):
+        return 0
+    entries = min(2 * workload.events, 2 * MOST_EVENTS) if workload.timeline else max(workload.entries)
+    return cut_bytes(workload.vertices, entries, facts.layout.partition)
 
 
 def bytes_by_axis(workload: Workload, facts: Facts, cluster: Cluster) -> tuple[dict[str, int], bool]:

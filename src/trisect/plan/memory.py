@@ -64,6 +64,12 @@ class Memory:
         """Give the bytes of all components together."""
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
+    @property
+    def of_data(self) -> float:
+        """Give the bytes that are there whatever is computed again: all but what a pass takes."""
+        fixed = (self.libraries, self.parameters, self.optimiser, self.features, self.adjacency, self.snapshots)
+        return sum(fixed) + self.labels + self.reading
+
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
         """Give the components that take most, the largest first; libraries take what they take."""
         sizes = [(field.name, float(getattr(self, field.name))) for field in fields(self) if field.name != "libraries"]

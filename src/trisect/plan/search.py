@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from trisect.errors import LayoutError
+from trisect.exchanges.facts import Facts
 from trisect.layout import Layout, Wire
+from trisect.plan.bound import least_of_any, least_seconds
 from trisect.plan.cluster import Cluster
-from trisect.plan.costs import CostModel
-from trisect.plan.estimate import AXES, Estimate, estimate, is_exact
+from trisect.plan.estimate import AXES, Estimate, estimate_facts, is_exact
 from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
-from trisect.plan.timing import representative
 from trisect.plan.workload import Workload
 
 Temporal = Literal["auto", "redistribute", "carry", "halo"]
@@ -21,6 +24,8 @@ Spatial = Literal["auto", "halo", "redistribute"]
 
 # So many layouts are simulated; before that, the least time that each could take puts them in order.
 _SIMULATED = 32
+# With no more devices than these, layouts that would be slower are looked at too, to say whether they fit.
+_FEW = 16
 _BLOCKS = (1, 2, 4, 8, 16, 32)
 # A simpler layout is taken where a more complicated one is faster by less than this.
 _WORTH_IT = 0.02
@@ -85,44 +90,149 @@ def search(
         count: how many of the best are given.
         all_devices: whether a layout must use all of them, as under torchrun, whose ranks are there.
     """
-    memory = MemoryModel(workload)
-    fitting: list[tuple[float, Layout]] = []
-    refused: list[Estimate] = []
-    tried = 0
-    for layout in layouts(workload, [devices] if all_devices else worlds(devices), approximate=approximate):
-        try:
-            looked = estimate(workload, layout, cluster, memory, timed=False)
-        except LayoutError:
-            continue
-        tried += 1
-        if looked.fits:
-            fitting.append((least_seconds(workload, layout, cluster), layout))
-        else:
-            refused.append(looked)
-    fitting.sort(key=lambda pair: pair[0])
-    timed: list[Estimate] = []
-    for least, layout in fitting:
-        # nothing that comes later can be among the best
-        worst = sorted(each.seconds.total for each in timed if each.seconds is not None)[count - 1 : count]
-        if len(timed) >= _SIMULATED or (worst and least > worst[0]):
-            break
-        timed.append(estimate(workload, layout, cluster, memory))
-    if approximate:
-        # what is rounded on the wire moves fewer bytes and changes nothing else
-        for each in sorted(timed, key=_order)[:count]:
-            if each.layout.world > 1:
-                timed += [estimate(workload, replace(each.layout, wire=wire), cluster, memory) for wire in _WIRES]
-    timed = _distinct(sorted(timed, key=_order))
+    looking = _Search(workload, cluster, [devices] if all_devices else worlds(devices), approximate, count)
+    looking.run()
+    timed = _distinct(sorted(looking.timed, key=_order))
     timed = _simplest_first(timed)
     return PlanChoice(
         tuple(timed[:count]),
-        tuple(_nearest(refused)),
-        tried,
+        tuple(_nearest(looking.refused)),
+        looking.tried,
         devices,
         cluster,
         reason_of(timed),
-        tuple(assumptions(workload, cluster, devices, memory.unprobed)),
+        tuple(assumptions(workload, cluster, devices, looking.memory.unprobed)),
     )
+
+
+@dataclass(order=True)
+class _Entry:
+    """Layouts yet to be looked at, with a time that none of them can be below.
+
+    Attributes:
+        layouts: one layout; or those of a world, or of a cut with its exchanges, before they are told apart.
+        opens: gives the entries of these; None for one layout.
+    """
+
+    least: float
+    number: int
+    layout: Layout = field(compare=False)
+    opens: Callable[[], None] | None = field(compare=False, default=None)
+
+
+class _Search:
+    """Looks at layouts in the order of the least time that they could take, until no other can be among the best.
+
+    Worlds, cuts and settings are opened one after the other, so that of the thousands of layouts that many devices
+    allow, only some are looked at.
+    """
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, counts: Sequence[int], approximate: bool, count: int
+    ) -> None:
+        self.workload, self.approximate, self.count = workload, approximate, count
+        self.timed: list[Estimate] = []
+        self.refused: list[Estimate] = []
+        self.tried = 0
+        self._cluster, self.memory = cluster, MemoryModel(workload)
+        self._sized: dict[int, Cluster] = {}
+        self._queue: list[_Entry] = []
+        self._entries, self._few = 0, max(counts) <= _FEW
+        work = least_of_any(workload, workload.facts(Layout()), self._of(1))
+        for world in counts:
+            self._push(work / world, Layout(vertex=world), partial(self._open_world, world))
+
+    def run(self) -> None:
+        """Look at layouts until no other can be among the best; then at rounded wires."""
+        while self._queue and len(self.timed) < _SIMULATED:
+            entry = heapq.heappop(self._queue)
+            if entry.least > self._worst():
+                heapq.heappush(self._queue, entry)
+                break
+            if entry.opens is not None:
+                entry.opens()
+            else:
+                self._look(entry.layout)
+        if self.approximate:
+            self._round_wires()
+        if self._few:
+            self._look_at_memory()
+
+    def _worst(self) -> float:
+        """Give the time of the last of the best that there are, once there are as many as asked for."""
+        best = heapq.nsmallest(self.count, (each.seconds.total for each in self.timed if each.seconds is not None))
+        return best[-1] if len(best) == self.count else math.inf
+
+    def _of(self, world: int) -> Cluster:
+        if world not in self._sized:
+            self._sized[world] = self._cluster.resized(world)
+        return self._sized[world]
+
+    def _push(self, least: float, layout: Layout, opens: Callable[[], None] | None = None) -> None:
+        self._entries += 1
+        heapq.heappush(self._queue, _Entry(least, self._entries, layout, opens))
+
+    def _push_layout(self, layout: Layout, opens: Callable[[], None] | None = None) -> None:
+        try:
+            facts = self.workload.facts(layout)
+        except LayoutError:
+            return
+        self._push(least_seconds(self.workload, facts, self._of(layout.world)), layout, opens)
+
+    def _open_world(self, world: int) -> None:
+        for cut in _cuts_of(self.workload, world):
+            for exchanges in _exchanges(self.workload, cut):
+                # blocks let stages work at the same time, so that one block bounds nothing where there are stages
+                if cut.layer > 1 and self.workload.timeline:
+                    self._open_blocks(exchanges)
+                else:
+                    self._push_layout(exchanges)
+            if self.approximate:
+                for layout in _chunked(self.workload, cut):
+                    self._push_layout(layout)
+
+    def _open_blocks(self, layout: Layout) -> None:
+        for count in _block_counts(self.workload, layout):
+            self._push_layout(replace(layout, blocks=count))
+
+    def _look(self, layout: Layout) -> None:
+        """Simulate a layout that fits; of one that does not, look at those that take less memory and more time."""
+        facts = self.workload.facts(layout)
+        looked = self._estimate(facts, timed=False)
+        self.tried += 1
+        if looked.fits:
+            self.timed.append(self._estimate(facts, timed=True))
+            return
+        self.refused.append(looked)
+        if layout.recompute or layout.chunks > 1 or looked.memory.of_data > looked.room:
+            return
+        self._push_layout(replace(layout, recompute=True))
+        counts = _block_counts(self.workload, layout)
+        if layout.layer == 1 and layout.blocks != counts[-1]:
+            self._push_layout(replace(layout, blocks=counts[counts.index(layout.block_count) + 1]))
+
+    def _estimate(self, facts: Facts, *, timed: bool) -> Estimate:
+        return estimate_facts(self.workload, facts, self._of(facts.layout.world), self.memory, timed=timed)
+
+    def _round_wires(self) -> None:
+        """What is rounded on the wire saves time that rows need there, and changes nothing else."""
+        for each in sorted(self.timed, key=_order)[: self.count]:
+            seconds = each.seconds
+            if seconds is not None and seconds.communication > _WORTH_IT * seconds.total:
+                for wire in _WIRES:
+                    self.timed.append(self._estimate(self.workload.facts(replace(each.layout, wire=wire)), timed=True))
+
+    def _look_at_memory(self) -> None:
+        """Look at what would be slower too, to say of it whether it fits."""
+        while self._queue:
+            entry = heapq.heappop(self._queue)
+            if entry.opens is not None:
+                entry.opens()
+                continue
+            looked = self._estimate(self.workload.facts(entry.layout), timed=False)
+            self.tried += 1
+            if not looked.fits:
+                self.refused.append(looked)
 
 
 def _order(each: Estimate) -> tuple[float, int, float]:
@@ -152,23 +262,48 @@ def _nearest(refused: list[Estimate]) -> list[Estimate]:
     return list(nearest.values())
 
 
-def least_seconds(workload: Workload, layout: Layout, cluster: Cluster) -> float:
-    """Give a time below which an epoch cannot be: the work of the busiest stage, with nothing to wait for."""
-    facts = workload.facts(layout)
-    sized, few = cluster.resized(layout.world), representative(facts, min(layout.time, 2))
-    costs = CostModel(workload, facts, sized, few)
-    return costs.least_epoch()
-
-
 def layouts(workload: Workload, counts: Iterable[int], *, approximate: bool) -> Iterator[Layout]:
     """Give the layouts of these numbers of ranks that the model and the data allow."""
     for world in counts:
-        for time, layer, vertex in cuts(world):
-            if layer > len(workload.layers) or vertex > workload.vertices:
-                continue
-            if time > 1 and (not workload.timeline or time > workload.training):
-                continue
-            yield from _options(workload, Layout(time=time, layer=layer, vertex=vertex), approximate=approximate)
+        for cut in _cuts_of(workload, world):
+            for exchanges in _exchanges(workload, cut):
+                for count in _block_counts(workload, cut):
+                    for again in (False, True):
+                        yield replace(exchanges, blocks=count, recompute=again)
+            if approximate:
+                yield from _chunked(workload, cut)
+
+
+def _cuts_of(workload: Workload, world: int) -> Iterator[Layout]:
+    """Give the cuts of a world that the model and the data allow."""
+    for time, layer, vertex in cuts(world):
+        if layer > len(workload.layers) or vertex > workload.vertices:
+            continue
+        if time > 1 and (not workload.timeline or time > workload.training):
+            continue
+        yield Layout(time=time, layer=layer, vertex=vertex)
+
+
+def _exchanges(workload: Workload, cut: Layout) -> Iterator[Layout]:
+    """Give a cut with every exchange between parts and along time that it can have."""
+    spatial: tuple[Spatial, ...] = ("halo", "redistribute") if cut.vertex > 1 else ("auto",)
+    temporal: tuple[Temporal, ...] = _temporal(workload) if cut.time > 1 else ("auto",)
+    for space in spatial:
+        for along in temporal:
+            yield replace(cut, spatial=space, temporal=along)
+
+
+def _block_counts(workload: Workload, cut: Layout) -> list[int]:
+    """Give the numbers of blocks that are tried; each run of each block has a step."""
+    return [n for n in _BLOCKS if n == 1 or n * cut.time <= workload.training] if workload.timeline else [1]
+
+
+def _chunked(workload: Workload, cut: Layout) -> Iterator[Layout]:
+    """Give a cut into stages with chunks that read history."""
+    if cut.layer > 1 and not workload.timeline:
+        for chunks in (2 * cut.layer, 4 * cut.layer, 8 * cut.layer):
+            if chunks * cut.vertex <= workload.vertices:
+                yield replace(cut, chunks=chunks, spatial="halo" if cut.vertex > 1 else "auto")
 
 
 def worlds(devices: int) -> list[int]:
@@ -185,22 +320,6 @@ def cuts(world: int) -> Iterator[tuple[int, int, int]]:
             for layer in range(1, world // time + 1):
                 if world // time % layer == 0:
                     yield time, layer, world // time // layer
-
-
-def _options(workload: Workload, cut: Layout, *, approximate: bool) -> Iterator[Layout]:
-    """Give a cut with every setting of chunks, blocks, exchanges, recomputation and wire that it can have."""
-    spatial: tuple[Spatial, ...] = ("halo", "redistribute") if cut.vertex > 1 else ("auto",)
-    temporal: tuple[Temporal, ...] = _temporal(workload) if cut.time > 1 else ("auto",)
-    blocks = [n for n in _BLOCKS if n * cut.time <= workload.training] if workload.timeline else [1]
-    for space in spatial:
-        for along in temporal:
-            for count in blocks or [1]:
-                for again in (False, True):
-                    yield replace(cut, spatial=space, temporal=along, blocks=count, recompute=again)
-    if approximate and not workload.timeline and (cut.layer > 1):
-        for chunks in (2 * cut.layer, 4 * cut.layer, 8 * cut.layer):
-            if chunks * cut.vertex <= workload.vertices:
-                yield replace(cut, chunks=chunks, spatial="halo" if cut.vertex > 1 else "auto")
 
 
 def _temporal(workload: Workload) -> tuple[Temporal, ...]:

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from trisect.exchanges.facts import LayerFacts
 
 
 def stage_bounds(costs: Sequence[float], stages: int) -> list[int]:
-    """Give where stages begin, so that the most expensive stage is as cheap as it can be (contiguous, none empty)."""
-    count = len(costs)
-    prefix = [0.0]
-    for cost in costs:
-        prefix.append(prefix[-1] + cost)
-    # best[s][i]: the least possible maximum when the first i layers form s stages
+    """Give where stages begin, so that the most expensive stage is as cheap as it can be (contiguous, none empty).
+
+    Where a single layer is as expensive as several others together, these still are cut evenly: of all cuts whose most
+    expensive stage is as cheap, the one with the least sum of squares is taken.
+    """
+    prefix = [0.0, *accumulate(costs)]
+    worst, _ = _cut(prefix, stages, max, float("inf"))
+    _, bounds = _cut(prefix, stages, lambda before, cost: before + cost * cost, worst * (1.0 + 1e-12))
+    return bounds
+
+
+def _cut(
+    prefix: Sequence[float], stages: int, join: Callable[[float, float], float], most: float
+) -> tuple[float, list[int]]:
+    """Give the least of what stages come to when they are joined, none more expensive than `most`, and where they
+    begin.
+    """
+    count = len(prefix) - 1
+    # best[s][i]: the least that the first i layers come to as s stages
     best = [[float("inf")] * (count + 1) for _ in range(stages + 1)]
-    cut = [[0] * (count + 1) for _ in range(stages + 1)]
+    start = [[0] * (count + 1) for _ in range(stages + 1)]
     best[0][0] = 0.0
     for s in range(1, stages + 1):
         for i in range(s, count + 1):
             for j in range(s - 1, i):
-                worst = max(best[s - 1][j], prefix[i] - prefix[j])
-                if worst < best[s][i]:
-                    best[s][i], cut[s][i] = worst, j
+                cost = prefix[i] - prefix[j]
+                if cost <= most and (joined := join(best[s - 1][j], cost)) < best[s][i]:
+                    best[s][i], start[s][i] = joined, j
     bounds = [count]
     for s in range(stages, 0, -1):
-        bounds.append(cut[s][bounds[-1]])
-    return bounds[::-1]
+        bounds.append(start[s][bounds[-1]])
+    return best[stages][count], bounds[::-1]
 
 
 def layer_costs(layers: Sequence[LayerFacts]) -> list[float]:
@@ -40,6 +54,6 @@ def layer_costs(layers: Sequence[LayerFacts]) -> list[float]:
         return [float(layer.parameters) + 20.0 * layer.in_channels for layer in layers]
     reads = [layer.spatial and not (number == 0 and layer.preaggregates) for number, layer in enumerate(layers)]
     return [
-        layer.in_channels * layer.out_channels + (200.0 * layer.message_channels if read else 0.0)
+        float(layer.parameters) + (200.0 * layer.message_channels if read else 0.0)
         for layer, read in zip(layers, reads, strict=True)
     ]

@@ -9,6 +9,7 @@ from trisect.plan.quantities import show_seconds, show_size
 from trisect.plan.search import PlanChoice, too_large
 
 _REFUSED = 5
+_WORTH_A_LINE = 1 << 28  # bytes
 
 
 def tell(choice: PlanChoice) -> Iterator[str]:
@@ -63,3 +64,5 @@ def _lines(number: int, each: Estimate) -> Iterator[str]:
         f"   memory  {show_size(each.memory.total)} of {show_size(each.room)} a device: libraries "
         f"{show_size(each.memory.libraries)}, {parts}"
     )
+    if each.launch >= _WORTH_A_LINE:
+        yield f"   launch  {show_size(each.launch)} to cut the vertices, once, before the ranks start"

@@ -16,11 +16,11 @@ from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.workload import Workload
 from trisect.schedule.action import COMPUTE, Action, Verb
-from trisect.schedule.simulate import simulate
+from trisect.schedule.simulate import Cost, simulate
 
-# Runs along time that are simulated, where there are more; chunks of a carry likewise.
-_RUNS = (6, 12)
-_CHUNKS = 256
+# Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
+_RUNS = (4, 8)
+_FEW_CHUNKS, _CHUNKS = 16, 64
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,22 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
     times = facts.layout.time
     if whole or times <= _RUNS[1]:
         return _simulated(workload, facts, cluster, facts if whole else representative(facts))
-    few, more = (_simulated(workload, facts, cluster, representative(facts, runs)) for runs in _RUNS)
+    acting = [representative(facts, runs) for runs in _RUNS]
+    few, more = (_simulated(workload, facts, cluster, smaller) for smaller in acting)
+    # what an epoch takes longer for each further run: of a carry, the time of a chunk, of which there are more in truth
+    between = 1.0 / (_RUNS[1] - _RUNS[0])
+    carried = any(layer.along == "carry" for layer in facts.layers)
+    shorter = acting[1].carry_chunks / facts.carry_chunks if carried else 1.0
     slope = more.plus(few, -1.0)
-    return more.plus(slope, (times - _RUNS[1]) / (_RUNS[1] - _RUNS[0]))
+    return more.plus(slope, between * ((times - 1) * shorter - (_RUNS[1] - 1)))
 
 
 def representative(facts: Facts, runs: int | None = None) -> Facts:
     """Give a smaller world of the same stages: at most two parts, and so many runs along time."""
     layout, parts = facts.layout, min(2, facts.parts)
+    chunks = min(facts.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
     runs = layout.time if runs is None else min(runs, layout.time)
-    if parts == facts.parts and runs == layout.time and facts.carry_chunks <= _CHUNKS:
+    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks:
         return facts
     return replace(
         facts,
@@ -80,7 +86,7 @@ def representative(facts: Facts, runs: int | None = None) -> Facts:
         rows=(max(facts.rows),) * parts,
         chunk_rows=facts.chunk_rows[:parts],
         runs=tuple(block[:runs] for block in facts.runs),
-        carry_chunks=min(facts.carry_chunks, _CHUNKS),
+        carry_chunks=chunks,
     )
 
 
@@ -88,20 +94,10 @@ def _simulated(workload: Workload, facts: Facts, cluster: Cluster, acting: Facts
     schedule = schedule_of(acting)
     costs = CostModel(workload, facts, cluster, acting)
 
-    def work(rank: int, action: Action) -> float:
-        return costs.compute(rank, action) + costs.overhead(rank, action)
-
-    def link(rank: int, action: Action) -> float:
-        if action.verb is Verb.POST:
-            return 0.0 if costs.copies(rank, action) else costs.transfer(rank, action)
-        return costs.transfer(rank, action) if action.verb is Verb.REDUCE else work(rank, action)
-
-    def busy(rank: int, action: Action) -> float:
-        moved = costs.transfer(rank, action) if action.verb is Verb.POST and costs.copies(rank, action) else 0.0
-        return costs.overhead(rank, action) + moved
+    link, busy = costs_of(costs)
 
     def alone(rank: int, action: Action) -> float:
-        return 0.0 if action.verb in (Verb.POST, Verb.REDUCE) else work(rank, action)
+        return 0.0 if action.verb in (Verb.POST, Verb.REDUCE) else link(rank, action)
 
     with_links = simulate(schedule, link, busy)
     without = simulate(schedule, alone, costs.overhead)
@@ -116,3 +112,20 @@ def _simulated(workload: Workload, facts: Facts, cluster: Cluster, acting: Facts
     ]
     compute, overhead = max(sums, key=sum)
     return Seconds(compute, max(0.0, total - unlinked), max(0.0, unlinked - compute - overhead), overhead)
+
+
+def costs_of(costs: CostModel) -> tuple[Cost, Cost]:
+    """Give what `simulate` asks for: the time of an action, or of its rows on a link; and how long a rank is busy."""
+
+    def link(rank: int, action: Action) -> float:
+        if action.verb is Verb.POST:
+            return 0.0 if costs.copies(rank, action) else costs.transfer(rank, action)
+        if action.verb is Verb.REDUCE:
+            return costs.transfer(rank, action)
+        return costs.compute(rank, action) + costs.overhead(rank, action)
+
+    def busy(rank: int, action: Action) -> float:
+        moved = costs.transfer(rank, action) if action.verb is Verb.POST and costs.copies(rank, action) else 0.0
+        return costs.overhead(rank, action) + moved
+
+    return link, busy

@@ -64,6 +64,7 @@ class Workload:
     described: bool = False
     dtype: torch.dtype = torch.float32
     _parts: dict[int, Parts] = field(default_factory=dict, repr=False)
+    _runs: dict[tuple[int, int], Runs] = field(default_factory=dict, repr=False)
 
     @cached_property
     def outline(self) -> tuple[LayerFacts, ...]:
@@ -87,6 +88,12 @@ class Workload:
             self._parts[count] = self.parts_of(count)
         return self._parts[count]
 
+    def runs(self, blocks: int, times: int) -> Runs:
+        """Give the steps of a timeline dealt to ranks along time; each way to deal them is made once."""
+        if (blocks, times) not in self._runs:
+            self._runs[blocks, times] = deal(self.work[: self.training], blocks, times)
+        return self._runs[blocks, times]
+
     def facts(self, layout: Layout) -> Facts:
         """Give the facts of the model under a layout, as ranks would make them."""
         parts = self.parts(1 if layout.spatial == "redistribute" else layout.vertex)
@@ -96,7 +103,7 @@ class Workload:
             rows = tuple(bounds[k + 1] - bounds[k] for k in range(layout.vertex))
         runs: Runs = ((range(1),),)
         if self.timeline:
-            runs = deal(self.work[: self.training], layout.block_count, layout.time)
+            runs = self.runs(layout.block_count, layout.time)
         facts = make_facts(
             self.layers,
             self.head,

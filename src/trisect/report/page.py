@@ -14,9 +14,11 @@ from trisect.report.assets import SCRIPT, STYLE
 from trisect.report.beside import left_out, simple_rules
 from trisect.report.charts import Series, bars, lines, number
 from trisect.report.picture import picture
+from trisect.report.planned import compare, planned_spans, predicted_table, rests_on
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.run.run_directory import RunDirectory
 
+_LARGEST = 1e300  # of a value in a chart; what is larger, or no number, is left out
 _SPLIT_COLOURS = {"train": "ca", "val": "cb", "test": "cc"}
 
 
@@ -42,6 +44,7 @@ def render(directory: RunDirectory) -> str:
         else "",
         _section("Beside simple rules", simple_rules(summary)),
         _section("Where the time went", _events(directory, summary.get("layout"))),
+        _section("Predicted and measured", _predicted(directory.plan(), summary)),
         _section("Memory and communication", _costs(summary)),
         _section("Settings", _settings(config, summary)),
         left_out(records, summary),
@@ -80,8 +83,9 @@ def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> 
         tiles.append((str(len(records)), "epochs"))
     if summary.get("best_epoch"):
         tiles.append((str(summary["best_epoch"]), "best epoch"))
-    if "seconds_per_epoch" in summary:
-        tiles.append((seconds(summary["seconds_per_epoch"]["median"]), "an epoch (median)"))
+    median = summary.get("seconds_per_epoch", {}).get("median")
+    if median is not None:
+        tiles.append((seconds(median), "an epoch (median)"))
     peaks = summary.get("memory", {}).get("peak_rss_bytes") or []
     if peaks:
         tiles.append((size(max(peaks)), "peak memory"))
@@ -119,7 +123,13 @@ def _timing(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _events(directory: RunDirectory, layout: Mapping[str, Any] | None) -> str:
-    return picture([directory.events(rank) for rank in directory.ranks()], layout, directory.plan().get("halves"))
+    plan = directory.plan()
+    events = [directory.events(rank) for rank in directory.ranks()]
+    return picture(events, layout, plan.get("halves"), planned_spans(plan))
+
+
+def _predicted(plan: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    return predicted_table(compare(plan, summary), rests_on(plan), seconds, size)
 
 
 def _costs(summary: Mapping[str, Any]) -> str:
@@ -158,7 +168,7 @@ def _costs(summary: Mapping[str, Any]) -> str:
 
 def _stale_words(staleness: Mapping[str, Any]) -> str:
     """Give what was stale and what the guard did, in sentences."""
-    told = f"Rows of chunks that are not done yet ({staleness['chunks']} chunks) are stale"
+    told = f"Rows of chunks that are not done yet ({staleness.get('chunks')} chunks) are stale"
     if staleness.get("historical_reads") is not None:
         told += f": {staleness['historical_reads']:.0%} of all reads"
     if staleness.get("drift") is not None:
@@ -166,11 +176,11 @@ def _stale_words(staleness: Mapping[str, Any]) -> str:
     told += "."
     loss = staleness.get("loss")
     if loss is not None:
-        told += f" Training loss at epoch {loss['epoch']}: exact {loss['exact']:.4g}, stale {loss['stale']:.4g}."
-    for action in staleness.get("stepped_in", ()):
+        told += f" Training loss at epoch {loss.get('epoch')}: exact {loss['exact']:.4g}, stale {loss['stale']:.4g}."
+    for action in staleness.get("stepped_in") or ():
         told += (
-            f" The guard stepped in at epoch {action['epoch']} ({action['why']}) and went back to epoch"
-            f" {action['back_to']}; then {action['then']}."
+            f" The guard stepped in at epoch {action.get('epoch')} ({action.get('why')}) and went back to epoch"
+            f" {action.get('back_to')}; then {action.get('then')}."
         )
     return told
 
@@ -179,7 +189,7 @@ def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     layout = summary.get("layout", config["layout"])
     rows = [("layout", layout)]
     if isinstance(layout, Mapping):  # one chunk reads no history
-        rows = [(key, value) for key, value in layout.items() if key != "history" or layout["chunks"] > 1]
+        rows = [(key, value) for key, value in layout.items() if key != "history" or (layout.get("chunks") or 1) > 1]
     table = "".join(
         f'<tr><th>{html.escape(str(k))}</th><td class="number">{html.escape(str(v))}</td></tr>' for k, v in rows
     )
@@ -195,7 +205,7 @@ def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 
 def _points(records: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> list[tuple[float, float]]:
     values = ((record["epoch"], _value(record, *path)) for record in records)
-    return [(epoch, value) for epoch, value in values if math.isfinite(value)]
+    return [(epoch, value) for epoch, value in values if abs(value) < _LARGEST]
 
 
 def _value(record: Mapping[str, Any], *path: str) -> float:

@@ -41,7 +41,10 @@ class Done:
 
 
 def picture(
-    events: Sequence[Sequence[Event]], layout: Mapping[str, Any] | None, halves: Sequence[str] | None = None
+    events: Sequence[Sequence[Event]],
+    layout: Mapping[str, Any] | None,
+    halves: Sequence[str] | None = None,
+    expected: Sequence[Sequence[tuple[str, float, float]]] = (),
 ) -> str:
     """Give the last epoch that all ranks trained to its end, as a figure; empty where there is none.
 
@@ -49,6 +52,8 @@ def picture(
         events: of each rank, of all epochs.
         layout: of the run, its axes by name.
         halves: the halves of the model by name, as plan.json has them; None: they are called by their numbers.
+        expected: of each rank (action, start, seconds) in an epoch as the planner expected it; empty where it did not,
+            and then the schedule is run with the times that actions usually took.
     """
     trained = [[event for event in rank if event.get("epoch") and not event.get("evaluation")] for rank in events]
     if not trained or not all(trained):
@@ -60,7 +65,10 @@ def picture(
     ]
     legend: dict[str, str] = {}
     drawn = []
-    if len(measured) > 1:
+    if len(expected) == len(measured):
+        simulated = [[Done(_action(name), name, start, took) for name, start, took in rank] for rank in expected]
+        drawn.append(_panel("Planned: what the planner expected before the run", simulated, legend, halves))
+    elif len(measured) > 1:
         planned = _planned(trained, measured, layout)
         if planned is not None:
             title = "Planned: every action takes its usual time, every message arrives at once"

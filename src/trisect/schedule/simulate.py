@@ -48,7 +48,21 @@ def simulate(schedule: Schedule, cost: Cost, busy: Cost | None = None) -> tuple[
     clock = [0.0] * schedule.world
     link: dict[tuple[int, int], float] = {}
     mail: dict[tuple[int, int], deque[tuple[Action, float]]] = {}
-    posted: dict[tuple[int, tuple[object, ...]], deque[float]] = {}
+    # of what a group of ranks posts to all of it, each time that it does: how many have, and when the last rows arrive
+    posted: dict[tuple[int, tuple[object, ...]], list[tuple[int, float]]] = {}
+    turns: dict[tuple[int, Verb, tuple[object, ...]], int] = {}
+    groups: dict[tuple[int, str | None], tuple[int, ...]] = {}
+
+    def group_of(rank: int, action: Action) -> tuple[int, ...]:
+        """Give the ranks that exchange rows with one, worked out once for each kind of exchange."""
+        key = (rank, action.exchange)
+        if key not in groups:
+            groups[key] = schedule.group(rank, action)
+        return groups[key]
+
+    def turn_of(rank: int, action: Action) -> int:
+        """The same exchange may come again in a pass, so each rank counts its own."""
+        return turns.get((rank, action.verb, action.message), 0)
 
     def advance(rank: int) -> bool:
         """Do the next action of the rank if it can be done now."""
@@ -64,7 +78,13 @@ def simulate(schedule: Schedule, cost: Cost, busy: Cost | None = None) -> tuple[
         elif action.verb is Verb.POST:
             end = start + engaged(rank, action)
             if action.peer is None:
-                posted.setdefault((rank, action.message), deque()).append(end + cost(rank, action))
+                turn = turn_of(rank, action)
+                all_turns = posted.setdefault((group_of(rank, action)[0], action.message), [])
+                if turn == len(all_turns):
+                    all_turns.append((0, 0.0))
+                count, latest = all_turns[turn]
+                all_turns[turn] = (count + 1, max(latest, end + cost(rank, action)))
+                turns[rank, action.verb, action.message] = turn + 1
             else:
                 channel = (rank, action.peer)
                 link[channel] = max(link.get(channel, 0.0), end) + cost(rank, action)
@@ -88,16 +108,13 @@ def simulate(schedule: Schedule, cost: Cost, busy: Cost | None = None) -> tuple[
         waiting.popleft()
         return max(start, arrival)
 
-    awaited: dict[tuple[int, tuple[object, ...]], int] = {}
-
     def arrive(rank: int, action: Action, start: float) -> float | None:
-        group, message = schedule.group(rank, action), action.message
-        # the same exchange may come again in a pass, so each rank counts its own
-        turn = awaited.get((rank, message), 0)
-        if any(len(posted.get((other, message), ())) <= turn for other in group):
+        group, turn = group_of(rank, action), turn_of(rank, action)
+        all_turns = posted.get((group[0], action.message), [])
+        if turn >= len(all_turns) or all_turns[turn][0] < len(group):
             return None
-        awaited[rank, message] = turn + 1
-        return max(start, *(posted[other, message][turn] for other in group))
+        turns[rank, action.verb, action.message] = turn + 1
+        return max(start, all_turns[turn][1])
 
     def meet(rank: int, action: Action) -> bool:
         group = schedule.group(rank, action)

@@ -31,6 +31,21 @@ def describe_error(error: ValidationError, section: type, path: tuple[str, ...] 
     return _describe(first, section, path)
 
 
+def describe_value(path: str, value: Any, error: ValidationError) -> str:
+    """Give all that a single value might have been in one sentence, of a type that may be one of several."""
+    details = error.errors(include_url=False)
+    words: list[str] = []
+    for detail in details:
+        if detail["type"] == "literal_error":
+            words += re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
+    if len(details) == 1 and words and isinstance(value, str):
+        return unknown_value(path, value, words)
+    kinds = (
+        _expected(detail["type"], detail.get("ctx", {})) for detail in details if detail["type"] != "literal_error"
+    )
+    return f"{path} is {show(value)}, but must be {', or '.join(dict.fromkeys((*kinds, *words)))}."
+
+
 def keys_of(section: type) -> Mapping[str, FieldInfo]:
     """Give the settings of a section, by name."""
     fields: Mapping[str, FieldInfo] = getattr(section, "model_fields", None) or getattr(section, "__pydantic_fields__")  # noqa: B009
@@ -80,6 +95,11 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
         "model_attributes_type": "a mapping of settings",
         "dataclass_type": "a mapping of settings",
         "dict_type": "a mapping of settings",
+        "sequence_str": "a list",
+        "list_type": "a list",
+        "tuple_type": "a list",
+        "is_instance_of": "a list",
+        "none_required": "empty",
     }.get(kind, kind.replace("_", " "))
 
 

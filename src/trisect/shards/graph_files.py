@@ -109,7 +109,7 @@ def write_graph_shards(
     graph = graph if order is None else graph.reordered(order)
     spatial, partition = layout.spatial, Partition.equal(graph.vertices, layout.vertex)
     if not sums_apart(spatial):
-        cut = cut_graph(graph.adjacency, layout.vertex, layout.chunks)
+        cut = cut_graph(graph.adjacency, layout.vertex, layout.chunks, method=layout.partition)
         if spatial == "auto" and layout.vertex > 1:
             volume = quality(graph.adjacency, cut.owner_by_vertex(), layout.vertex).volume
             spatial = choose([last - first for first, last in map(cut.part, range(layout.vertex))], volume)

@@ -25,7 +25,7 @@ def rank_all_pairs(
     block: Block, vertices: int, pairs: Pairs, mrr: Literal["rows", "pairs"], weights: tuple[float, float]
 ) -> dict[str, float]:
     """`map`, `auc`, `mrr` and `loss` (a sum) of the existing pairs among all vertices² pairs, a vertex with itself
-    included; ties count as in `train.metrics`.
+    included; ties count as in `tasks.metrics`.
 
     Args:
         block: the scores of all pairs of some sources, [sources, vertices]; always the same for the same sources.
@@ -38,24 +38,25 @@ def rank_all_pairs(
     ranks: list[Tensor] = []
     loss = 0.0
     for sources in slices:
-        scores = block(sources)
+        plain = block(sources)
+        scores = metrics.rounded(plain)
         if vertices * vertices <= _KEPT:
             kept.append(scores)
-        loss += weights[1] * float(functional.softplus(scores).sum(dtype=torch.float64))
+        loss += weights[1] * float(functional.softplus(plain).sum(dtype=torch.float64))
         own_pairs = pairs.inside(sources, vertices)
         # a selection of pairs is no larger than the block itself
         for at in range(own_pairs.start, own_pairs.stop, size):
             selection = slice(at, min(at + size, own_pairs.stop))
             rows = pairs.src[selection] - sources.start
-            own.append(scores[rows, pairs.dst[selection]])
-            rivals = scores[rows]
-            above = (rivals > own[-1][:, None]).sum(1).double()
-            ranks.append(above + ((rivals == own[-1][:, None]).sum(1).double() + 1) / 2)
-    positive = torch.cat(own)
-    exact = positive.double()
+            own.append(plain[rows, pairs.dst[selection]])
+            rivals, score = scores[rows], metrics.rounded(own[-1])[:, None]
+            above = (rivals > score).sum(1).double()
+            ranks.append(above + ((rivals == score).sum(1).double() + 1) / 2)
+    exact = torch.cat(own)
+    positive, exact = metrics.rounded(exact), exact.double()
     loss += float((weights[0] * functional.softplus(-exact) - weights[1] * functional.softplus(exact)).sum())
     bins, counts = torch.unique(positive, return_counts=True)
-    equal, below = _histogram(bins, kept or (block(sources) for sources in slices))
+    equal, below = _histogram(bins, kept or (metrics.rounded(block(sources)) for sources in slices))
     return {
         **_curves(counts.double(), equal.double(), below.double()),
         "mrr": _reciprocal(torch.cat(ranks), positive, pairs.src, mrr),

@@ -1,12 +1,25 @@
 """Measures of quality, in torch, vectorised, with ties counted as scikit-learn counts them.
 
-Every function takes plain tensors; what a rank holds is summed or gathered before it comes here.
+Every function takes plain tensors; what a rank holds is summed or gathered before it comes here. Measures of rank round
+scores first (`rounded`): the same pair may differ in its last bits between two layouts, and must not win a tie by them.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+_BITS = 18  # of a score that count: the last bits of float32 seldom reach the next value
+_INTEGERS = {torch.float32: (torch.int32, 24 - _BITS), torch.float64: (torch.int64, 53 - _BITS)}
+
+
+def rounded(scores: Tensor) -> Tensor:
+    """Give scores with 18 significant bits, about one part in 260,000; shorter types are left as they are."""
+    if scores.dtype not in _INTEGERS:
+        return scores
+    integers, dropped = _INTEGERS[scores.dtype]
+    bits = scores.contiguous().view(integers) + (1 << (dropped - 1))
+    return bits.bitwise_and_(-(1 << dropped)).view(scores.dtype)
 
 
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -39,6 +52,7 @@ def f1(counts: Tensor, average: str = "macro") -> float:
 
 def _curve(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Positives and rows above each distinct threshold, best first: int64 [thresholds] each."""
+    scores = rounded(scores)
     order = torch.argsort(scores, descending=True, stable=True)
     ranked = scores[order]
     last = torch.ones(ranked.numel(), dtype=torch.bool, device=scores.device)
@@ -77,6 +91,7 @@ def reciprocal_ranks(scores: Tensor, rows: Tensor) -> Tensor:
     """
     if scores.numel() == 0:
         return scores.double()
+    scores = rounded(scores)
     order = torch.argsort(scores, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     row, score = rows[order], scores[order]

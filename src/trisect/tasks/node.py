@@ -79,11 +79,13 @@ def node_targets(
     sizes: SplitSizes,
     at: JudgedSteps,
     horizon: int,
+    usual: SplitSizes,
 ) -> NodeTargets:
     """Find out from the shape of y and from the data's splits what is trained on, and where.
 
     On a timeline, targets [vertices] are those of the last step (`at="last"`) or of each (`every`) and split by vertex;
-    targets [steps, vertices] are split by vertex where the data have masks, and by time otherwise.
+    targets [steps, vertices] are split by vertex where the data have masks, and by time otherwise. Sizes that are not
+    the `usual` ones were asked for, and it is said where they are not used.
     """
     steps = data.steps if isinstance(data, Timeline) else 1
     by_step = isinstance(data, Timeline) and labelled.dim() == 2
@@ -109,6 +111,8 @@ def node_targets(
             for name, mask in masks.items()
             if name != "train" and (name in data.splits or not data.splits) and not bool(mask.any())
         )
+    if data.splits and tuple(sizes) != tuple(usual):
+        notes += (f"task.split {list(sizes)} is not used, since the data have masks; remove them to use it.",)
     targets = NodeTargets(y, runs, masks, labelled, by_step, horizon if by_step else 0, notes)
     refuse_empty({name: targets.count(name) for name in SPLITS}, "vertex")
     return targets

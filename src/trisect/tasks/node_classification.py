@@ -47,7 +47,7 @@ class NodeClassification(Task):
     def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundNodeClassification:
         """The data must have integer labels y."""
         classes, y = self.outputs(data), cast(Tensor, data.y)
-        targets = node_targets(data, y.long(), y >= 0, context, self.split, self.at, self.horizon)
+        targets = node_targets(data, y.long(), y >= 0, context, self.split, self.at, self.horizon, type(self).split)
         return BoundNodeClassification(self, targets, classes)
 
     def outputs(self, data: Graph | Timeline) -> int:

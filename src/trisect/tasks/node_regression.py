@@ -45,7 +45,9 @@ class NodeRegression(Task):
         values = y if y.is_floating_point() else y.float()
         if values.dim() == (2 if _is_by_step(data, y) else 1):
             values = values[..., None]
-        targets = node_targets(data, values, ~values.isnan().any(-1), context, self.split, self.at, self.horizon)
+        targets = node_targets(
+            data, values, ~values.isnan().any(-1), context, self.split, self.at, self.horizon, type(self).split
+        )
         return BoundNodeRegression(self, targets, values.shape[-1])
 
     def outputs(self, data: Graph | Timeline) -> int:

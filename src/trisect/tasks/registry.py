@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from trisect.config import names
 from trisect.errors import ConfigError
 from trisect.settings.nearest import unknown_setting, unknown_value
+from trisect.settings.sentences import describe_value
 from trisect.tasks.base import Task
 from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
@@ -45,8 +46,7 @@ def make_task(task: str | Mapping[str, Any] | Task, **options: Any) -> Task:
         try:
             TypeAdapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
-            wanted = "; or ".join(dict.fromkeys(detail["msg"] for detail in error.errors()))
-            raise ConfigError(f"task.{key} is {value!r}: {wanted[0].lower()}{wanted[1:]}.") from None
+            raise ConfigError(describe_value(f"task.{key}", value, error)) from None
     return task_class(**{key: tuple(value) if isinstance(value, list) else value for key, value in options.items()})
 
 

@@ -14,6 +14,12 @@ from trisect.tasks.base import SPLITS, Split
 SplitSizes = Sequence[float] | Sequence[int]
 
 
+def check_sizes(sizes: SplitSizes) -> None:
+    """Refuse what can be no split: three fractions or counts are needed."""
+    if len(sizes) != 3 or any(isinstance(part, bool) or part < 0 for part in sizes):
+        raise ConfigError(f"task.split is {list(sizes)}; give three fractions or counts, for train, val and test.")
+
+
 def split_steps(steps: int, sizes: SplitSizes, targets: Sequence[int] | None = None) -> dict[Split, range]:
     """Consecutive runs of steps, the past first.
 
@@ -24,8 +30,7 @@ def split_steps(steps: int, sizes: SplitSizes, targets: Sequence[int] | None = N
         targets: how many targets each step has. Fractions then count the steps that have any, so that a silent stretch
             (holidays, a gap in the records) does not use up a split; the empty steps stay in the runs where they lie.
     """
-    if len(sizes) != 3 or any(isinstance(part, bool) or part < 0 for part in sizes):
-        raise ConfigError(f"task.split is {list(sizes)}; give three fractions or counts, for train, val and test.")
+    check_sizes(sizes)
     if all(isinstance(part, int) for part in sizes):
         ends = [int(sizes[0]), int(sizes[0] + sizes[1]), int(sum(sizes))]
         if ends[2] > steps:
@@ -57,9 +62,10 @@ def split_vertices(
         labelled: bool [vertices], vertices with a target; others belong to no split.
         ids: the user's id of each row, so that a reordered graph is split alike.
     """
+    check_sizes(sizes)
     if masks_of_data:
         return _masks_of_data(masks_of_data, vertices, labelled)
-    if len(sizes) != 3 or abs(sum(sizes) - 1.0) > 1e-6:
+    if abs(sum(sizes) - 1.0) > 1e-6:
         raise ConfigError(f"task.split is {list(sizes)}; vertices are split by three fractions that sum to 1.")
     # the masks do not depend on the seed of the run, so that seeds are compared on one split
     uniform = (row_keys(Noise(0).key("split"), ids) >> 11 & ((1 << 52) - 1)).double() / (1 << 52)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -9,17 +12,50 @@ from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import step_work
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import Estimate, estimate_facts
+from trisect.plan.expected import expected_spans
+from trisect.plan.memory import MemoryModel
 from trisect.plan.parts import Parts
 from trisect.plan.workload import Workload
+from trisect.schedule.simulate import Span
 from trisect.shards.graph_files import Cut
 from trisect.shards.timeline_files import TimelineCut
 from trisect.train.setup import Setup
 from trisect.train.workloads import MOMENTS
 
 
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """What is expected of a run, as plan.json and the summary have it.
+
+    Attributes:
+        memory: bytes of each rank at its peak.
+        spans: what each rank does when in an epoch; None where there are too many ranks to be drawn.
+        cluster: whose rates it rests on.
+    """
+
+    estimate: Estimate
+    memory: tuple[int, ...]
+    spans: list[list[Span]] | None
+    cluster: Cluster
+
+    def plain(self) -> dict[str, Any]:
+        """Give the costs as plain data."""
+        return {
+            **self.estimate.plain(),
+            "memory_by_rank": list(self.memory),
+            "cluster": {"name": self.cluster.name, "source": self.cluster.source},
+        }
+
+    def schedule(self) -> list[list[str]] | None:
+        """Give the spans of each rank as plain data: `action start seconds` each."""
+        if self.spans is None:
+            return None
+        return [[f"{span.action} {span.start:.7g} {span.end - span.start:.4g}" for span in rank] for rank in self.spans]
+
+
 def estimate_setup(
     setup: Setup, data: Graph | Timeline | Cut | TimelineCut, options: TrainOptions, cluster: Cluster
-) -> Estimate:
+) -> Expectation:
     """Say what an epoch of a rank that is set up, and of all others with it, is expected to cost."""
     program = setup.program
     facts, model = program.facts, program.model
@@ -57,4 +93,12 @@ def estimate_setup(
         copies=MOMENTS.get(options.optimiser, 2),
         dtype=facts.dtype,
     )
-    return estimate_facts(workload, facts, cluster)
+    memory, layout = MemoryModel(workload), facts.layout
+    device = cluster.resized(layout.world).device
+    by_stage = [round(memory.of_stage(facts, device, stage).total) for stage in range(layout.layer)]
+    return Expectation(
+        estimate_facts(workload, facts, cluster, memory),
+        tuple(by_stage[rank // layout.vertex % layout.layer] for rank in range(layout.world)),
+        expected_spans(workload, facts, cluster),
+        cluster,
+    )

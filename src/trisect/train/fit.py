@@ -26,10 +26,11 @@ from trisect.train.fit_config import config_of
 from trisect.train.job import Job
 from trisect.train.loop import Recorder, Result
 from trisect.train.outputs.run import Run
-from trisect.train.planning import choose_layout
+from trisect.train.planning import agreed_layout
 from trisect.train.processes.listening import Listener, NoListener
 from trisect.train.processes.start import run_job
 from trisect.train.run.run_directory import RunDirectory
+from trisect.train.run.trackers import require_trackers
 from trisect.train.setup import Setup
 
 ModelLike = str | Model | DynamicModel | Sequence[Layer] | Sequence[DynamicLayer]
@@ -62,12 +63,15 @@ def fit(
     job = Job("fit", maker, make_task(task), training, chosen)
     if resume and out is None:
         raise ConfigError("resume is True, and out is not given; say in which run directory the run is.")
+    if training.track is not None and out is None:
+        raise ConfigError(f"track is {training.track!r}, and out is not given; say in which run directory the run is.")
+    require_trackers(training.track)
     if out is not None and not resume:
         RunDirectory.refuse_used(out)
     data, told = as_data(graph), NoListener() if listener is None else listener
     told.say(describe_data(data))
     if chosen.auto:
-        chosen, said = choose_layout(maker, data, task, training)
+        chosen, said = agreed_layout(maker, lambda: data, task, training, None)
         told.say(said)
         job = replace(job, layout=chosen)
     if out is not None:
@@ -123,6 +127,11 @@ def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyM
         return DynamicModel(layers)  # type: ignore[arg-type]
     if layers and all(isinstance(layer, Layer) for layer in layers):
         return Model(layers)  # type: ignore[arg-type]
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, (Layer, DynamicLayer)):
+            pyg = "; wrap it: trisect.nn.FromPyG(conv)" if hasattr(layer, "propagate") else ""
+            kind = f"layer {number} of the model is a {type(layer).__name__}, which is no layer of trisect.nn"
+            raise ConfigError(f"{kind}{pyg or '; write it as one (docs/own.md)'}.")
     raise ConfigError(
         f"the model is a {type(model).__name__}; give a name, a trisect.nn model, or a list of trisect.nn layers."
     )

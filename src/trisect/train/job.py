@@ -32,7 +32,9 @@ class Job:
         layout: of the ranks; that of the configuration, or for `predict` another.
         config: of the run directory, resolved; None for `fit`.
         run: the run directory; None for `fit`.
-        resume: whether `train` goes on from the newest checkpoint.
+        resume: whether `train` goes on from the newest checkpoint, where the run has begun.
+        restarts: how often ranks that are started here are started again after a fault.
+        restarted: how often that was done so far, by us or by torchrun.
         rows: the folder where `predict` puts its rows.
         steps, embedded: which outputs `predict` computes; see `outputs.steps` and `outputs.predict`.
     """
@@ -48,6 +50,8 @@ class Job:
     rows: Path | None = None
     steps: str = "all"
     embedded: bool = True
+    restarts: int = 0
+    restarted: int = 0
 
     @classmethod
     def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
@@ -80,6 +84,7 @@ class Job:
             "rows": None if self.rows is None else str(self.rows.absolute()),
             "steps": self.steps,
             "embedded": self.embedded,
+            "restarted": self.restarted,
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
         (folder / JOB).write_text(json.dumps(plain))
@@ -105,6 +110,7 @@ class Job:
             None if plain["rows"] is None else Path(plain["rows"]),
             plain["steps"],
             plain["embedded"],
+            restarted=plain["restarted"],
         )
 
 

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from trisect.config import TrainOptions
-from trisect.errors import CheckpointError, RunError
+from trisect.errors import CheckpointError, RunError, StoppedError
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser
 from trisect.train.processes.memory import PssWatch, peak_rss_bytes, watched_memory
+from trisect.train.processes.stopping import StopRequest
 from trisect.train.program import Program
 from trisect.train.run.state import REMEDY, require_state
 from trisect.train.setup import Setup
 
 EXPLOSION = 1e4
+SHORT = 0.25  # of the grace; an epoch that lasts no longer ends in time
 _LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
 
 
@@ -37,6 +39,13 @@ class Recorder(Protocol):
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
         """Keep the state after meta["epoch"] epochs; `best` where that epoch is the best so far."""
+
+
+class Offer(Protocol):
+    """A function that takes a state, as `Recorder.checkpoint` does, and copies it before it returns."""
+
+    def __call__(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """Take the state after meta["epoch"] epochs."""
 
 
 class NoRecorder:
@@ -61,6 +70,18 @@ class EpochsOnly(NoRecorder):
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Hand the record of the epoch on."""
         self._on_epoch(record)
+
+
+class WithCopies(NoRecorder):
+    """Hands everything on to a recorder, and tensors of a checkpoint as copies that it may keep."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.epoch, self.event = recorder.epoch, recorder.event  # type: ignore[method-assign]
+        self._recorder = recorder
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """Hand copies of the state after an epoch on."""
+        self._recorder.checkpoint({name: value.clone() for name, value in tensors.items()}, meta, best=best)
 
 
 class Several:
@@ -117,10 +138,28 @@ class Result:
 
 
 class Trainer:
-    """The loop and its state: parameters, optimiser, epoch, best so far. State lives here and nowhere else."""
+    """The loop and its state: parameters, optimiser, epoch, best so far. State lives here and nowhere else.
 
-    def __init__(self, setup: Setup, options: TrainOptions, recorder: Recorder) -> None:
+    Args:
+        recorder_copies: whether the recorder copies the tensors of a checkpoint before it returns, so that it may be
+            given the trainer's own.
+        stop: says whether this process was asked to end; the run then stops on all ranks after the same epoch.
+        offer: takes a state in the middle of an epoch that may last longer than there is time to end.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        options: TrainOptions,
+        recorder: Recorder,
+        *,
+        recorder_copies: bool = False,
+        stop: StopRequest | None = None,
+        offer: Offer | None = None,
+    ) -> None:
         self.setup, self.options, self.recorder = setup, options, recorder
+        self._recorder_copies, self._stop, self._offer = recorder_copies, stop, offer
+        self._saved, self._longest, self._stepped = 0, 0.0, True
         self.program = setup.program
         self.modules = setup.modules
         self.optimiser = Optimiser(
@@ -175,6 +214,7 @@ class Trainer:
                 "seconds": seconds[-1],
                 **self._guard_after(epoch),
             }
+            self._longest = max(self._longest, seconds[-1])
             improved = False
             if epoch % options.eval_every == 0:
                 # and not after the last one, which for a run that is resumed later is none
@@ -185,8 +225,13 @@ class Trainer:
                 improved = self._judge(measured, epoch)
             self.recorder.epoch(record)
             last = epoch == options.epochs or self._out_of_patience()
-            if last or (options.checkpoint_every is not None and epoch % options.checkpoint_every == 0):
-                self.recorder.checkpoint(self.state_tensors(), self.state_meta(), best=improved)
+            stops = self.program.stops and not last
+            if last or stops or (options.checkpoint_every is not None and epoch % options.checkpoint_every == 0):
+                self._saved = epoch
+                tensors = self.state_tensors(copied=not self._recorder_copies)
+                self.recorder.checkpoint(tensors, self.state_meta(), best=improved)
+            if stops:
+                raise StoppedError(f"Stopped after epoch {epoch}, as asked (SIGTERM).")
         self._take_best()
         begin = time.perf_counter()
         metrics = self.evaluate(self.setup.task.final, epoch=self.done)
@@ -214,8 +259,22 @@ class Trainer:
         self.ledger.clear()
         self.optimiser.zero_grad()
         self.program.begin(epoch)
-        self.program.run(self._step, self.recorder, epoch=epoch)
+        self._stepped = False
+        self.program.run(self._step, self.recorder if self._offer is None else self, epoch=epoch)
         return self._current
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Hand an action that ran to the recorder; where this process was asked to end, keep the state there is.
+
+        Until the optimiser steps, the state is that of the epoch before. History changes with every action.
+        """
+        self.recorder.event(name, start, seconds, **fields)
+        if self._offer is None or self._stop is None or not self._stop.asked or self._stepped:
+            return
+        long = self._longest > SHORT * self.options.grace
+        if long and self._saved < self.done and self.program.history is None:
+            self._saved = self.done
+            self._offer(self.state_tensors(copied=False), self.state_meta(), best=self.best_epoch == self.done)
 
     def _memory(self, watch: PssWatch) -> dict[str, list[int] | None]:
         own = watch.peak()
@@ -235,7 +294,9 @@ class Trainer:
         }
 
     def _step(self) -> None:
+        self.program.asked_to_stop = self._stop is not None and self._stop.asked
         self._current = self.program.total_loss()
+        self._stepped = True
         if not math.isfinite(self._current):
             return
         if self.options.clip is not None:
@@ -340,11 +401,16 @@ class Trainer:
         if self.best:
             self.modules.load_state_dict(self.best)
 
-    def state_tensors(self) -> dict[str, Tensor]:
-        """Give `model.…`, `decoder.…` as they are, `best.…` of the best epoch, `optimiser.…`."""
-        tensors = {key: tensor.detach().clone() for key, tensor in self.modules.state_dict().items()}
+    def state_tensors(self, *, copied: bool = True) -> dict[str, Tensor]:
+        """Give `model.…`, `decoder.…` as they are, `best.…` of the best epoch, `optimiser.…`.
+
+        Args:
+            copied: False: the trainer's own tensors, which the next epoch changes (`best.…` and `good.…` it does not).
+        """
+        own = self.modules.state_dict()
+        tensors = {key: tensor.detach().clone() if copied else tensor.detach() for key, tensor in own.items()}
         tensors.update({f"best.{key}": tensor for key, tensor in self.best.items()})
-        tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state().items()})
+        tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state(copied=copied).items()})
         tensors.update({f"program.{key}": tensor for key, tensor in self.program.state().items()})
         if self.guard is not None:
             tensors.update({f"good.{key}": tensor for key, tensor in self.guard.tensors().items()})
@@ -395,6 +461,7 @@ class Trainer:
             }
         )
         self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]
+        self._saved = self.done
         if self.guard is not None and meta.get("guard") is not None:
             good = {key.removeprefix("good."): v for key, v in tensors.items() if key.startswith("good.")}
             own = {key: v for key, v in good.items() if key in parameters or key.split(".", 2)[-1] in parameters}

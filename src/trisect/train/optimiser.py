@@ -36,7 +36,7 @@ class Optimiser:
         momentum: float = 0.9,
         nesterov: bool = True,
     ) -> None:
-        self.parameters = dict(parameters)
+        self.name, self.parameters = name, dict(parameters)
         # half-precision parameters have a float32 copy that takes the small steps
         self._masters = {
             key: (p.detach().float().requires_grad_() if p.dtype in (torch.bfloat16, torch.float16) else p)
@@ -89,17 +89,21 @@ class Optimiser:
             if self._masters[key] is not parameter:
                 parameter.copy_(self._masters[key])
 
-    def state(self) -> dict[str, Tensor]:
-        """Give named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` for half-precision parameters."""
+    def state(self, *, copied: bool = True) -> dict[str, Tensor]:
+        """Give named tensors: `exp_avg.NAME`, `step.NAME`, …, and `master.NAME` for half-precision parameters.
+
+        Args:
+            copied: False: the optimiser's own, which the next step changes.
+        """
         state: dict[str, Tensor] = {}
         for key, parameter in self.parameters.items():
             master = self._masters[key]
             if master is not parameter:
-                state[f"master.{key}"] = master.detach().clone()
+                state[f"master.{key}"] = master.detach().clone() if copied else master.detach()
             if self._torch is not None:
                 for entry, value in self._torch.state.get(master, {}).items():
                     if isinstance(value, Tensor):
-                        state[f"{entry}.{key}"] = value.detach().clone()
+                        state[f"{entry}.{key}"] = value.detach().clone() if copied else value.detach()
         return state
 
     @torch.no_grad()
@@ -114,10 +118,32 @@ class Optimiser:
                     f"the checkpoint has optimiser state {name!r}, and the model has no parameter {key!r}."
                 )
             master = self._masters[key]
+            wanted = torch.float32 if entry == "step" else master.dtype
+            if entry not in ("master", *_STATE[self.name]) or value.dtype != wanted:
+                raise CheckpointError(
+                    f"the checkpoint has optimiser state {name!r} of type {value.dtype}, and {self.name} keeps"
+                    f" {', '.join(_STATE[self.name])} of type {wanted}; start a new run in another --out."
+                )
             if entry == "master":
                 master.copy_(value)
             elif self._torch is not None:
                 self._torch.state[master][entry] = value.detach().clone().to(master.device)
+        for key, master in self._masters.items():
+            own = {} if self._torch is None else self._torch.state.get(master, {})
+            lacking = [entry for entry in _STATE[self.name] if own and entry not in own]
+            if lacking:
+                raise CheckpointError(
+                    f"the checkpoint has no optimiser state '{lacking[0]}.{key}', which {self.name} needs; start a new"
+                    " run in another --out."
+                )
+
+
+# what each keeps of a parameter, once it was trained
+_STATE: dict[str, tuple[str, ...]] = {
+    "adam": ("step", "exp_avg", "exp_avg_sq"),
+    "adamw": ("step", "exp_avg", "exp_avg_sq"),
+    "sgd": ("momentum_buffer",),
+}
 
 
 def _make(

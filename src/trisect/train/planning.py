@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trisect.comm.world import world_from_environment
+from trisect.comm.world import meet, world_from_environment
 from trisect.config import Config, TrainOptions
-from trisect.errors import ConfigError
+from trisect.errors import ConfigError, LayoutError, TrisectError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
-from trisect.layout import Layout
+from trisect.layout import Layout, parse_layout
 from trisect.nn.models.source import ModelSource
 from trisect.plan.cluster import Cluster
 from trisect.plan.quantities import show_seconds
 from trisect.plan.search import PlanChoice, search
 from trisect.plan.workload import Workload
-from trisect.tasks import Task
+from trisect.tasks import Task, make_task
 from trisect.train.clusters import cluster_of, local_cluster
 from trisect.train.from_config import ConfiguredData
 from trisect.train.job import named_model
-from trisect.train.sizes import described_data, too_large_to_read
+from trisect.train.memory_check import require_reading
+from trisect.train.sizes import described_data, sizes_before_reading, too_large_to_read
 from trisect.train.workloads import DescribedData, workload_of, workload_of_description
+
+# Tasks whose loss reads pairs of vertices.
+_OF_PAIRS = ("link-prediction", "edge-classification")
 
 
 def plan(
@@ -45,7 +51,9 @@ def plan(
         >>> choice.layout, choice.best[0].seconds.total, choice.reason                       # doctest: +SKIP
 
     Args:
-        model, graph, task: as for `fit`.
+        model, task: as for `fit`.
+        graph: as for `fit`; or a description of data that are not here, with the keys of the configuration's `data`
+            (`{"vertices": 10**9, "edges": 10**11}`).
         devices: how many there are; by default those of the cluster.
         cluster: the name of a preset, a cluster file, a `Cluster`; None: this machine.
         approximate: whether layouts are allowed whose result is not that of one process.
@@ -55,8 +63,14 @@ def plan(
 
     names = [field.name for field in fields(TrainOptions)]
     training = TrainOptions(**{key: options.pop(key) for key in names if key in options})
-    workload = workload_of(model_maker(model, options, training.seed), as_data(graph), task, training)
-    return plan_workload(workload, cluster, devices, approximate=approximate)
+    maker = model_maker(model, options, training.seed)
+    if isinstance(graph, Mapping):
+        graph = DescribedData.of_section(graph)
+    if isinstance(graph, DescribedData):
+        workload = workload_of_description(maker, graph, training, pairs=make_task(task).name in _OF_PAIRS)
+    else:
+        workload = workload_of(maker, as_data(graph), task, training)
+    return plan_workload(workload, cluster, devices, approximate=approximate, device=training.device)
 
 
 def plan_workload(
@@ -65,9 +79,16 @@ def plan_workload(
     devices: int | None = None,
     *,
     approximate: bool = False,
+    device: str = "cpu",
 ) -> PlanChoice:
-    """Search the layouts of a workload."""
-    chosen = cluster_of(cluster)
+    """Search the layouts of a workload.
+
+    Args:
+        device: what ranks of this machine compute on.
+    """
+    if devices is not None and devices < 1:
+        raise ConfigError(f"devices is {devices}; it must be at least 1.")
+    chosen = cluster_of(cluster, device)
     count = chosen.hosts * chosen.devices if devices is None else devices
     return search(workload, chosen, count, approximate=approximate)
 
@@ -81,8 +102,7 @@ def configured_workload(config: Config, data: Graph | Timeline | DescribedData |
     if data is None:
         data = described_data(config) or too_large_to_read(config)
     if isinstance(data, DescribedData):
-        pairs = config.task.name in ("link-prediction", "edge-classification")
-        return workload_of_description(maker, data, config.train, pairs=pairs)
+        return workload_of_description(maker, data, config.train, pairs=config.task.name in _OF_PAIRS)
     read = ConfiguredData(config)() if data is None else data
     return workload_of(maker, read, task, config.train)
 
@@ -95,21 +115,59 @@ def choose_layout(
     devices: int | None = None,
     *,
     all_devices: bool = False,
+    hosts: int = 1,
 ) -> tuple[Layout, str]:
     """Give the best exact layout on this machine, and one sentence that says what it is and why.
 
     Args:
         devices: how many ranks there may be; None: a rank for each core, or for each device.
         all_devices: whether it must be so many, as under torchrun.
+        hosts: on how many hosts like this one the ranks are.
     """
     workload = workload_of(maker, data, task, options)
     count = devices_here(options.device) if devices is None else devices
-    choice = search(workload, local_cluster(), count, all_devices=all_devices)
+    cluster = local_cluster(options.device)
+    if hosts > 1:
+        cluster = replace(cluster, hosts=hosts, devices=-(-count // hosts))
+    choice = search(workload, cluster, count, all_devices=all_devices)
     layout = choice.layout
     seconds = choice.best[0].seconds
     expected = "" if seconds is None else f", about {show_seconds(seconds.total)} an epoch"
     name = "one rank" if layout.world == 1 else str(layout)
-    return layout, f"Layout {name}{expected}. {choice.reason}"
+    reason = choice.reason[0].lower() + choice.reason[1:]
+    started = f" of all {count} ranks that were started" if all_devices and count > 1 else ""
+    return layout, f"Layout {name}{started}{expected}: {reason}"
+
+
+def agreed_layout(
+    maker: ModelSource, read: Callable[[], Graph | Timeline], task: Any, options: TrainOptions, devices: int | None
+) -> tuple[Layout, str]:
+    """Choose a layout as `choose_layout` does; of the ranks of torchrun the first chooses, and the others are told.
+
+    Args:
+        read: gives the data; only the rank that chooses calls it.
+    """
+    world = world_from_environment()
+    if world is None:
+        return choose_layout(maker, read(), task, options, devices)
+    # every rank comes by here, and finds what the first one left
+    store = meet(world, options.timeout)
+    if world.rank == 0:
+        hosts = -(-world.size // world.local_size)
+        try:
+            layout, said = choose_layout(maker, read(), task, options, world.size, all_devices=True, hosts=hosts)
+        except TrisectError as error:
+            store.set(_PLANNED, json.dumps({"refused": str(error)}))
+            raise
+        store.set(_PLANNED, json.dumps({"layout": str(layout), "said": said}))
+        return layout, said
+    told = json.loads(store.get(_PLANNED))
+    if "refused" in told:
+        raise LayoutError(f"Rank 0 chose no layout: {told['refused']}")
+    return parse_layout(told["layout"]), str(told["said"])
+
+
+_PLANNED = "layout"
 
 
 def devices_here(device: str) -> int:
@@ -137,9 +195,8 @@ def settle_layout(
         )
     if world is not None and devices is not None and devices != world.size:
         raise ConfigError(f"--devices is {devices}, but {world.size} ranks were started; leave --devices out.")
-    data = read()
-    count = devices if world is None else world.size
-    task = config.task.model_dump()
-    layout, said = choose_layout(named_model(config), data, task, config.train, count, all_devices=world is not None)
+    require_reading(sizes_before_reading(config))
+    data = cache(read)
+    layout, said = agreed_layout(named_model(config), data, config.task.model_dump(), config.train, devices)
     say(said)
-    return config.model_copy(update={"layout": layout}), lambda: data
+    return config.model_copy(update={"layout": layout}), data

@@ -57,6 +57,7 @@ class Program:
     Attributes:
         decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
         resumption: where `outputs` begin that carry a state; None: at step 0.
+        asked_to_stop: whether this rank was; `stops`: whether any rank was, as of the loss of the latest epoch.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Program:
         self.model, self.mesh, self.facts, self.shard = model, mesh, facts, shard
         self.decodes = decoder is not None
         self.resumption: Resumption | None = None
+        self.asked_to_stop = self.stops = False
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
@@ -164,8 +166,14 @@ class Program:
         self._state = None
 
     def total_loss(self) -> float:
-        """Give the loss of the epoch, once backward is done: the sum over chunks, runs and ranks."""
-        return float(self._transport.sum_everywhere(self._require_state().finish().detach().double().cpu()))
+        """Give the loss of the epoch, once backward is done: the sum over chunks, runs and ranks.
+
+        Whether a rank was asked to end travels along, so that all of them stop after the same epoch.
+        """
+        own = self._require_state().finish().detach().double().cpu().reshape(())
+        loss, asked = self._transport.sum_everywhere(torch.stack((own, own.new_tensor(float(self.asked_to_stop)))))
+        self.stops = bool(asked)
+        return float(loss)
 
     def _require_state(self) -> Executor:
         if self._state is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,36 +19,40 @@ from torch import Tensor
 
 from trisect.comm.ledger import Ledger
 from trisect.comm.local.neighbours import Gather
+from trisect.comm.notes import Notes
 from trisect.comm.transport import Transport
 from trisect.comm.world import World, world_from_environment
-from trisect.errors import CheckpointError, ConfigError, TrisectError
+from trisect.errors import CheckpointError, ConfigError, StoppedError, TrisectError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
+from trisect.layout import Layout
 from trisect.nn.models.registry import options as model_options
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
-from trisect.plan.estimate import Estimate
 from trisect.shards.graph_files import read_cut
 from trisect.tasks import Statistics
+from trisect.train.checks import is_cut
 from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
-from trisect.train.estimate import estimate_setup
+from trisect.train.estimate import Expectation, estimate_setup
+from trisect.train.from_config import ConfiguredData
 from trisect.train.job import SHARDS, TOLD, Job
-from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer
+from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer, WithCopies
 from trisect.train.outputs.calibration import calibrate
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
 from trisect.train.outputs.states import hand_back, resume
 from trisect.train.outputs.steps import parse_steps
-from trisect.train.processes.faults import Phase, be_rank, leave, show_phase
+from trisect.train.processes.faults import Phase, be_rank, is_lost, leave, show_phase
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
 from trisect.train.processes.resources import explaining_limits
+from trisect.train.processes.stopping import heeding_requests
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.checkpoint import Checkpoint
 from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
-from trisect.train.run.run_directory import RunDirectory, RunRecorder
+from trisect.train.run.run_directory import LAYOUT, RunDirectory, RunRecorder
 from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
 
@@ -86,14 +90,17 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     with (
         watched_memory(),
         limited_threads(options.threads),
-        joined(job.layout, world, device, options.timeout, shards) as (mesh, folder),
+        joined(job.layout, world, device, options.timeout, shards) as (mesh, folder, notes),
     ):
         cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
         expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
         show_phase(world.rank, Phase.READY)
         digest = (folder / FILE).read_text() if job.writes_run else None
-        return _Worker(job, setup, gather, listener, partition=cut.quality, expected=expected, digest=digest).run()
+        worker = _Worker(
+            job, setup, gather, listener, notes=notes, partition=cut.quality, expected=expected, digest=digest
+        )
+        return worker.run()
 
 
 def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: Recorder | None = None) -> Outcome:
@@ -116,6 +123,7 @@ class _Worker:
     Args:
         setup: the model and the data of this rank.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
+        notes: where ranks leave word for each other, for checkpoints.
         partition: the quality of the cut, for the summary.
         expected: on rank 0, what the planner says of the run.
         digest: of the data, for checkpoints.
@@ -128,19 +136,22 @@ class _Worker:
         gather: Gather,
         listener: Listener,
         *,
+        notes: Notes | None = None,
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
-        expected: Estimate | None = None,
+        expected: Expectation | None = None,
         digest: str | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
-        self.recorder = recorder
+        self.notes, self.recorder = notes, recorder
         self.partition, self.expected, self.digest = partition, expected, digest
         mesh = setup.program.mesh
         self.rank = mesh.rank
         # parts and runs of a stage hold the same parameters
         self.holds_parameters = mesh.part_index == 0 and mesh.run_index == 0
         self.monitor = job.options.monitor or setup.task.monitor
+        self.cut = cut_in_words(setup.layout)
+        self.resumes = False
 
     def run(self) -> Outcome:
         """Do what the job's verb says."""
@@ -156,7 +167,8 @@ class _Worker:
         self.listener.watch(self.monitor)
         with nullcontext() if self.job.run is None else self._directory() as directory:
             if directory is None:
-                recorder = self._with_callers(EpochsOnly(self.listener.epoch))
+                recorder: Recorder = EpochsOnly(self.listener.epoch)
+                recorder = recorder if self.recorder is None else Several(self.recorder, recorder)
                 result, seconds = Trainer(self.setup, self.job.options, recorder).run(), None
             else:
                 result, seconds = self._train_in(directory)
@@ -168,6 +180,7 @@ class _Worker:
                 partition=self.partition,
                 expected=expected,
                 seconds=seconds,
+                restarts=self.gather(directory.restarts() if directory is not None and self.rank == 0 else 0)[0],
             )
             if directory is not None and self.rank == 0:
                 directory.write_summary(summary)
@@ -179,34 +192,58 @@ class _Worker:
     def _expected_plain(self) -> dict[str, Any] | None:
         return None if self.expected is None else self.expected.plain()
 
-    def _with_callers(self, recorder: Recorder) -> Recorder:
-        return recorder if self.recorder is None else Several(self.recorder, recorder)
-
     def _train_in(self, directory: RunDirectory) -> tuple[Result, list[float]]:
         """Train, and write every file of the run directory but the summary and the report; gives the seconds of all
         epochs, those before a resume included.
         """
-        checkpoint = self._continue(directory) if self.job.resume else None
+        checkpoint = self._continue(directory) if self.resumes else None
         if self.rank == 0:
-            directory.write_plan({**self.setup.program.plan(), "expected": self._expected_plain()})
+            schedule = None if self.expected is None else self.expected.schedule()
+            plan = {**self.setup.program.plan(), "expected": self._expected_plain(), "schedule": schedule}
+            directory.write_plan(plan)
         recorder = RunRecorder(
             directory,
             rank=self.rank,
             on_epoch=self.listener.epoch,
-            gather=self.gather,
+            world=self.setup.layout.world,
+            notes=self.notes,
             holds_parameters=self.holds_parameters,
             compare=self.job.options.guard,
-            meta={} if self.digest is None else {KEY: self.digest},
+            timeout=self.job.options.timeout,
+            meta={LAYOUT: self.cut, **({} if self.digest is None else {KEY: self.digest})},
         )
+        if self.job.restarted > 0 and self.rank == 0:
+            recorder.restarted(self.job.restarted)
+        callers = recorder if self.recorder is None else Several(WithCopies(self.recorder), recorder)
+        # a caller of `fit` decides itself what signals do
+        heeding = heeding_requests(self.job.options.grace) if self.job.verb == "train" else nullcontext()
         try:
-            trainer = Trainer(self.setup, self.job.options, self._with_callers(recorder))
-            if checkpoint is not None:
-                trainer.load(checkpoint.tensors, checkpoint.meta)
-            result = trainer.run()
+            with heeding as stop:
+                trainer = Trainer(
+                    self.setup,
+                    self.job.options,
+                    callers,
+                    recorder_copies=True,
+                    stop=stop,
+                    offer=None if stop is None else recorder.offer,
+                )
+                if checkpoint is not None:
+                    trainer.load(checkpoint.tensors, checkpoint.meta)
+                try:
+                    result = trainer.run()
+                except StoppedError:
+                    recorder.finish()
+                    raise
+                recorder.finish()
+        except BaseException as error:
+            if not is_lost(error):  # without all ranks, a checkpoint that is being written will never be whole
+                with suppress(Exception):
+                    recorder.finish(self.job.options.grace)
+            raise
         finally:
-            recorder.close()
+            recorder.close(wait=False)
         self.gather(None)  # every rank's events are on disk
-        return result, [record["seconds"] for record in directory.metrics()]
+        return result, [seconds for record in directory.metrics() if (seconds := record.get("seconds")) is not None]
 
     def _parameters(self, result: Result) -> dict[str, Tensor]:
         """Give the trained parameters of all stages, by name."""
@@ -265,8 +302,14 @@ class _Worker:
         if config is None or run is None:
             raise ConfigError("internal error: a job that trains has no run directory")
         config = config.model_copy(update={"train": replace(config.train, monitor=self.monitor)})
-        with RunDirectory.writing(run, config, resume=self.job.resume) if self.rank == 0 else nullcontext():
-            path = Path(self.gather(str(run.absolute()))[0])
+        # rank 0 says whether there is a run to go on with: once it has begun one, the others would find it
+        resume = any(self.gather(self.job.resume))
+        begun = resume and RunDirectory.is_begun(run)
+        with RunDirectory.writing(run, config, resume=resume) if self.rank == 0 else nullcontext():
+            absolute, self.resumes = self.gather((str(run.absolute()), begun))[0]
+            path = Path(absolute)
+            if resume and not self.resumes:
+                self.listener.say(f"There is no run in {path} yet; it begins.")
             require_visible(path, self.gather)
             yield RunDirectory(path, config)
 
@@ -279,7 +322,7 @@ class _Worker:
         checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
         if checkpoint is not None:
             require_same_data(checkpoint.meta, self.digest, directory.path)
-        self.listener.say(directory.describe_start(checkpoint))
+        self.listener.say(directory.describe_start(checkpoint, self.cut))
         if self.rank == 0:
             directory.continue_from(checkpoint)
         self.gather(None)
@@ -294,6 +337,13 @@ def in_words(model: ModelSource) -> str:
     made = model.model if isinstance(model, HandedModel) else model
     layers = getattr(made, "layers", None)
     return type(made).__name__ if layers is None else f"{type(made).__name__} of {len(layers)} layers"
+
+
+def cut_in_words(layout: Layout) -> str:
+    """Say how a layout cuts the work, without what does not decide which rank holds what."""
+    degrees = [f"{axis}={size}" for axis in ("time", "layer", "vertex") if (size := getattr(layout, axis)) > 1]
+    chunks = [] if layout.recipe is None else [f"chunks={layout.chunks}"]
+    return ",".join((*degrees, *chunks)) or "one rank"
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -331,13 +381,21 @@ def _be_worker(folder: Path, world: World) -> None:
     with be_rank(world):
         job = Job.read(folder, sys.stdin.buffer)
         listener = WrittenListener(folder / TOLD) if world.rank == 0 else NoListener()
-        outcome = work(job, world, folder / SHARDS, listener)
+        cut = is_cut(job.layout)
+        outcome = work(job, world, folder / SHARDS, listener) if cut else _work_watched(job, listener)
         if world.rank == 0:
             from safetensors.torch import save_file
 
             if outcome.parameters:
                 save_file({name: value.contiguous() for name, value in outcome.parameters.items()}, folder / PARAMETERS)
             (folder / RESULT).write_text(json.dumps({"result": outcome.result, "summary": outcome.summary}))
+
+
+def _work_watched(job: Job, listener: Listener) -> Outcome:
+    """Do a job of one process, which another watches, so that it is started again when it is killed."""
+    if job.config is None:
+        raise ConfigError("internal error: a job that is restarted has no configuration")
+    return work_alone(job, ConfiguredData(job.config, listener.say)(), listener)
 
 
 if __name__ == "__main__":

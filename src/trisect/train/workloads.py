@@ -32,6 +32,8 @@ from trisect.train.blocks import keeps_aggregation
 
 # Graphs of more entries are not cut to plan: rows of other parts are estimated from an order that costs one look.
 MOST_ENTRIES = 6_000_000
+# Nor are graphs cut into more parts than this, which takes a partitioner minutes.
+MOST_PARTS = 256
 # Of a graph of which nothing is said, a partitioner leaves about this share of the neighbours that chance would.
 _LOCALITY = 0.3
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
@@ -103,7 +105,7 @@ class _GraphCutter:
         vertices, entries = self._graph.vertices, self._graph.adjacency.entries
         if parts == 1:
             return Parts((vertices,), (0,), boundary=0.0)
-        if entries > MOST_ENTRIES:
+        if entries > MOST_ENTRIES or parts > MOST_PARTS:
             return self._estimated(parts)
         if not self._ordered:
             order = choose_order(self._graph) if self._reorder else None
@@ -151,7 +153,7 @@ def _timeline_parts(timeline: Timeline, parts: int) -> Parts:
     if parts == 1:
         return Parts((timeline.vertices,), (0,) * timeline.steps, boundary=0.0)
     work = step_work(timeline, 0.0)
-    if sum(work) > MOST_ENTRIES:
+    if sum(work) > MOST_ENTRIES or parts > MOST_PARTS:
         degree = _LOCALITY * sum(work) / max(1, timeline.steps * timeline.vertices)
         return described_parts(timeline.vertices, timeline.steps, parts, degree)
     partition = cut_timeline(timeline, parts)

@@ -25,6 +25,7 @@ WRAPPED = {
     "gin": lambda: FromPyG(gin(), "relu", in_channels=5),
     "graph": lambda: FromPyG(pyg.GraphConv(5, 4), edge_weight="edge_weight"),
     "transformer": lambda: FromPyG(pyg.TransformerConv(5, 4)),
+    "several": lambda: FromPyG(pyg.SAGEConv(5, 4, aggr=["max", "std", "softmax"])),
 }
 
 
@@ -87,6 +88,8 @@ def test_in_a_model_and_seeded(graph):
             ),
             "batch norm",
         ),
+        (lambda: FromPyG(pyg.SAGEConv(5, 4, aggr="lstm")), "its neighbours stand in another order"),
+        (lambda: FromPyG(pyg.SAGEConv(64, 4, aggr="lstm")), "its neighbours stand in another order"),
     ],
 )
 def test_convolutions_that_a_cut_would_change_are_refused(make, message):

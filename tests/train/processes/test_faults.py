@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,30 @@ def test_only_absolute_folders_with_names_of_ours_are_removed(tmp_path: Path, mo
         Path(name).mkdir()
     remove_folders(json.dumps([*(str(tmp_path / name) for name in names[:5]), names[5], "", str(tmp_path)]))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[2:])
+
+
+def test_a_folder_that_is_still_written_to_is_removed(tmp_path: Path) -> None:
+    """A rank tells of epochs until it leaves; each line may come while another rank empties the folder."""
+    written, stop = [0], threading.Event()
+
+    def write(folder: Path) -> None:
+        while not stop.is_set():
+            with suppress(OSError), (folder / f"told-{written[0]}").open("a") as file:
+                file.write("epoch\n")
+                written[0] += 1
+
+    for number in range(20):
+        folder = tmp_path / f"trisect-job-{number}"
+        folder.mkdir()
+        stop.clear()
+        writer = threading.Thread(target=write, args=(folder,))
+        writer.start()
+        try:
+            while not any(folder.iterdir()):
+                pass
+            remove_folders(json.dumps([str(folder)]))
+        finally:
+            stop.set()
+            writer.join()
+    assert not list(tmp_path.iterdir())
+    assert written[0] > 20

@@ -94,7 +94,12 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "shape of text": (put(*W, "shape", value="4x3"), "gives no shape"),
     "shape of truth": (put(*W, "shape", value=[True, 3]), "gives no shape"),
     "epoch of text": (put("epoch", value="2"), "has no proper 'epoch'"),
-    "another epoch": (put("epoch", value=7), "is one of epoch 7"),
+    "another epoch": (put("epoch", value=7), "says epoch 7, and its meta epoch 2"),
+    "an epoch of text in its meta": (put("meta", "epoch", value="2"), "says meta.epoch: '2', and that must be a whole"),
+    "no list of losses": (put("meta", "loss", value=3), "says meta.loss: 3, and that must be a list"),
+    "a loss of text": (put("meta", "loss", value=[1.0, "x"]), r"says meta.loss[1]: 'x', and that must be a number"),
+    "half a rate": (put("meta", "lr", value={"scale": 1.0}), "says meta.lr.stalled: None"),
+    "a wrong guard": (put("meta", "guard", value=[1]), "says meta.guard: [1], and that must be a mapping"),
     "no meta": (put("meta", value=None), "has no proper 'meta'"),
     "an unknown tensor": (
         lambda manifest, path: manifest["tensors"].update(v=manifest["tensors"]["w"]),

@@ -57,7 +57,9 @@ def test_files_of_a_run(tmp_path: Path):
         directory.write_summary({"epochs": 3})
     assert read_config(tmp_path / "run") == config()
     assert [line["epoch"] for line in directory.metrics()] == [1, 2, 3]
-    assert directory.summary() == {"epochs": 3}
+    assert json.loads((tmp_path / "run" / "summary.json").read_bytes()) == {"epochs": 3}
+    with pytest.raises(CheckpointError, match=r"summary.json is damaged: it says world: None, and that must be"):
+        directory.summary()
     trace = json.loads((tmp_path / "run" / "trace.json").read_bytes())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert [(span["ts"], span["dur"], span["args"]["epoch"]) for span in spans] == [

@@ -21,6 +21,7 @@ def static_from_pyg(data: Any) -> StaticRecord:
     """
     src, dst, weight = _edges(data)
     x, y = _float(_get(data, "x"), "x"), _target(_get(data, "y"))
+    _refuse_beyond(src, dst, x)
     vertices = _count(data, src, dst, x, y)
     splits = {
         name: mask_of(name, mask)
@@ -250,6 +251,16 @@ def _attributes(data: Any, name: str, edges: int) -> Array | None:
             stacklevel=3,
         )
     return values
+
+
+def _refuse_beyond(src: Array, dst: Array, x: Array | None) -> None:
+    """Refuse an edge to a vertex that has no row of x."""
+    for row, ids in enumerate((src, dst)):
+        if x is not None and len(ids) and int(ids.max()) >= len(x):
+            raise DataError(
+                f"edge_index[{row}, {int(ids.argmax())}] is {int(ids.max())}, and x has {len(x)} rows, for vertices"
+                f" 0..{len(x) - 1}; number the vertices from 0 without gaps, or give x a row for each."
+            )
 
 
 def _count(data: Any, src: Array, dst: Array, x: Array | None, y: Array | None) -> int:

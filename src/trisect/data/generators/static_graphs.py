@@ -83,6 +83,11 @@ def community(
 
     A planted partition: a fraction `within` of the edges stays inside a community. The label is the community; the
     features are its centre times `signal` plus noise of variance 1 in each of the `features` dimensions.
+
+    Args:
+        degree: neighbours of a vertex, on average.
+        within: the fraction of edges that stay inside a community.
+        per_class: training vertices of each class.
     """
     check_sizes(vertices=vertices, degree=degree, classes=classes, features=features, per_class=per_class)
     check_fractions(within=within)
@@ -175,6 +180,11 @@ def citation(
     Classes are skewed (sizes ∝ rank^-skew), features have a large component that all vertices share (`common`), and
     the splits follow age (the oldest 54 % train, the next 18 % validate), all as in ogbn-arxiv. An earlier vertex j is
     cited with a probability ∝ j^-1/2, which is preferential attachment in expectation (power-law in-degrees).
+
+    Args:
+        degree: citations of a vertex, on average.
+        within: the fraction of citations inside a class.
+        common: the size of the component of the features that all vertices share.
     """
     check_sizes(vertices=vertices, degree=degree, classes=classes, features=features)
     check_fractions(within=within)

@@ -27,6 +27,7 @@ def evolving(
 
     Args:
         degree: contacts per vertex and step (each counts for both of its ends).
+        communities: how many communities.
         within: the fraction of new contacts inside a community.
         switch: the probability that a vertex changes its community at a step.
         repeat: the fraction of a step's contacts that continue those of the step before.

@@ -63,11 +63,13 @@ def steps_of(time: Array, period: Period, unit: str = "s") -> Array:
         steps = (time.astype(np.int64) - int(start)) // length
         count = span // length + 1
     else:
-        steps = np.floor((time - np.float64(start)) / length).astype(np.int64)
-        count = int(steps.max()) + 1
+        with np.errstate(over="ignore"):
+            places = np.floor((time - np.float64(start)) / length)
+        count = min(float(places.max()), 1e18) + 1
+        steps = np.minimum(places, 1e18).astype(np.int64)
     if count > _MOST_STEPS:
         raise DataError(
-            f"period {period!r} cuts the times {start} .. {time.max()} into {count:,} steps; give a longer period "
+            f"period {period!r} cuts the times {start} .. {time.max()} into {count:,.0f} steps; give a longer period "
             "(a bare number is in the unit of the time column)."
         )
     return steps
@@ -129,6 +131,8 @@ def numbers_of(time: Any, period: Period | timedelta | np.timedelta64) -> tuple[
 def _times(time: Any) -> Array:
     """Times as an array of numbers or datetime64; those with a zone in UTC, those without as they are."""
     if hasattr(time, "detach"):
+        if getattr(time, "is_meta", False):
+            raise DataError("time is a tensor on the meta device, which holds no numbers; give numbers.")
         time = time.detach().cpu()
     unit = re.match(r"datetime64\[(\w+)", str(getattr(time, "dtype", "")))
     if unit is not None:

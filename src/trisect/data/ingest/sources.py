@@ -136,10 +136,10 @@ class FrameSource(Source):
                 self._table = pa.Table.from_pandas(frame, preserve_index=False)
             else:
                 self._table = pa.table(frame)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise DataError(
-                f"{title} is a {type(frame).__name__} that Arrow cannot read ({str(error).splitlines()[0]}); give a"
-                " table of pandas, polars or Arrow, or a mapping of names to arrays."
+                f"{title} is a {type(frame).__name__} that Arrow cannot read ({str(error).partition(chr(10))[0]}); give"
+                " a table of pandas, polars or Arrow, or a mapping of names to arrays."
             ) from error
         self.names = [str(name) for name in self._table.column_names]
 

@@ -46,9 +46,11 @@ class Smoothing:
             return cls()
         if isinstance(value, str):
             return cls(value)  # type: ignore[arg-type]
+        if not isinstance(value, Mapping):
+            raise DataError(f"smoothing is {str(value)[:80]!r}; give a kind, or a mapping of kind, length and matrix.")
         unknown = set(value) - {"kind", "length", "matrix"}
         if unknown:
-            raise DataError(f"smoothing has no field {sorted(unknown)[0]!r}; it has kind, length and matrix.")
+            raise DataError(f"smoothing has no field {sorted(map(str, unknown))[0]!r}; it has kind, length and matrix.")
         return cls(**value)
 
     @property

@@ -16,7 +16,9 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, normalise
 from trisect.graph.check import (
+    check_flag,
     check_index,
+    check_names,
     feature_array,
     index_array,
     label_array,
@@ -125,8 +127,7 @@ class Timeline(TimelineInput):
         classes = None if edge_y is None else label_array("edge_y", edge_y, widen=False)
         if classes is not None and classes.shape != (count,):
             raise DataError(f"edge_y has the shape {list(classes.shape)} for {count} events; give one class an event.")
-        if names is not None and len(names) != n:
-            raise DataError(f"names has {len(names)} entries for {n} vertices; give one name a vertex.")
+        check_names(names, n)
         features = None
         if x is not None:
             features = feature_array("x", x, (n,) if np.ndim(x) == 2 else (steps, n))
@@ -136,12 +137,12 @@ class Timeline(TimelineInput):
             dst=target.to(torch.int32),
             offsets=cuts,
             weight=None if weight is None else weight_array("weight", weight, count, torch.float32),
-            undirected=undirected,
+            undirected=check_flag("undirected", undirected),
             smoothing=chosen,
             x=features,
             y=labels,
             edge_y=classes,
-            splits=split_masks(splits or {}, n, split, _labelled(labels, steps, n)),
+            splits=split_masks({} if splits is None else splits, n, split, _labelled(labels, steps, n)),
             names=names,
             steps=steps,
             edge_x=None if edge_x is None else edge_feature_array(edge_x, count),

@@ -91,14 +91,21 @@ class Convolution(Layer):
         return self._rest(y, x, context, done=self._fuses)
 
     def finish_product(
-        self, source: Tensor, weight: Tensor, x: Tensor, context: Context, add: Tensor | None = None
+        self,
+        source: Tensor,
+        weight: Tensor,
+        x: Tensor,
+        context: Context,
+        add: Tensor | None = None,
+        theta: float = 1.0,
     ) -> Tensor:
-        """Do all that follows conv(x) = source·weightᵀ + add.
+        """Do all that follows conv(x) = source·(theta·weight + (1-theta)·I)ᵀ + add.
 
         Shapes: source [rows, …], weight [out_channels, …], add [rows, out_channels] → [rows, out_channels].
         """
         relu, p, noise = self._ending(context)
-        y = ops.dense(source, weight, self.bias, add=add, relu=relu, p=p, noise=noise, into=self._into(context))
+        into = self._into(context)
+        y = ops.dense(source, weight, self.bias, add=add, relu=relu, p=p, noise=noise, into=into, theta=theta)
         return self._rest(y, x, context, done=self._fuses)
 
     def finish_sum_product(
@@ -110,8 +117,9 @@ class Convolution(Layer):
         context: Context,
         add: Tensor | None = None,
         alpha: float = 0.0,
+        theta: float = 1.0,
     ) -> Tensor:
-        """Do all that follows conv(x) = ((1-alpha)·Â·message + alpha·add)·weightᵀ.
+        """Do all that follows conv(x) = ((1-alpha)·Â·message + alpha·add)·(theta·weight + (1-theta)·I)ᵀ.
 
         Shapes: message [columns, …], weight [out_channels, …], add [rows, …] → [rows, out_channels].
         """
@@ -127,6 +135,7 @@ class Convolution(Layer):
             p=p,
             noise=noise,
             into=self._into(context),
+            theta=theta,
         )
         return self._rest(y, x, context, done=self._fuses)
 

@@ -20,7 +20,8 @@ class FromPyG(Layer):
     """out = dropout(activation(conv((x, x_own), edge_index))).
 
     A block has other columns than rows, so that the convolution must take bipartite input and give each row the same
-    result whatever other rows are computed with it. That is tried out on a graph of three vertices at construction.
+    result whatever other rows are computed with it, and in whatever order its neighbours stand (`aggr="lstm"` does
+    not). That is tried out on a graph of three vertices at construction.
 
     Args:
         conv: the convolution, called as conv((x [columns, in], x_own [rows, in]), edge_index).
@@ -92,23 +93,27 @@ class FromPyG(Layer):
 
     @torch.no_grad()
     def _try_out(self) -> int:
-        """Run on a graph of three vertices and on a block of the last two; where the results differ, the convolution is
-        refused.
+        """Run on a graph of three vertices, on a block of the last two, and on all in reverse order; where the results
+        differ, the convolution is refused.
         """
         like = next(self.conv.parameters(), torch.empty(0))
         x = torch.linspace(-1.0, 1.0, 3 * self.in_channels).view(3, self.in_channels).to(like)
         indptr = torch.tensor([0, 2, 4, 6], device=like.device)
         indices = torch.tensor([0, 1, 1, 2, 0, 2], device=like.device)
-        graph = Adjacency.from_csr(indptr, indices, torch.linspace(0.5, 1.0, 6).to(like), 3)
+        values = torch.linspace(0.5, 1.0, 6).to(like)
+        graph = Adjacency.from_csr(indptr, indices, values, 3)
+        # entries are sorted by row and column, so that vertices in reverse have theirs in reverse
+        reverse = Adjacency.from_csr(indptr, 2 - indices.flip(0), values.flip(0), 3)
         if self.edge_channels:
             features = torch.linspace(0.0, 1.0, 6 * self.edge_channels).view(6, self.edge_channels).to(like)
-            graph = graph.with_features(features)
+            graph, reverse = graph.with_features(features), reverse.with_features(features.flip(0))
         block = graph.rows_between(1, 3)
         buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
         try:
             with torch.random.fork_rng(device_type="cuda"):
                 all_rows = self.combine(Message(x), x, graph, Context())
                 two_rows = self.combine(Message(x), own_rows(x, block), block, Context())
+                reversed_rows = self.combine(Message(x.flip(0)), x.flip(0), reverse, Context()).flip(0)
         except Exception as error:
             if self.edge_channels == 0 and "edge_attr" in inspect.signature(self.conv.forward).parameters:
                 raise ConfigError(
@@ -129,6 +134,11 @@ class FromPyG(Layer):
             raise ConfigError(
                 f"{self.conv} gives a row another result when other rows are computed with it, so that a cut would "
                 "change it; switch off its own self-loops (add_self_loops=False), dropout and batch norm."
+            )
+        if not torch.allclose(all_rows, reversed_rows, rtol=1e-4, atol=1e-6):
+            raise ConfigError(
+                f"{self.conv} gives a row another result when its neighbours stand in another order, so that a cut "
+                "would change it; use an aggregation without an order, such as mean, sum or max."
             )
         return int(all_rows.shape[1])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -53,21 +52,13 @@ class GCN2Layer(Convolution):
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours, mix in h0 and apply W."""
-        return self.finish_sum_product(message, adjacency, self._mixed(x), x, context, context.shared["h0"], self.alpha)
+        h0 = context.shared["h0"]
+        return self.finish_sum_product(message, adjacency, self.weight, x, context, h0, self.alpha, self.theta)
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """Finish the rows from Â·x, which was computed before."""
         support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
-        return self.finish_product(support, self._mixed(x), x, context)
-
-    def _mixed(self, x: Tensor) -> Tensor:
-        """(1-θ)·I + θ·W: one product then does for both, and there is no second pass over the rows."""
-        return torch.lerp(_identity(self.out_channels, x.dtype, x.device), self.weight.to(x.dtype), self.theta)
+        return self.finish_product(support, self.weight, x, context, theta=self.theta)
 
     def __repr__(self) -> str:
         return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"
-
-
-@lru_cache(maxsize=8)
-def _identity(channels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.eye(channels, dtype=dtype, device=device)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
+import struct
 
 import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.native.library import INT, POINTER, Kernel, available, pointer, threads
+from trisect.native.library import INT, POINTER, Kernel, available, threads
 from trisect.noise import Noise, drop_threshold
 from trisect.ops.dropout import dropout, noise_ids
 from trisect.ops.spmm._aggregate_torch import sum_torch
@@ -24,22 +24,8 @@ _SUM = {dtype: Kernel(f"trisect_sum_{kind}", POINTER, returns=INT) for dtype, (k
 _VECTOR = 64  # elements, at most, of the widest
 
 
-class _SumArguments(ctypes.Structure):
-    """This mirrors `struct sum_arguments` of native/aggregate.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("starts", "ends", "indices", "values", "row_scale", "column_scale")),
-        *((name, ctypes.c_void_p) for name in ("x", "add", "bias", "out", "vertices")),
-        *((name, ctypes.c_int64) for name in ("rows", "columns", "features", "column_base")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "add_stride", "out_stride")),
-        *((name, ctypes.c_double) for name in ("alpha", "beta", "scale")),
-        ("key", ctypes.c_uint64),
-        ("threshold", ctypes.c_uint32),
-        ("post", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("targets", "last_rows")),
-        ("split", ctypes.c_int64),
-    )
+# `struct sum_arguments` of native/aggregate.h; packed, since ctypes takes longer to fill a structure than small sums do
+_ARGUMENTS = struct.Struct("@11P7q3dQI2i2Pq")
 
 
 def aggregate_into(
@@ -91,32 +77,54 @@ def aggregate_into(
         y = dropout(y, p, noise) if slope == 0.0 else torch.nn.functional.leaky_relu(y, slope)
         _ = out.copy_(y) if targets is None else out.index_copy_(0, targets, y.to(out.dtype))
         return
-    adjacency.checked()
     wide = KINDS[x.dtype][1]
+    starts, ends, indices, values = adjacency.for_kernels(wide)
     x = x if adjacent(x) else x.contiguous()
-    values = adjacency.values_as(wide)
-    scales = [None if scale is None else scale.to(wide).contiguous() for scale in (row_scale, column_scale, bias)]
+    if row_scale is not None or column_scale is not None or bias is not None:
+        row_scale, column_scale, bias = (
+            None if scale is None else scale.to(wide).contiguous() for scale in (row_scale, column_scale, bias)
+        )
     if add is not None:
-        add = add.to(x.dtype)
+        add = add if add.dtype == x.dtype else add.to(x.dtype)
         add = add if adjacent(add) else add.contiguous()
     vertices = noise_ids(noise, adjacency.rows) if noise is not None and drop else None
     targets = None if targets is None else targets.contiguous()
-    starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
-    arguments = _SumArguments(
-        *(starts.data_ptr(), ends.data_ptr(), adjacency.indices.data_ptr(), pointer(values)),
-        *(pointer(scales[0]), pointer(scales[1]), x.data_ptr(), pointer(add), pointer(scales[2])),
-        *(out.data_ptr(), pointer(vertices)),
-        *(adjacency.rows, adjacency.columns, x.shape[1], adjacency.column_base),
-        *(x.stride(0), 0 if add is None else add.stride(0), out.stride(0)),
-        *(alpha, beta, 1.0 / (1.0 - p) if drop else slope or 1.0),
+    arguments = _ARGUMENTS.pack(
+        starts.data_ptr(),
+        ends.data_ptr(),
+        indices.data_ptr(),
+        _address(values),
+        _address(row_scale),
+        _address(column_scale),
+        x.data_ptr(),
+        _address(add),
+        _address(bias),
+        out.data_ptr(),
+        _address(vertices),
+        adjacency.rows,
+        adjacency.columns,
+        x.shape[1],
+        adjacency.column_base,
+        x.stride(0),
+        0 if add is None else add.stride(0),
+        out.stride(0),
+        alpha,
+        beta,
+        1.0 / (1.0 - p) if drop else slope or 1.0,
         noise.key("dropout") if noise is not None and drop else 0,
         drop_threshold(p) if drop else 0,
         (8 if slope else int(relu)) | (2 if drop else 0) | (0 if targets is None else 4),
         threads(),
-        *(pointer(targets), pointer(last_rows), 0 if last_rows is None else x.shape[0] - last_rows.shape[0]),
+        _address(targets),
+        _address(last_rows),
+        0 if last_rows is None else x.shape[0] - last_rows.shape[0],
     )
-    if _SUM[x.dtype](ctypes.byref(arguments)):
+    if _SUM[x.dtype](arguments):
         raise MemoryError("There is no memory for an aggregation; cut the graph into more parts.")
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def native(x: Tensor) -> bool:

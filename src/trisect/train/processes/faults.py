@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -17,8 +18,8 @@ from enum import IntEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World
-from trisect.errors import RunError, TrisectError
+from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World, agent_store, restart_count
+from trisect.errors import FaultError, RunError, StoppedError, TrisectError
 
 OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is removed
 _SETTLE = 2.0
@@ -43,7 +44,7 @@ class Phase(IntEnum):
     READY = 4
 
 
-class LostRankError(RunError):
+class LostRankError(FaultError):
     """Another rank is gone, or was silent for too long."""
 
 
@@ -76,7 +77,18 @@ def remove_folders(names: str) -> None:
     """Remove the temporary folders that a launcher names: a JSON list, of which absolute paths named as ours count."""
     for folder in map(Path, json.loads(names)):
         if folder.is_absolute() and any(fnmatchcase(folder.name, pattern) for pattern in OURS):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_folder(folder)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder into which others still write by its name: it is taken away first, so that nothing new comes in
+    while it is emptied."""
+    with suppress(OSError):
+        away = tempfile.mkdtemp(prefix="trisect-", dir=folder.parent)
+        try:
+            folder.rename(Path(away, folder.name))  # fails where another rank was faster
+        finally:
+            shutil.rmtree(away, ignore_errors=True)
 
 
 def show_phase(rank: int, phase: Phase) -> None:
@@ -87,11 +99,14 @@ def show_phase(rank: int, phase: Phase) -> None:
             Path(folder, f"rank-{rank}.phase").write_text(str(int(phase)))
 
 
-def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, unexpected: bool = False) -> None:
+def tell_failure(
+    rank: int, message: str, *, of_peer: bool, exit_code: int = 1, fault: bool = False, unexpected: bool = False
+) -> None:
     """Leave word for the launcher, ours or torchrun, of why this rank ends.
 
     Args:
         of_peer: it only lost another one.
+        fault: the run may go on when it is started again.
         unexpected: what it printed on standard error helps to understand it.
     """
     folder, torchrun = os.environ.get(FAILURES), os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -102,6 +117,7 @@ def tell_failure(rank: int, message: str, *, of_peer: bool, exit_code: int = 1, 
             "message": message,
             "of_peer": of_peer,
             "exit_code": exit_code,
+            "fault": fault or unexpected,
             "unexpected": unexpected,
         }
         draft = Path(folder, f".rank-{rank}.json")
@@ -122,7 +138,13 @@ def reporting_failures(world: World) -> Iterator[None]:
     try:
         yield
     except TrisectError as error:
-        tell_failure(world.rank, str(error), of_peer=isinstance(error, LostRankError), exit_code=error.exit_code)
+        tell_failure(
+            world.rank,
+            str(error),
+            of_peer=isinstance(error, LostRankError),
+            exit_code=error.exit_code,
+            fault=isinstance(error, FaultError),
+        )
         if FAILURES in os.environ:
             leave(error.exit_code)  # the launcher says it
         raise
@@ -145,6 +167,32 @@ def be_rank(world: World) -> Iterator[None]:
     except LostRankError as error:
         print(f"trisect: {error}", file=sys.stderr)
         leave(error.exit_code)
+
+
+@contextmanager
+def refusing_again(world: World | None) -> Iterator[None]:
+    """Under torchrun, which starts ranks again after any error: let those end at once that would come again.
+
+    An error that is no fault is left with torchrun's agent, whose store outlives the ranks; ranks of a later attempt
+    (and of the same number) raise it before they do anything.
+    """
+    store = None if world is None else agent_store(world)
+    if world is None or store is None:
+        yield
+        return
+    key = f"refused/{world.size}"
+    if restart_count() > 0 and store.check([key]):
+        said = json.loads(store.get(key))
+        error = RunError(str(said["message"]))
+        error.exit_code = int(said["exit_code"])
+        raise error
+    try:
+        yield
+    except TrisectError as error:
+        if not isinstance(error, FaultError | StoppedError):
+            said = {"message": str(error), "exit_code": error.exit_code}
+            _ask(lambda: store.set(key, json.dumps(said)))
+        raise
 
 
 def leave(code: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from trisect.comm.mesh import Mesh, connect, disconnect
+from trisect.comm.notes import Notes, StoreNotes
 from trisect.comm.world import Store, World, meet
 from trisect.errors import RunError
 from trisect.layout import Layout
@@ -22,8 +23,8 @@ _LONGEST_CUT = datetime.timedelta(hours=12)
 @contextmanager
 def joined(
     layout: Layout, world: World, device: torch.device, timeout: float, shards: Path | Callable[[Path], None]
-) -> Iterator[tuple[Mesh, Path]]:
-    """Join the other ranks; give this rank's mesh and the folder of the shards.
+) -> Iterator[tuple[Mesh, Path, Notes]]:
+    """Join the other ranks; give this rank's mesh, the folder of the shards, and where ranks leave notes.
 
     Args:
         timeout: seconds that a rank waits for another.
@@ -43,7 +44,7 @@ def joined(
         show_phase(world.rank, Phase.MEETS)
         mesh = connect(layout, device, timeout, store=store, world=world)
         show_phase(world.rank, Phase.JOINED)
-        yield mesh, folder
+        yield mesh, folder, StoreNotes(store)
         # after a failure the process ends, and waiting for ranks that are gone would only delay that
         disconnect()
 

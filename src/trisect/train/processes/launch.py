@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ import torch
 
 from trisect.comm.interface import loopback
 from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, LISTENER
-from trisect.errors import LayoutError, RunError
+from trisect.errors import FaultError, LayoutError, RunError, StoppedError, TrisectError
 from trisect.ops.memory import free_bytes
 from trisect.train.processes.faults import Phase
 from trisect.train.processes.folders import temporary_folder
+from trisect.train.processes.stopping import StopRequest, heeding_requests
 
 _POLL = 0.05
 _GRACE = 5.0
@@ -40,6 +41,7 @@ def launch(
     folders: Sequence[str | Path] = (),
     on_poll: Callable[[], None] = lambda: None,
     startup: float | None = None,
+    grace: float | None = None,
 ) -> None:
     """Run `command` once a rank on this machine, with the variables that torchrun would set.
 
@@ -54,15 +56,23 @@ def launch(
         on_poll: called now and then while the ranks run.
         startup: seconds after the last rank that came further, when those that are behind count as stalled; until all
             have said that they are ready (`faults.show_phase`). None: they may take any time.
+        grace: seconds that ranks have to end by themselves when this process gets SIGTERM, which is handed on to them.
+            None: they end at once.
 
     Raises:
         RunError: names the first rank that ended badly, and why; with that rank's exit code where it is the user's
-            mistake.
+            mistake. A FaultError where the run may go on when it is started again.
+        StoppedError: this process, or a rank, was asked to end.
         LayoutError: there is no room for so many processes.
     """
     require_room(world)
-    threads_each = max(1, (os.cpu_count() or 1) // world) if threads is None else threads
-    with temporary_folder("trisect-ranks-") as folder:
+    each = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // world) if threads is None else threads)}
+    if world == 1 and threads is None:
+        each = {}  # as without a launcher
+    with (
+        temporary_folder("trisect-ranks-") as folder,
+        nullcontext() if grace is None else heeding_requests(2 * grace + _GRACE) as stop,
+    ):
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             # handed over as it is: a port that was probed and closed could be another's by the time it is used
@@ -71,7 +81,7 @@ def launch(
                 for rank in range(world):
                     variables = {
                         **os.environ,
-                        "OMP_NUM_THREADS": str(threads_each),
+                        **each,
                         **(environment or {}),
                         "RANK": str(rank),
                         "LOCAL_RANK": str(rank),
@@ -102,8 +112,12 @@ def launch(
                         )
             # only rank 0 has the socket now, so that the meeting ends with it
             start = None if startup is None else Start(folder, world, startup)
-            first = _watch(ranks, on_poll, start)
-            failure = None if first is None else _failure(folder, ranks, first)
+            failure: TrisectError | None
+            first = _watch(ranks, on_poll, start, stop)
+            if stop is not None and stop.asked:
+                failure = _ask(ranks, on_poll, grace or 0.0)
+            else:
+                failure = None if first is None else _failure(folder, ranks, first)
         finally:
             _end(ranks)
         on_poll()
@@ -145,7 +159,7 @@ class Start:
         behind = [rank for rank, phase in enumerate(phases) if phase < max(phases)]
         if behind and time.monotonic() - self._last > self._patience:
             which = f"rank {behind[0]} has" if len(behind) == 1 else f"ranks {', '.join(map(str, behind))} have"
-            raise RunError(
+            raise FaultError(
                 f"{which} stalled before the first epoch, {self._patience:g} s behind the others; the run is stopped"
                 " (train.startup_timeout)."
             )
@@ -157,11 +171,14 @@ class Start:
 
 
 def _watch(
-    ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None], start: Start | None = None
+    ranks: Sequence[subprocess.Popen[bytes]],
+    on_poll: Callable[[], None],
+    start: Start | None = None,
+    stop: StopRequest | None = None,
 ) -> int | None:
-    """Wait for all ranks; give the first that ends badly, or None."""
+    """Wait for all ranks, or until this process is asked to end; give the first that ends badly, or None."""
     running = set(range(len(ranks)))
-    while running:
+    while running and not (stop is not None and stop.asked):
         for rank in sorted(running):
             code = ranks[rank].poll()
             if code is not None:
@@ -175,30 +192,31 @@ def _watch(
     return None
 
 
+def _ask(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None], grace: float) -> StoppedError | None:
+    """Let ranks end by themselves, when their state is kept; give None where they had done all their work."""
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace + _GRACE
+    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        on_poll()
+        time.sleep(_POLL)
+    return None if all(rank.poll() == 0 for rank in ranks) else StoppedError("Stopped, as asked (SIGTERM).")
+
+
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask those that still run to end, and kill those that do not."""
+    """End those that still run; to ask them (SIGTERM) would be to let them go on until an epoch ends."""
     alive = [rank for rank in ranks if rank.poll() is None]
-    try:
-        for rank in alive:
-            rank.terminate()
-            # one that was stopped ends only when it goes on
-            with suppress(OSError, AttributeError):
-                rank.send_signal(signal.SIGCONT)
-        deadline = time.monotonic() + _GRACE
-        for rank in alive:
-            with suppress(subprocess.TimeoutExpired):
-                rank.wait(max(0.0, deadline - time.monotonic()))
-    finally:
-        for rank in alive:
-            if rank.poll() is None:
-                rank.kill()
-                rank.wait()
-        if alive and sys.stdout.isatty():
-            sys.stdout.write("\x1b[?25h")  # a rank that drew a bar had hidden the cursor
-            sys.stdout.flush()
+    for rank in alive:
+        rank.kill()
+    for rank in alive:
+        rank.wait()
+    if alive and sys.stdout.isatty():
+        sys.stdout.write("\x1b[?25h")  # a rank that drew a bar had hidden the cursor
+        sys.stdout.flush()
 
 
-def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int) -> RunError:
+def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int) -> TrisectError:
     """Give what to tell: the earliest word that a rank left about itself, else who was killed, else who was silent."""
     notes = _notes(folder)
     noticed = first in notes and notes[first]["of_peer"]
@@ -211,9 +229,7 @@ def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int)
     if own:
         if own[0].get("unexpected"):
             _show(folder, own[0]["rank"])
-        error = RunError(f"rank {own[0]['rank']}: {own[0]['message']}")
-        error.exit_code = int(own[0].get("exit_code", 1))
-        return error
+        return _told(own[0])
     codes = {rank: process.returncode for rank, process in enumerate(ranks)}
     killed = [rank for rank, code in codes.items() if code is not None and code < 0]
     killed.sort(key=lambda rank: (codes[rank] == -signal.SIGABRT, rank != first))
@@ -221,16 +237,29 @@ def _failure(folder: Path, ranks: Sequence[subprocess.Popen[bytes]], first: int)
         _show(folder, killed[0])
         code = -codes[killed[0]]
         name = signal.Signals(code).name if code in set(signal.Signals) else "unknown"
-        return RunError(f"rank {killed[0]} was ended by signal {code} ({name}); the run is stopped.")
+        return FaultError(f"rank {killed[0]} was ended by signal {code} ({name}); the run is stopped.")
     if noticed:
         silent = [rank for rank, code in codes.items() if code is None and rank not in notes]
         silent = [rank for rank in silent if _is_stopped(ranks[rank].pid)] or silent
         if silent:
             which = f"rank {silent[0]} is" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))} are"
-            return RunError(f"{which} silent, and the others waited for longer than train.timeout; the run is stopped.")
-        return RunError(f"rank {first} {notes[first]['message']}")
+            said = f"{which} silent, and the others waited for longer than train.timeout; the run is stopped."
+            return FaultError(said)
+        return FaultError(f"rank {first} {notes[first]['message']}")
     _show(folder, first)
-    return RunError(f"rank {first} ended with exit code {codes[first]}; the run is stopped.")
+    return FaultError(f"rank {first} ended with exit code {codes[first]}; the run is stopped.")
+
+
+def _told(note: Mapping[str, Any]) -> TrisectError:
+    """Give the error that a rank has left word of."""
+    code = int(note.get("exit_code", 1))
+    if code == StoppedError.exit_code:
+        return StoppedError(str(note["message"]))
+    error = (FaultError if note.get("fault") else RunError)(f"rank {note['rank']}: {note['message']}")
+    error.exit_code = code
+    if isinstance(error, FaultError):
+        error.unexpected = bool(note.get("unexpected"))
+    return error
 
 
 def _notes(folder: Path) -> dict[int, dict[str, Any]]:

@@ -34,6 +34,11 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def rss_bytes() -> int:
+    """Give the resident size of this process now, or 0 where the system does not tell."""
+    return _field(_STATUS, "VmRSS") or 0
+
+
 class PssWatch:
     """The highest PSS of this process while it is watched, from a thread between `start` and `stop`."""
 

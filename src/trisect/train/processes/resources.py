@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trisect.errors import RunError
+from trisect.errors import FaultError
 
 _REMEDIES = {
     errno.ENOSPC: "make room on that disk",
@@ -25,7 +25,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory"
 
 @contextmanager
 def explaining_limits(run: Path | None = None) -> Iterator[None]:
-    """Turn errors of disks, memory and open files into a RunError that says what to do.
+    """Turn errors of disks, memory and open files into a FaultError that says what to do.
 
     Args:
         run: the run directory, which is named where the system does not say which file it was.
@@ -36,7 +36,7 @@ def explaining_limits(run: Path | None = None) -> Iterator[None]:
         sentence = explain(error, run)
         if sentence is None:
             raise
-        raise RunError(sentence) from error
+        raise FaultError(sentence) from error
 
 
 def explain(error: BaseException, run: Path | None = None) -> str | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from trisect.comm.world import world_from_environment
+from trisect.errors import FaultError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import Recorder
+from trisect.train.memory_check import checked_data
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import EpochsTo, Listener, Relay
@@ -20,8 +24,10 @@ from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
 from trisect.train.run.continuing import check_resume, check_settings
 from trisect.train.run.digest import FILE, digest_of
-from trisect.train.worker import Outcome, read_outcome, work, work_alone
+from trisect.train.run.run_directory import RunDirectory
+from trisect.train.worker import PARAMETERS, RESULT, Outcome, read_outcome, work, work_alone
 
+_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a run is started again
 ReadData = Callable[[], Graph | Timeline]
 
 
@@ -37,10 +43,14 @@ def run_job(
         folders: temporary folders of the caller, which ranks that are started here remove if this process is killed.
     """
     world = world_from_environment()
-    if job.resume and world is None:
+    begun = job.resume and job.run is not None and RunDirectory.is_begun(job.run)
+    if begun and world is None:
         check_settings(job)  # before the data are read, which may take long
+    if job.verb in ("train", "fit"):
+        read = checked_data(job, read)
+    watched = job.restarts > 0 and world is None  # by this process, which starts others
     # each process of a world may fit a model of its own
-    if not is_cut(job.layout) and (world is None or job.verb == "fit"):
+    if not is_cut(job.layout) and not watched and (world is None or job.verb == "fit"):
         return work_alone(job, read(), listener, recorder)
     if recorder is not None:
         listener = EpochsTo(recorder, listener)
@@ -48,24 +58,44 @@ def run_job(
         return work(job, world, partial(cut_job, job, read), listener)
     require_room(job.layout.world)
     with temporary_folder("trisect-job-") as folder:
-        shards = folder / SHARDS
-        shards.mkdir()
-        with explaining_limits():
-            cut_job(job, read, shards)
-        if job.resume:
-            check_resume(job, shards)
-        if job.verb != "predict":
-            listener.say(f"{job.layout.world} ranks: {job.layout}.")
-        launch(
-            [sys.executable, "-m", "trisect.train.worker", str(folder)],
-            job.layout.world,
-            threads=job.options.threads,
-            handed=job.write(folder),
-            folders=[folder, *folders],
-            startup=job.options.startup_timeout,
-            on_poll=Relay(folder / TOLD, listener).tell,
-        )
-        return read_outcome(folder)
+        if is_cut(job.layout):
+            shards = folder / SHARDS
+            shards.mkdir()
+            with explaining_limits():
+                cut_job(job, read, shards)
+            if begun:
+                check_resume(job, shards)
+            if job.verb != "predict":
+                listener.say(f"{job.layout.world} ranks: {job.layout}.")
+        before: FaultError | None = None
+        while True:
+            try:
+                _launch(job, folder, listener, folders)
+                return read_outcome(folder)
+            except FaultError as fault:
+                comes_again = fault.unexpected and str(fault) == str(before)
+                if job.restarted >= job.restarts or comes_again:
+                    raise
+                before = fault
+            job = replace(job, resume=True, restarted=job.restarted + 1)
+            listener.say(f"{before} Restart {job.restarted} of {job.restarts}.")
+            time.sleep(min(_LONGEST_PAUSE, _PAUSE * 2 ** (job.restarted - 1)))
+
+
+def _launch(job: Job, folder: Path, listener: Listener, folders: Sequence[Path]) -> None:
+    """Start the ranks of a job whose shards are in the folder, and wait for them."""
+    for name in (TOLD, RESULT, PARAMETERS):
+        (folder / name).unlink(missing_ok=True)
+    launch(
+        [sys.executable, "-m", "trisect.train.worker", str(folder)],
+        job.layout.world,
+        threads=job.options.threads,
+        handed=job.write(folder),
+        folders=[folder, *folders],
+        startup=job.options.startup_timeout,
+        grace=job.options.grace if job.verb == "train" else None,
+        on_poll=Relay(folder / TOLD, listener).tell,
+    )
 
 
 def cut_job(job: Job, read: ReadData, folder: Path) -> None:

@@ -28,10 +28,12 @@ from torch import Tensor
 
 from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
-from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, open_regular, read_manifest
+from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, read_manifest
+from trisect.train.run.sound_json import open_regular
 
 _UNFINISHED = re.compile(r"^\.epoch-[0-9]{6,12}\.(draft|old|[0-9a-f]{32})$")
 _NAME = re.compile(r"^epoch-[0-9]{6,12}$")
+_BLOCK = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -292,8 +294,10 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]
         for name in names:
             if tensors[name].numel():
                 content = tensors[name].detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy().data
-                digest.update(content)
-                file.write(content)
+                for begin in range(0, len(content), _BLOCK):  # written while it is still in the cache
+                    block = content[begin : begin + _BLOCK]
+                    digest.update(block)
+                    file.write(block)
         file.flush()
         os.fsync(file.fileno())
     return 8 + len(text) + end, digest.hexdigest()

@@ -7,19 +7,47 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from trisect.errors import CheckpointError
+from trisect.train.run.sound_json import (
+    ANYTHING,
+    COUNT,
+    FINITE,
+    NUMBER,
+    TEXT,
+    Each,
+    Maybe,
+    flaw_of,
+    open_regular,
+    parse,
+)
 
 FORMAT = "trisect-checkpoint"
 VERSION = 1
 MANIFEST = "manifest.json"
 _LARGEST = 1 << 28  # bytes of a manifest
 _DIMENSIONS = 8
+# what a trainer's state says besides its tensors; each name may be missing, which the trainer refuses itself
+_META = {
+    "epoch": COUNT,
+    "monitor": TEXT,
+    "best_epoch": COUNT,
+    "best_value": Maybe(NUMBER),
+    "stale": COUNT,
+    "lr": {"scale": FINITE, "stalled": COUNT},
+    "loss": [NUMBER],
+    "guard": Maybe(
+        {
+            **dict.fromkeys(("level", "began", "alarms", "good_epoch"), COUNT),
+            "checks": [{"epoch": COUNT, "exact": NUMBER, "stale": NUMBER}],
+            "actions": [Each(ANYTHING)],
+        }
+    ),
+}
 _SHARD = re.compile(r"^rank-[0-9]{5,9}\.safetensors$")
 
 
@@ -51,24 +79,15 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def open_regular(path: Path) -> int:
-    """Open a file to read it; no link is followed, and what is no file (a queue, a device) raises an OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(0, "it is no regular file")
-    return handle
-
-
 def _load(path: Path) -> Any:
     try:
         with os.fdopen(open_regular(path / MANIFEST), "rb") as file:
             if os.fstat(file.fileno()).st_size > _LARGEST:
                 raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} is absurdly large.")
-            return json.loads(file.read())
+            return parse(file.read())
     except FileNotFoundError:
         raise CheckpointError(f"The checkpoint {path} is damaged: it has no {MANIFEST}.") from None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} cannot be read.") from None
 
 
@@ -77,6 +96,12 @@ def _flaw(manifest: Mapping[str, Any]) -> str | None:
     for key, kind in (("run", str), ("epoch", int), ("best", bool), ("files", dict), ("tensors", dict), ("meta", dict)):
         if not isinstance(manifest.get(key), kind) or (kind is int and not _is_size(manifest[key])):
             return f"has no proper {key!r}"
+    meta = manifest["meta"]
+    flaw = flaw_of(meta, {key: form for key, form in _META.items() if key in meta}, "meta")
+    if flaw is not None:
+        return flaw
+    if meta.get("epoch", manifest["epoch"]) != manifest["epoch"]:
+        return f"says epoch {manifest['epoch']}, and its meta epoch {meta['epoch']}"
     files, tensors = manifest["files"], manifest["tensors"]
     for name, entry in files.items():
         if not _SHARD.match(name):

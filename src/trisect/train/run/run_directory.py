@@ -17,28 +17,70 @@ import functools
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from torch import Tensor
 
-from trisect.comm.local.neighbours import Gather
+from trisect.comm.notes import Notes
 from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
-from trisect.train.run.checkpoint import Checkpoint, Checkpoints, Shard, write_atomically, write_shard
+from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
 from trisect.train.run.lock import LOCK, locked
-from trisect.train.run.replicas import replica_digest, require_equal_replicas
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
+from trisect.train.run.sound_json import (
+    ANYTHING,
+    COUNT,
+    FINITE,
+    NUMBER,
+    TEXT,
+    Each,
+    Form,
+    Maybe,
+    flaw_of,
+    parse,
+    read_bytes,
+    read_object,
+)
+from trisect.train.run.trackers import Trackers
+from trisect.train.run.writer import CheckpointWriter
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 PLAN = "plan.json"
 SUMMARY = "summary.json"
 TRACE = "trace.json"
+LAYOUT = "layout"  # under which a checkpoint was written, in its meta
+RESTART = "restart"  # the name of an event
+
+# what their readers rely on; whoever made a run directory may have written anything
+_RECORD = {"epoch": COUNT, "loss": Maybe(NUMBER), "seconds": Maybe(FINITE)}
+_EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
+_PLAN = {"halves": Maybe([TEXT])}
+_SUMMARY = {
+    "layout": Maybe(dict.fromkeys(("time", "layer", "vertex", "chunks"), Maybe(COUNT))),
+    "world": COUNT,
+    "metrics": Each(Maybe(Each(ANYTHING))),
+    "baselines": Maybe(Each(Maybe(Each(Each(Maybe(NUMBER)))))),
+    "seconds_per_epoch": {"best": Maybe(FINITE), "median": Maybe(FINITE)},
+    "communication": {
+        "bytes_per_epoch": FINITE,
+        "by_axis": Each(FINITE),
+        "formula_bytes_per_epoch": Maybe(FINITE),
+    },
+    "transfer": {"full_bytes": FINITE, "sent_bytes": FINITE},
+    "memory": {"peak_rss_bytes": [FINITE], "peak_pss_bytes": Maybe([FINITE])},
+    "staleness": Maybe(
+        {
+            "historical_reads": Maybe(FINITE),
+            "drift": Maybe(FINITE),
+            "loss": Maybe({"exact": NUMBER, "stale": NUMBER}),
+            "stepped_in": Maybe([Each(ANYTHING)]),
+        }
+    ),
+}
 
 # settings that may differ between a run and its continuation: they do not change what an epoch computes
 _FREE = {
@@ -49,11 +91,13 @@ _FREE = {
         "threads",
         "timeout",
         "startup_timeout",
+        "grace",
         "guard",
         "eval_every",
         "patience",
         "checkpoint_every",
         "keep",
+        "track",
     },
 }
 
@@ -91,10 +135,15 @@ class RunDirectory:
                     f"The output directory {path} already holds a run; choose another --out, or continue it with"
                     " --resume (in Python: out and resume=True)."
                 )
-            if any(file.name != LOCK for file in path.iterdir()):
+            if any(file.name not in (LOCK, f".{CONFIG}.draft") for file in path.iterdir()):
                 raise CheckpointError(f"The output directory {path} is not empty; choose another --out.")
         elif path.exists():
             raise CheckpointError(f"The output directory {path} is a file; choose another --out.")
+
+    @staticmethod
+    def is_begun(path: str | Path) -> bool:
+        """Say whether there is a run in `path`, however far it came."""
+        return (Path(path) / CONFIG).exists()
 
     @classmethod
     @contextlib.contextmanager
@@ -102,11 +151,10 @@ class RunDirectory:
         """Open a run to write it, alone: nothing is read or written before other processes are kept out.
 
         Args:
-            resume: go on with the run in `path`; otherwise `path` must not exist or be empty.
+            resume: go on with the run in `path` where there is one; otherwise `path` must not exist or be empty.
         """
         path = Path(path)
-        if resume and not path.is_dir():
-            raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.")
+        resume = resume and cls.is_begun(path)
         if not resume:
             cls.refuse_used(path)
             _make(path)
@@ -140,11 +188,17 @@ class RunDirectory:
         _refuse_other_schedule(path, old, config)
         return cls(path, config)
 
-    def describe_start(self, checkpoint: Checkpoint | None) -> str:
-        """Say where a resumed run begins."""
+    def describe_start(self, checkpoint: Checkpoint | None, layout: str = "") -> str:
+        """Say where a resumed run begins, and whether under another layout (as `Layout.cut` says it)."""
         if checkpoint is None:
             return f"There is no checkpoint in {self.path} yet; starting from the first epoch."
-        return f"Continuing after epoch {checkpoint.epoch}."
+        before = str(checkpoint.meta.get(LAYOUT, layout))
+        if before == layout:
+            return f"Continuing after epoch {checkpoint.epoch}."
+        return (
+            f"Continuing after epoch {checkpoint.epoch} under another layout ({layout}; until then {before}): "
+            "parameters and optimiser are the same by name, and sums are added up in another order."
+        )
 
     def tidy(self, say: Callable[[str], None]) -> None:
         """Put in order what a run that was ended left, and say it; called by the one process that may write."""
@@ -159,29 +213,33 @@ class RunDirectory:
         write_atomically(self.path / CONFIG, _yaml(self.config))
         epoch = 0 if checkpoint is None else checkpoint.epoch
         for path in (self.path / METRICS, *self.path.glob("events/rank-*.jsonl")):
-            lines = [json.dumps(record) + "\n" for record in _records(path) if record.get("epoch", 0) <= epoch]
+            kept = _records(path, _RECORD if path.name == METRICS else _EVENT)
+            lines = [json.dumps(record) + "\n" for record in kept if (record.get("epoch") or 0) <= epoch]
             write_atomically(path, "".join(lines).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the lines of metrics.jsonl; a last line that was cut off by a crash is left out."""
-        return list(_records(self.path / METRICS))
+        return list(_records(self.path / METRICS, _RECORD))
 
     def events(self, rank: int) -> list[dict[str, Any]]:
         """Read the events of a rank."""
-        return list(_records(self.path / "events" / f"rank-{rank}.jsonl"))
+        return list(_records(self.path / "events" / f"rank-{rank}.jsonl", _EVENT))
 
     def ranks(self) -> list[int]:
         """List the ranks that wrote events."""
-        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("events/rank-*.jsonl"))
+        numbers = (path.stem.removeprefix("rank-") for path in self.path.glob("events/rank-*.jsonl"))
+        return sorted(int(number) for number in numbers if number.isdecimal() and number == str(int(number)))
+
+    def restarts(self) -> int:
+        """Count how often the run was started again by itself."""
+        return sum(event["name"] == RESTART for event in self.events(0))
 
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
         try:
-            return dict(json.loads((self.path / SUMMARY).read_bytes()))
+            return read_object(self.path / SUMMARY, _SUMMARY)
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise CheckpointError(f"{self.path / SUMMARY} is damaged: it is not JSON.") from None
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Write plan.json: what was decided before the first epoch."""
@@ -190,10 +248,9 @@ class RunDirectory:
     def plan(self) -> dict[str, Any]:
         """Read plan.json; nothing where the run has none."""
         try:
-            plan = json.loads((self.path / PLAN).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_object(self.path / PLAN, _PLAN)
+        except FileNotFoundError:
             return {}
-        return plan if isinstance(plan, dict) else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json and trace.json, at the end."""
@@ -226,13 +283,15 @@ class RunDirectory:
 class RunRecorder:
     """Writes what the trainer of one rank tells to the run directory.
 
-    Rank 0 writes metrics, tensorboard and the manifest of a checkpoint; every rank its events and its shard.
+    Rank 0 writes metrics, hands them to trackers, and writes the manifest of a checkpoint; every rank its events and
+    its shard.
 
     Args:
         on_epoch: called with each epoch's record, for progress.
-        gather: gives what each rank hands in, in the order of ranks, on all of them.
+        world, notes: how many ranks write together, and where they leave word for each other.
         holds_parameters: whether this rank writes the parameters of its stage, which all its parts and runs hold.
-        compare: whether ranks that hold the same parameters are compared before each checkpoint.
+        compare: whether ranks that hold the same parameters are compared before a checkpoint is whole.
+        timeout: seconds that a checkpoint waits for the shards of others.
         meta: what each checkpoint says besides the trainer's state.
     """
 
@@ -242,30 +301,41 @@ class RunRecorder:
         *,
         rank: int = 0,
         on_epoch: Callable[[Mapping[str, Any]], None] = lambda record: None,
-        gather: Gather = lambda own: [own],
+        world: int = 1,
+        notes: Notes | None = None,
         holds_parameters: bool = True,
         compare: bool = False,
+        timeout: float = 300.0,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        self._checkpoints, self._rank = directory.checkpoints, rank
-        self._on_epoch, self._gather, self._holds_parameters = on_epoch, gather, holds_parameters
-        self._meta, self._compare = dict(meta or {}), compare
+        self._on_epoch, self._holds_parameters = on_epoch, holds_parameters
+        self._meta = dict(meta or {})
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
-        self._board = _tensorboard(directory.path / "tensorboard") if rank == 0 else None
+        name = directory.checkpoints.run
+        self._trackers = Trackers(directory.path, directory.config, name) if rank == 0 else None
         self._fields: dict[str, Any] = {}
         self._ending = ""
+        self._writer = CheckpointWriter(
+            directory.checkpoints,
+            rank=rank,
+            world=world,
+            notes=notes,
+            compare=compare,
+            timeout=timeout,
+            before_commit=self._sync_metrics,
+        )
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Write one line of metrics.jsonl."""
+        """Write one line of metrics.jsonl; raises what went wrong with the checkpoint that was being written."""
+        self._writer.check()
         if self._metrics is not None:
             self._metrics.write(json.dumps(dict(record)) + "\n")
             self._metrics.flush()
         self._events.flush()
-        if self._board is not None:
-            for name, value in _scalars(record):
-                self._board.add_scalar(name, value, record["epoch"])
+        if self._trackers is not None:
+            self._trackers.epoch(record)
         self._on_epoch(record)
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
@@ -276,28 +346,44 @@ class RunRecorder:
             self._ending = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
         self._events.write(f'{{"name": {_quoted(name)}, "start": {start!r}, "seconds": {seconds!r}{self._ending}}}\n')
 
+    def restarted(self, count: int) -> None:
+        """Write that the run was started again by itself; `count`: how often since the command was given."""
+        self.event(RESTART, time.time(), 0.0, count=count)
+        self._events.flush()
+
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
-        """Write the state after meta["epoch"] epochs: the shards of all ranks, then the manifest."""
+        """Copy the state after meta["epoch"] epochs, and begin to write it; waits for the checkpoint before it."""
+        self._writer.begin(tensors, self._writes, {**meta, **self._meta}, best=best)
+
+    def offer(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
+        """As `checkpoint`, of a state that other ranks may not have any more; it is then not written."""
+        self._writer.begin(tensors, self._writes, {**meta, **self._meta}, best=best, offered=True)
+
+    def _writes(self, name: str) -> bool:
+        return self._holds_parameters or name.startswith("program.")
+
+    def _sync_metrics(self) -> None:
         if self._metrics is not None:
             os.fsync(self._metrics.fileno())  # a checkpoint must not know epochs that metrics.jsonl forgot
-        epoch = int(meta["epoch"])
-        if self._compare:
-            require_equal_replicas(self._gather(replica_digest(tensors)), epoch)
-        draft = Path(self._gather(str(self._checkpoints.draft(epoch)) if self._rank == 0 else "")[0])
-        own = {k: v for k, v in tensors.items() if self._holds_parameters or k.startswith("program.")}
-        written = self._gather(write_shard(draft, self._rank, own).plain())
-        if self._rank == 0:
-            shards = [Shard.from_plain(one) for one in written]
-            self._checkpoints.commit(draft, shards, {**meta, **self._meta}, epoch=epoch, best=best)
-        self._gather(None)
 
-    def close(self) -> None:
-        """Close the files of metrics, events and TensorBoard."""
+    def finish(self, patience: float | None = None) -> None:
+        """Wait until the last checkpoint is whole, for so many seconds at most; raises what went wrong with it."""
+        self._writer.wait(patience)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Wait for the last checkpoint, and close the files of metrics, events and trackers."""
+        try:
+            if wait:
+                self.finish()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()
-        if self._board is not None:
-            self._board.close()
+        if self._trackers is not None:
+            self._trackers.close()
 
 
 def read_config(path: str | Path) -> Config:
@@ -362,52 +448,41 @@ def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
         )
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return
+def _records(path: Path, form: Form) -> Iterator[dict[str, Any]]:
+    """Read the JSON objects of a file's lines; a last line that was cut off is left out."""
+    lines = _lines(path)
     for number, line in enumerate(lines, 1):
         record = _parsed(line)
-        if record is not None:
-            yield record
-        elif number < len(lines):
+        if record is None and number < len(lines):
             raise CheckpointError(f"{path} is damaged at line {number}.")
+        if record is not None:
+            flaw = flaw_of(record, form)
+            if flaw is not None:
+                raise CheckpointError(f"{path} is damaged at line {number}: it {flaw}.")
+            yield record
 
 
 def _ends_cut(path: Path) -> bool:
     """Say whether the last line of a file of records is none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return False
+    lines = _lines(path)
     return bool(lines) and _parsed(lines[-1]) is None
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _lines(path: Path) -> list[bytes]:
     try:
-        return dict(json.loads(line))
+        return read_bytes(path).splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = parse(line)
     except ValueError:
         return None
+    return record if isinstance(record, dict) else None
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _quoted(name: str) -> str:
     return json.dumps(name)
-
-
-def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            for inner, number in _scalars(value):
-                yield f"{key}/{inner}", number
-        elif key != "epoch" and isinstance(value, (int, float)):
-            yield key, float(value)
-
-
-def _tensorboard(path: Path) -> SummaryWriter | None:
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(path))

@@ -22,6 +22,7 @@ def summarise(
     partition: Mapping[str, Any] | None = None,
     expected: Mapping[str, Any] | None = None,
     seconds: Iterable[float] | None = None,
+    restarts: int = 0,
 ) -> dict[str, Any]:
     """Put a finished run into one object.
 
@@ -32,6 +33,7 @@ def summarise(
         partition: the quality of the cut; None for one rank.
         expected: what the planner said of the run (`Estimate.plain`); None where it said nothing.
         seconds: of all epochs, a resumed run's earlier ones included; None: those of this process.
+        restarts: how often the run was started again by itself.
     """
     return {
         "version": __version__,
@@ -42,6 +44,7 @@ def summarise(
         "world": layout.world,
         "epochs": result.epochs,
         "stopped_early": result.stopped_early,
+        "restarts": restarts,
         "seconds_per_epoch": seconds_per_epoch(result.seconds if seconds is None else seconds),
         "loss": result.loss,
         "metrics": {split: result.metrics.get(split, {}) for split in SPLITS},
@@ -84,10 +87,21 @@ def compare_with_rules(summary: Mapping[str, Any]) -> str | None:
     ahead: list[str] = []
     behind: list[str] = []
     for measure in next(filter(None, rules.values())):
-        values = {rule: measures.get(measure, math.nan) for rule, measures in rules.items()}
-        rule = max(values, key=lambda name: -math.inf if math.isnan(values[name]) else values[name])
+        if not isinstance(own.get(measure), (int, float)):
+            continue
+        values = {rule: _finite(measures.get(measure)) for rule, measures in rules.items()}
+        rule = max(values, key=lambda name: values[name])
+        if values[rule] == -math.inf:
+            continue
         told = f"{rule} has {split} {measure} {values[rule]:.3f}, the model {own[measure]:.3f}"
         (ahead if values[rule] > own[measure] else behind).append(told)
+    if not ahead and not behind:
+        return None
     if ahead:
         return f"A simple rule is ahead of the model: {'; '.join(ahead)}. Try task.memory, or a longer one."
     return f"The model is ahead of every simple rule: {'; '.join(behind)}."
+
+
+def _finite(value: float | None) -> float:
+    """Give a measure, or less than any where there is none."""
+    return -math.inf if value is None or math.isnan(value) else value

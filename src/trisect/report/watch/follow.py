@@ -1,0 +1,59 @@
+"""What a run directory says so far, read again and again without reading anything twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trisect.train.run.run_directory import METRICS, SUMMARY, read_config
+
+_MOST = 16 << 20  # bytes of a line that is still taken for one
+
+
+class Follower:
+    """Reads the lines of `metrics.jsonl` as they come.
+
+    Attributes:
+        epochs: how many epochs the run is to have.
+        records: what was read so far, a record an epoch.
+        ended: whether the run has written its summary.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        config = read_config(run)
+        self.epochs = config.train.epochs
+        self.monitor = config.train.monitor
+        self.title = f"{config.model.name}, {config.task.name}, layout {config.layout}"
+        self.records: list[Mapping[str, Any]] = []
+        self.ended = False
+        self._read = 0
+
+    def look(self) -> list[Mapping[str, Any]]:
+        """Give the records that came since the last look."""
+        fresh: list[Mapping[str, Any]] = []
+        with contextlib.suppress(OSError), (self.run / METRICS).open("rb") as file:
+            if file.seek(0, 2) < self._read:  # a run that went on from a checkpoint has cut its lines
+                self.records, self._read = [], 0
+            file.seek(self._read)
+            while (line := file.readline(_MOST)).endswith(b"\n"):
+                self._read += len(line)
+                with contextlib.suppress(ValueError):
+                    record = json.loads(line)
+                    if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+                        fresh.append(record)
+        self.records += fresh
+        last = self.records[-1]["epoch"] if self.records else 0
+        self.ended = (self.run / SUMMARY).is_file() and _epochs(self.run / SUMMARY) == last
+        return fresh
+
+
+def _epochs(path: Path) -> int | None:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get("epochs")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return value if isinstance(value, int) else None
