@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from trisect.plan.cluster import PAIRS, Cluster, Device, Link
-from trisect.train import reference
+from trisect.comm.world import World
+from trisect.plan.cluster import PAIRS, Cluster, Device, Link, read_cluster
+from trisect.train import calibrate, reference
 from trisect.train.reference import Reference, _graph, _three_unknowns, _Timer, low
 
 
@@ -56,3 +60,30 @@ def test_one_thread_is_timed_by_the_processor():
     assert set(timed.ranks[0]) >= {"F", "B", "U"}
     assert timed.epoch > 0
     assert timed.memory > 0
+
+
+@pytest.mark.slow
+def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
+    """What one rank measures, and what several that share cores do, make a cluster that is written and read back."""
+    full = reference._graph
+    monkeypatch.setattr(reference, "_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400)))
+    monkeypatch.setattr(reference, "_STATIC", ("gcn",))
+    monkeypatch.setattr(reference, "_DYNAMIC", ())
+    monkeypatch.setattr(reference, "_WIDTHS", (8,))
+    monkeypatch.setattr(reference, "_CUT", ("gcnii",))
+    calibrate._rank(tmp_path, World(0, 1, 0, 1))
+    values = json.loads((tmp_path / "0.json").read_text())
+    device = Device(**values, memory=8 << 30)
+    assert set(device.layers) == {"GCNLayer", PAIRS}
+    assert device.gather_cached is not None
+    assert device.gather_cached[512] > device.gather[512]
+    cluster = Cluster("small", device, Link(bandwidth=4e9), Link(bandwidth=1e8), devices=2)
+    sharing = reference.measure_sharing(cluster, 2)
+    assert 0 < sharing.share <= 1
+    assert set(sharing.cuts) == {"GCN2Layer"}
+    assert sharing.joined > 0
+    whole = replace(
+        cluster, shares={1: 1.0, 2: sharing.share}, cuts=sharing.cuts, device=replace(device, turn=sharing.turn)
+    )
+    whole.write(tmp_path / "cluster.yaml")
+    assert read_cluster(tmp_path / "cluster.yaml") == whole

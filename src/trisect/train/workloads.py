@@ -69,7 +69,8 @@ def _pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dic
         return {}
     judged = [count for split in bound.final for count in bound.scored_pairs(split, training=False)]
     # sampled pairs are drawn once and kept; those that exist are there anyway
-    hidden = getattr(decoder, "hidden", None)
+    # a decoder that remembers pairs has another inside
+    hidden = getattr(getattr(decoder, "decoder", decoder), "hidden", None)
     return {
         "pairs": sum(trained) / len(trained),
         "pair_channels": int(hidden) if isinstance(hidden, int) else channels,
