@@ -215,10 +215,14 @@ class Cluster:
             return min(self.single, self.share(world) * ranks / working)
         if not self.shares or ranks == 1:
             return self.shares.get(1, 1.0)
-        below = max((count for count in self.shares if count <= ranks), default=1)
-        share = self.shares.get(below, 1.0)
-        # beyond what was measured, ranks take turns on the cores
-        return share if below == ranks else share * max(below, 1) / ranks
+        measured = {1: 1.0, **self.shares}
+        most = max(measured)
+        if ranks > most:
+            # beyond what was measured, ranks take turns on the cores
+            return measured[most] * most / ranks
+        below, above = max(n for n in measured if n <= ranks), min(n for n in measured if n >= ranks)
+        between = 0.0 if below == above else (ranks - below) / (above - below)
+        return (1.0 - between) * measured[below] + between * measured[above]
 
     def share_of_part(self, world: int, working: int, kind: str) -> float:
         """Give the share that a rank has for a kind of layer whose rows parts exchange."""

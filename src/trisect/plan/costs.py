@@ -108,7 +108,7 @@ class CostModel:
 
     def _chunks_for_one(self, action: Action) -> float:
         """Say for how many messages of a carry one stands, where fewer chunks stand for all."""
-        carries = action.peer is not None and exchange_of(action).axis == "time"
+        carries = action.peer is not None and exchange_of(action).hands_on
         return self.facts.carry_chunks / self.acting.carry_chunks if carries else 1.0
 
     @cached_property
@@ -146,10 +146,9 @@ class CostModel:
                 if layer.along == "carry" and layer.state != "weight":
                     own, calls = rows / acting.carry_chunks, facts.carry_chunks / acting.carry_chunks
                 elif layer.along == "redistribute":
-                    own, count = rows / facts.layout.time, len(acting.steps(action.block or 0))
-                    count = round(count * facts.layout.time / acting.layout.time)
+                    own, count = rows / facts.layout.time, len(facts.steps(action.block or 0))
                 elif layer.state == "weight" and layer.along == "none":
-                    count = len(acting.steps(action.block or 0))
+                    count = len(facts.steps(action.block or 0))
             table, read = columns, entries
             if kind is HalfKind.AGGREGATE:
                 table, read = float(facts.vertices), self._all_entries(steps)
@@ -177,7 +176,7 @@ class CostModel:
         heaviest = 1.0 if by_columns else parts.heaviest
         entries = self._all_entries(steps) / facts.parts * heaviest
         columns = part_rows + (self._remote(steps) / facts.parts if facts.parts > 1 else 0.0)
-        share = 1.0 / self.acting.layout.chunks if facts.stale else 1.0
+        share = 1.0 / facts.layout.chunks if facts.stale else 1.0
         if action.side is not None:
             boundary = min(1.0, max(0.0, parts.boundary))
             share *= boundary if action.side is Side.BOUNDARY else 1.0 - boundary
@@ -228,9 +227,9 @@ class CostModel:
         total = sum(exchange.volume(self.facts, [(rank, action)], fetched).values())
         runs = sum(1 for run in self.facts.runs[action.block or 0] if run) if exchange.axis == "vertex" else 0
         ranks = self.facts.parts * (max(1, runs) if exchange.axis == "vertex" else self.facts.layout.time)
-        if self.facts.stale and self.acting.layout.chunks > 1:
+        if self.facts.stale:
             # rows of a chunk cross with the chunk
-            return total / ranks / self.acting.layout.chunks
+            return total / ranks / self.facts.layout.chunks
         return total / ranks
 
     def transfer(self, rank: int, action: Action) -> float:

@@ -132,6 +132,10 @@ class BoundTask(ABC):
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """Named measures, `loss` among them, from merged statistics."""
 
+    def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Count the scores of these outputs for the pictures of a report (`tasks.curves`); nothing by default."""
+        return Statistics()
+
     def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
         """Measure rules that need no training on what val and test ask: split → rule → statistics.
 

@@ -16,6 +16,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.curves import count_classes
 from trisect.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.node_classification import (
@@ -151,6 +152,15 @@ class BoundEdgeClassification(BoundTask):
                     src, dst = self._division.local(src[mine], dst[mine], remote)
                 total = total + self._loss_sum(score(frame, src, dst), labels)
         return total / self._constant
+
+    def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Count the scores of the split's events by class."""
+        score, statistics = cast(PairDecoder, decoder), Statistics()
+        for position, frame in enumerate(frames):
+            if first_step + position in self.runs[split]:
+                src, dst, labels = self._events(first_step + position)
+                statistics = statistics.merge(count_classes(score(frame, src, dst), labels))
+        return statistics
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Give a confusion matrix and the loss; with two classes the scores as well."""
