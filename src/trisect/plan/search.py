@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -102,7 +102,7 @@ def search(
         devices,
         cluster,
         reason_of(timed),
-        tuple(assumptions(workload, cluster, devices)),
+        tuple(assumptions(workload, cluster, devices, looking.memory.unprobed)),
     )
 
 
@@ -135,7 +135,7 @@ class _Search:
         self.timed: list[Estimate] = []
         self.refused: list[Estimate] = []
         self.tried = 0
-        self._cluster, self._memory = cluster, MemoryModel(workload)
+        self._cluster, self.memory = cluster, MemoryModel(workload)
         self._sized: dict[int, Cluster] = {}
         self._queue: list[_Entry] = []
         self._entries, self._few = 0, max(counts) <= _FEW
@@ -213,7 +213,7 @@ class _Search:
             self._push_layout(replace(layout, blocks=counts[counts.index(layout.block_count) + 1]))
 
     def _estimate(self, facts: Facts) -> Estimate:
-        return estimate_facts(self.workload, facts, self._of(facts.layout.world), self._memory, timed=False)
+        return estimate_facts(self.workload, facts, self._of(facts.layout.world), self.memory, timed=False)
 
     def _simulate(self, looked: Estimate, facts: Facts) -> Estimate:
         return replace(looked, seconds=epoch_seconds(self.workload, facts, self._of(facts.layout.world)))
@@ -392,8 +392,19 @@ def _name(layout: Layout) -> str:
     return "One rank" if layout.world == 1 and str(layout) == "vertex=1" else str(layout)
 
 
-def assumptions(workload: Workload, cluster: Cluster, devices: int) -> Iterator[str]:
-    """Give what the numbers rest on."""
+def assumptions(
+    workload: Workload, cluster: Cluster, devices: int, unprobed: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Give what the numbers rest on.
+
+    Args:
+        unprobed: layers that could not be run on a few rows, each with the reason.
+    """
+    for layer, why in (unprobed or {}).items():
+        yield (
+            f"{layer} could not be run on a few rows to see what it keeps ({why}): three times its output is counted, "
+            "which is a guess."
+        )
     if cluster.source == "measured":
         yield f"The rates of {cluster.name} were measured by `trisect plan --calibrate`."
     elif cluster.source == "preset":
