@@ -187,7 +187,7 @@ DOUBLE = ("--set", "train.precision=float64")
         pytest.param(GRAPH, "layer=3", "vertex=2", marks=pytest.mark.slow),
         pytest.param(GRAPH, "vertex=3", "layer=2", marks=pytest.mark.slow),
         pytest.param(GRAPH, "layer=2,chunks=3", "vertex=3,chunks=2", marks=pytest.mark.slow),
-        pytest.param(TIMELINE, "time=2", "vertex=2,time=2", marks=pytest.mark.slow),
+        pytest.param(TIMELINE, "time=2", "time=2,vertex=2", marks=pytest.mark.slow),
         pytest.param(TIMELINE, "time=2,layer=2", "vertex=3", marks=pytest.mark.slow),
         pytest.param(TIMELINE, "vertex=1", "time=3", marks=pytest.mark.slow),
     ],
