@@ -6,15 +6,20 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train test check pytest slow fuzz sanitize docs format clean
+.PHONY: train test check pytest slow fuzz sanitize docs dist format clean
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making a Python environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
 
 # The build tools are installed first and the build is not isolated, so that constraints.txt pins them too.
 $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python
-	$(PIP) setuptools wheel
-	$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard,report]'
+	@echo "1 of 3: the build tools ..."
+	@$(PIP) setuptools wheel
+	@echo "2 of 3: torch and the other packages; one to five minutes, most of them torch's download ..."
+	@$(PIP) torch
+	@echo "3 of 3: Trisect, whose kernels are compiled; about a minute ..."
+	@$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard]'
 	touch $@
 
 $(DEV_STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python
@@ -23,7 +28,13 @@ $(DEV_STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/nat
 	touch $(STAMP) $@
 
 train: $(STAMP)
-	$(BIN)/trisect train
+	@$(BIN)/trisect train
+	@echo
+	@echo "Trisect is installed in $(VENV). Next:"
+	@echo "    source $(BIN)/activate"
+	@echo "    trisect train timeline                  # a network over a timeline of snapshots"
+	@echo "    trisect train deep --layout vertex=2    # the first example on two processes, with the same losses"
+	@echo "    trisect --help                          # everything else; your own data: README.md"
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check src tests benchmarks docs setup.py
@@ -52,6 +63,14 @@ sanitize: $(DEV_STAMP)
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/reference.py
 	$(BIN)/mkdocs build --strict
+
+# an sdist and a wheel in dist/; where auditwheel is installed, the wheel is tagged for other Linux systems
+dist: $(DEV_STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	@if $(BIN)/python -c "import auditwheel" 2>/dev/null; then \
+	    $(BIN)/python -m auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; \
+	else echo "auditwheel is not installed: the wheel is for this system alone"; fi
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format src tests benchmarks docs setup.py

@@ -7,7 +7,7 @@ same numbers for it. The element hash is the same in torch (here, the oracle) an
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -92,16 +92,16 @@ class Noise:
     step: int = 0
     vertices: Tensor | None = None
 
-    def at(self, *, layer: int | None = None, step: int | None = None) -> Noise:
-        """Give the same noise for another layer or step."""
+    def at(self, *, layer: int | None = None, step: int | None = None, vertices: Tensor | None = None) -> Noise:
+        """Give the same noise for another layer, step or vertices."""
         # made directly: `replace` takes several times as long, and every layer of every chunk asks
         layer, step = self.layer if layer is None else layer, self.step if step is None else step
-        return Noise(self.seed, self.epoch, layer, step, self.vertices)
+        return Noise(self.seed, self.epoch, layer, step, self.vertices if vertices is None else vertices)
 
     def rows(self, start: int, stop: int) -> Noise:
         """Give the same noise for the rows start..stop-1 of those that this one describes."""
         ids = torch.arange(start, stop) if self.vertices is None else self.vertices[start:stop]
-        return replace(self, vertices=ids)
+        return self.at(vertices=ids)
 
     def key(self, purpose: str) -> int:
         """Give a 64-bit key for one use (`"dropout"`, `"negatives"`, …) of this seed, epoch, layer and step."""

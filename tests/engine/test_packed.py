@@ -78,3 +78,12 @@ def test_less_is_held_between_forward_and_backward(model: str, less: int, monkey
         most[pack] = (held[0], loss)
     assert most["true"][1] == most["false"][1], "packing is exact to the bit"
     assert most["false"][0] - most["true"][0] > less, most
+
+
+@pytest.mark.parametrize("model", ["gin", "resgcn+"])
+def test_rows_that_backward_reads_are_left_where_they_are(model: str) -> None:
+    """Gradients take the memory of rows that readers saw, but for those that autograd saved as they are."""
+    graph = trisect.Graph.generate("community", vertices=300, degree=4.0)
+    options: dict[str, Any] = {"hidden": 8, "layers": 3, "epochs": 4}
+    losses = [trisect.fit(model, graph, layout=f"chunks=3,pack={pack}", **options).loss for pack in ("true", "false")]
+    assert losses[0] == losses[1]

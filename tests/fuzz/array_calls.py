@@ -154,7 +154,7 @@ def _arguments(rng: random.Random) -> dict[str, Any]:
 
 def _spoil(arguments: dict[str, Any], options: dict[str, Sequence[Any]], rng: random.Random) -> dict[str, Any]:
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
-        good = {name for name, value in arguments.items() if isinstance(value, (list, dict))}
+        good = {name for name, value in arguments.items() if isinstance(value, dict if name == "splits" else list)}
         name = rng.choice(sorted({*good, *options}))
         if name in options:
             arguments[name] = rng.choice(options[name])

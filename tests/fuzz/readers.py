@@ -356,6 +356,7 @@ def fuzz_apart(names: Sequence[str], cases: int, seed: int = 0) -> dict[str, dic
     """Run so many cases of each of these in another process, whose end by a signal is an AssertionError too."""
     with tempfile.TemporaryDirectory(prefix="trisect-fuzz-") as folder:
         at = Path(folder, "at")
+        at.write_text("before the first case")
         command = [sys.executable, __file__, "--apart", str(at), str(cases), str(seed), *names]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{at.read_text().strip()}, code {done.returncode}: {done.stderr[-2000:]}"

@@ -17,11 +17,19 @@ from pathlib import Path
 from trisect.native.library import LEVELS, kernels
 
 ROOT = Path(__file__).resolve().parents[2]
-# what calls kernels; the second line is for the best instruction set alone, since these kernels have one form
+# what calls kernels; the second list is for the best instruction set alone, since these kernels have one form. Tests
+# that load Arrow, polars or a partitioner are not among them: these bring allocators of their own
 EVERY_LEVEL = ["tests/native/test_library.py", "tests/ops"]
-ONCE = ["tests/graph", "tests/partition", "tests/shards", "tests/comm/local", "tests/nn/temporal", "tests/nn/conv"]
-# those of the build make libraries of their own, one counts threads, and one measures memory
-LEFT_OUT = "not build and not compiler and not pool_of_threads and not peak"
+ONCE = [
+    *(f"tests/graph/test_{name}.py" for name in ("adjacency", "build", "edge_features", "graph", "sound")),
+    "tests/graph/timeline",
+    "tests/partition/test_order.py",
+    "tests/shards",
+    "tests/comm/local",
+    "tests/nn/temporal",
+]
+# two kinds of tests build libraries of their own, and one counts threads
+LEFT_OUT = "not builds_in_place and not a_failing_compiler and not pool_of_threads"
 
 
 def sanitizer(name: str) -> str:

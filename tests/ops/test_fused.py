@@ -100,6 +100,22 @@ def test_convolve_dense(inputs, outputs, relu, p, share, monkeypatch):
     compare(lambda x, w: ops.convolve_dense(x, block(), w, relu=relu, p=p, noise=noise), tensors[:2], monkeypatch)
 
 
+@pytest.mark.parametrize("width", [1, 9, 40])
+@pytest.mark.parametrize("alpha", [0.0, 0.1])
+def test_a_weight_mixed_with_the_identity(width, alpha, monkeypatch):
+    tensors = [draw(COLUMNS, width), draw(width, width), draw(ROWS, width)]
+
+    def layer(x, w, a, theta=0.3):
+        y = ops.convolve_dense(x, block(), w, add=a, alpha=alpha, relu=True, theta=theta)
+        return ops.dense(y, w, add=a, theta=theta)
+
+    compare(layer, tensors, monkeypatch)
+    results = [evaluate(lambda *x, t=t: layer(*x, t), tensors, monkeypatch, native=True) for t in (0.3, 0.31)]
+    assert difference(*results) > 1e-4
+    with pytest.raises(DataError, match="weight"):
+        ops.dense(draw(ROWS, 4), draw(3, 4), theta=0.3)
+
+
 @pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
 def test_branches(inputs, outputs, monkeypatch):
     tensors = [draw(COLUMNS, inputs), draw(outputs, inputs), draw(outputs, inputs) + 1.0]

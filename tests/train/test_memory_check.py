@@ -61,21 +61,22 @@ def test_data_that_are_held_already_count_once():
 def test_blocks_are_chosen_before_anything_is_refused():
     sizes = DescribedData(vertices=100_000, edges=2_000_000, steps=64)
     model = NamedModel("cd-gcn", {"layers": 2, "hidden": 32}, 0)
-    cluster = with_memory("cpu-10gb", 2)
-    assert shortage(workload(sizes, model, 2 << 30), parse_layout("blocks=1"), cluster) is not None
-    assert shortage(workload(sizes, model, 2 << 30), parse_layout("blocks=auto"), cluster) is None
+    cluster = with_memory("cpu-10gb", 4)
+    assert shortage(workload(sizes, model, 4 << 30), parse_layout("blocks=1"), cluster) is not None
+    assert shortage(workload(sizes, model, 4 << 30), parse_layout("blocks=auto"), cluster) is None
 
 
 def test_one_sentence_with_the_remedy(monkeypatch):
-    monkeypatch.setattr(clusters, "free_bytes", lambda device, bounded: 3 << 30)
-    with pytest.raises(LayoutError, match=r"needs about .* GiB, and 3\.0 are free \(activations .*; use the layout "):
-        require_memory(WIDE, LARGE, TASK, OPTIONS, Layout())
+    steps = DescribedData(vertices=100_000, edges=2_000_000, steps=64)
+    model = NamedModel("cd-gcn", {"layers": 2, "hidden": 32}, 0)
+    monkeypatch.setattr(clusters, "free_bytes", lambda device, bounded: 4 << 30)
+    with pytest.raises(LayoutError, match=r"needs about .* GiB, and 4\.0 are free \(activations .*; use the layout "):
+        require_memory(model, steps, TASK, OPTIONS, Layout())
     huge = replace(LARGE, vertices=10**9, edges=10**10)
     with pytest.raises(LayoutError, match=r"no layout of \d+ devices fits.*TRISECT_MEMORY_CHECK=0"):
         require_memory(WIDE, huge, TASK, OPTIONS, Layout())
     with pytest.raises(DataError, match=r"take at least .* to be read"):
         require_reading(huge)
-    require_memory(WIDE, LARGE, TASK, OPTIONS, parse_layout("layer=100"))  # that is refused elsewhere
 
 
 def test_fit_asks_first(monkeypatch):

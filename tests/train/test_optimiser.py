@@ -109,6 +109,23 @@ def test_foreign_state_is_refused() -> None:
         Optimiser("adam", parameters(), [], lr=0.1).load({"exp_avg.x": torch.zeros(1)})
 
 
+def test_state_of_other_types_is_refused() -> None:
+    optimiser = Optimiser("adam", parameters(), [], lr=0.1)
+    descend(optimiser, 1)
+    state, name = optimiser.state(), "model.layers.1.bias"
+    optimiser.load(state)
+    for entry, value, words in (
+        (f"exp_avg.{name}", torch.zeros(5, dtype=torch.int64), r"of type torch\.int64, and adam keeps step, exp_avg"),
+        (f"step.{name}", torch.tensor(True), r"of type torch\.bool"),
+        (f"momentum_buffer.{name}", torch.zeros(5), "adam keeps step, exp_avg, exp_avg_sq"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            optimiser.load({**state, entry: value})
+    del state[f"exp_avg_sq.{name}"]
+    with pytest.raises(CheckpointError, match=rf"no optimiser state 'exp_avg_sq\.{name}', which adam needs"):
+        optimiser.load(state)
+
+
 def test_groups_are_checked() -> None:
     assert decay_by_group(0.1) == {"conv": 0.1, "dense": 0.1}
     assert decay_by_group({"conv": 1}) == {"conv": 1.0, "dense": 0.0}

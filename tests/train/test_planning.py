@@ -111,8 +111,10 @@ def test_layers_of_ones_own_and_of_pyg(graph):
         trisect.plan(own, graph, devices=0)
 
 
-def test_a_timeline(graph):
-    timeline = trisect.Timeline.generate("evolving", vertices=60, steps=8)
+def test_a_timeline():
+    from trisect.data.generators.generate import generate
+
+    timeline = trisect.Timeline.from_record(generate("evolving", vertices=60, steps=8))
     choice = trisect.plan("cd-gcn", timeline, "link-prediction", devices=2, cluster="8xa100", layers=1, hidden=4)
     assert {each.layout.world for each in choice.best} <= {1, 2}
 

@@ -26,7 +26,6 @@ app = typer.Typer(
     name="trisect",
     help="Train graph neural networks that no longer fit one device: cut by vertex, by layer, by time.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

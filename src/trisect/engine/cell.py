@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -459,7 +459,7 @@ class Cell:
         for t, step in enumerate(self.steps):
             noise = self.noise.at(layer=number, step=step)
             ids = self._column_ids(t) if columns else None
-            contexts.append(Context(noise, per_step[t], None if ids is None else replace(noise, vertices=ids)))
+            contexts.append(Context(noise, per_step[t], None if ids is None else noise.at(vertices=ids)))
         return contexts
 
     def _column_ids(self, step: int) -> Tensor | None:

@@ -120,9 +120,9 @@ def same_rows(x: Tensor, start: int, stop: int) -> Tensor:
 def run_backward(roots: Sequence[tuple[GradientEdge | Tensor, Tensor]]) -> None:
     """Go back from roots with their gradients.
 
-    As `torch.autograd.backward` does, without its checks of the arguments: they take as long as a small cell's kernels.
+    As `torch.autograd.backward` does, without its checks of the arguments, which every small cell would pay for.
     """
-    torch.autograd.Variable._execution_engine.run_backward(  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.run_backward(
         tuple([root for root, _ in roots]),
         tuple([gradient for _, gradient in roots]),
         False,

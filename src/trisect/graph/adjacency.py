@@ -267,14 +267,13 @@ class Adjacency:
         return self._converted(self.values, dtype, self._home()._derived.values)
 
     def for_kernels(self, dtype: torch.dtype) -> KernelArrays:
-        """Give the matrix, after a check, as kernels read it, with values of that type; looked up once."""
-        kept = self._derived.kernels.get(dtype)
-        if kept is None:
+        """Give starts, ends, indices and values of that type, contiguous, after a check: as kernels read them; once."""
+        arrays = self._derived.kernels.get(dtype)
+        if arrays is None:
             self.checked()
             arrays = (self.starts.contiguous(), self.ends.contiguous(), self.indices, self.values_as(dtype))
-            addresses = tuple(0 if array is None else array.data_ptr() for array in arrays)
-            kept = self._derived.kernels[dtype] = KernelArrays(arrays, addresses, self.rows)
-        return kept
+            self._derived.kernels[dtype] = arrays
+        return arrays
 
     def features_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the edges' features in the type that a kernel reads; converted once for a matrix and all its views."""

@@ -24,18 +24,7 @@ class Origin:
     stop: int
 
 
-@dataclass(frozen=True, eq=False)
-class KernelArrays:
-    """A matrix as kernels read it.
-
-    Attributes:
-        arrays: starts, ends, indices, and values where there are any, contiguous and of the kernels' types.
-        addresses: of these four; 0 where there are no values.
-    """
-
-    arrays: tuple[Tensor | None, ...]
-    addresses: tuple[int, ...]
-    rows: int
+KernelArrays = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(eq=False)

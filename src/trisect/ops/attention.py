@@ -55,18 +55,14 @@ def attend(
     if not (adjacency.starts.is_contiguous() and adjacency.ends.is_contiguous()):
         starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
         adjacency = replace(adjacency, starts=starts, ends=ends)
-    keys, ids = None, None
-    if noise is not None and dropout > 0.0:
-        keys, ids = pair_draws(adjacency, noise, source_vertices)
-    threshold = 0 if keys is None else drop_threshold(dropout)
-    scale = 1.0 if keys is None else 1.0 / (1.0 - dropout)
+    draw = pair_draws(adjacency, dropout, noise, source_vertices)
     same = x.dtype == source_score.dtype == target_score.dtype
     if x.device.type == "cpu" and x.dtype in _SUFFIX and same and library.available():
         result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
-            x, source_score, target_score, adjacency, negative_slope, threshold, scale, keys, ids
+            x, source_score, target_score, adjacency, negative_slope, *draw
         )
         return result
-    return attend_torch(x, source_score, target_score, adjacency, negative_slope, threshold, scale, keys, ids)
+    return attend_torch(x, source_score, target_score, adjacency, negative_slope, *draw)
 
 
 def attend_torch(
@@ -86,18 +82,27 @@ def attend_torch(
     """
     source, target = adjacency.edge_index()
     score = torch.nn.functional.leaky_relu(source_score[source] + target_score[target], negative_slope)
-    index = target[:, None].expand_as(score)
-    highest = torch.zeros_like(target_score).scatter_reduce(0, index, score.detach(), "amax", include_self=False)
-    weight = torch.exp(score - highest[target])
-    total = torch.zeros_like(target_score).index_add(0, target, weight)
-    weight = weight / total[target]
-    if keys is not None:
-        heads = x.shape[1]
-        vertex = source if ids is None else ids[source]
-        pair = vertex[:, None] * heads + torch.arange(heads, device=x.device)
-        weight = weight * (bits_at(keys[target][:, None], pair) >= threshold) * scale
+    weight = coefficients(score, adjacency, threshold, scale, keys, ids)
     zero = torch.zeros(adjacency.rows, *x.shape[1:], dtype=x.dtype, device=x.device)
     return zero.index_add(0, target, weight[:, :, None] * x[source])
+
+
+def coefficients(
+    score: Tensor, adjacency: Adjacency, threshold: int, scale: float, keys: Tensor | None, ids: Tensor | None
+) -> Tensor:
+    """Give the softmax of scores [entries, heads] over each row's entries, with dropout; see `attend_torch`."""
+    source, target = adjacency.edge_index()
+    heads = score.shape[1]
+    zero = score.new_zeros(adjacency.rows, heads)
+    index = target[:, None].expand_as(score)
+    highest = zero.scatter_reduce(0, index, score.detach(), "amax", include_self=False)
+    weight = torch.exp(score - highest[target])
+    weight = weight / zero.index_add(0, target, weight)[target]
+    if keys is None:
+        return weight
+    vertex = source if ids is None else ids[source]
+    pair = vertex[:, None] * heads + torch.arange(heads, device=score.device)
+    return weight * (bits_at(keys[target][:, None], pair) >= threshold) * scale
 
 
 def _check(x: Tensor, source_score: Tensor, target_score: Tensor, adjacency: Adjacency) -> None:
@@ -112,8 +117,14 @@ def _check(x: Tensor, source_score: Tensor, target_score: Tensor, adjacency: Adj
             raise ConfigError(f"{name} has shape {tuple(score.shape)}; {(rows, x.shape[1])} is needed.")
 
 
-def pair_draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Give the rows' keys and the columns' vertex ids (None: columns are vertices 0, 1, …)."""
+def pair_draws(
+    adjacency: Adjacency, dropout: float, noise: Noise | None, source_vertices: Tensor | None
+) -> tuple[int, float, Tensor | None, Tensor | None]:
+    """Say how coefficients are dropped: `threshold` of the draw, `scale` of the rest, the rows' keys (None: nothing is
+    dropped), and the columns' vertex ids (None: columns are vertices 0, 1, …).
+    """
+    if noise is None or dropout <= 0.0:
+        return 0, 1.0, None, None
     targets = noise.vertex_ids(adjacency.rows, adjacency.device)
     if source_vertices is None and noise.vertices is not None:
         if adjacency.rows != adjacency.columns or adjacency.self_start != 0:
@@ -124,7 +135,8 @@ def pair_draws(adjacency: Adjacency, noise: Noise, source_vertices: Tensor | Non
         source_vertices = targets
     if source_vertices is not None:
         source_vertices = source_vertices.to(adjacency.device, torch.int64).contiguous()
-    return row_keys(noise.key("attention"), targets), source_vertices
+    keys = row_keys(noise.key("attention"), targets)
+    return drop_threshold(dropout), 1.0 / (1.0 - dropout), keys, source_vertices
 
 
 class _Problem(ctypes.Structure):

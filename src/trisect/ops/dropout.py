@@ -45,11 +45,12 @@ def dropout_torch(x: Tensor, p: float, noise: Noise) -> Tensor:
 
 def noise_ids(noise: Noise, rows: int) -> Tensor | None:
     """Give the vertex ids as a kernel reads them (None: row numbers), after a check that there is one for each row."""
-    if noise.vertices is None:
+    ids = noise.vertices
+    if ids is None:
         return None
-    if noise.vertices.numel() != rows:
-        raise DataError(f"noise.vertices has {noise.vertices.numel()} ids; there are {rows} rows.")
-    return noise.vertices.to(torch.int64).contiguous()
+    if ids.numel() != rows:
+        raise DataError(f"noise.vertices has {ids.numel()} ids; there are {rows} rows.")
+    return ids if ids.dtype == torch.int64 and ids.is_contiguous() else ids.to(torch.int64).contiguous()
 
 
 class _Dropout(torch.autograd.Function):

@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
-from trisect.noise import Noise, bits_at, drop_threshold
-from trisect.ops.attention import pair_draws
+from trisect.noise import Noise
+from trisect.ops.attention import coefficients, pair_draws
 from trisect.ops.memory import empty
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -58,11 +58,7 @@ def attend_edges(
     _check(x, adjacency, heads * channels, weight)
     if tuple(target.shape) != (adjacency.rows, heads * channels):
         raise ConfigError(f"target has shape {tuple(target.shape)}; {(adjacency.rows, heads * channels)} is needed.")
-    keys, ids = None, None
-    if noise is not None and dropout > 0.0:
-        keys, ids = pair_draws(adjacency, noise, source_vertices)
-    threshold = 0 if keys is None else drop_threshold(dropout)
-    draw = (threshold, 1.0 if keys is None else 1.0 / (1.0 - dropout), keys, ids)
+    draw = pair_draws(adjacency, dropout, noise, source_vertices)
     if _native(x, target, attention, weight):
         turned = None if weight is None else weight.t()
         result: Tensor = _AttendEdges.apply(x, target, attention, turned, adjacency, negative_slope, draw)  # type: ignore[no-untyped-call]
@@ -90,15 +86,7 @@ def attend_edges_torch(
         z = x[source[part]] + target[row[part]]
         z = torch.nn.functional.leaky_relu(z if edges is None else z + edges, negative_slope)
         scores.append((z.view(-1, heads, channels) * attention).sum(-1))
-    score = torch.cat(scores)
-    index = row[:, None].expand_as(score)
-    top = score.new_zeros(adjacency.rows, heads).scatter_reduce(0, index, score.detach(), "amax", include_self=False)
-    coefficient = torch.exp(score - top[row])
-    coefficient = coefficient / score.new_zeros(adjacency.rows, heads).index_add(0, row, coefficient)[row]
-    if keys is not None:
-        vertex = source if ids is None else ids[source]
-        pair = vertex[:, None] * heads + torch.arange(heads, device=x.device)
-        coefficient = coefficient * (bits_at(keys[row][:, None], pair) >= threshold) * scale
+    coefficient = coefficients(torch.cat(scores), adjacency, threshold, scale, keys, ids)
     out = x.new_zeros(adjacency.rows, heads * channels)
     for part, _ in _parts(adjacency, None, x):
         values = x[source[part]].view(-1, heads, channels) * coefficient[part][:, :, None]

@@ -52,6 +52,8 @@ def dense(
     rows, outputs = x.shape[0], weight.shape[0]
     _check("into", into, rows, outputs)
     _check("x", x, rows, weight.shape[1])
+    if theta != 1.0:
+        _check("weight", weight, outputs, outputs)
     _check("add", add, rows, outputs)
     _check("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
@@ -137,6 +139,8 @@ def convolve_dense(
     rows, (outputs, inputs) = adjacency.rows, weight.shape
     message = as_message(x)
     _check("x", message.rows, adjacency.columns, inputs)
+    if theta != 1.0:
+        _check("weight", weight, outputs, outputs)
     _check("into", into, rows, outputs)
     _check("add", add, rows, inputs)
     _check("bias", bias, outputs)

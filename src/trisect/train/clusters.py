@@ -45,7 +45,7 @@ def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
         measured = read_cluster(path)
         return replace(measured, device=replace(measured.device, memory=free))
     cores = os.cpu_count() or 1
-    device = Device(
+    guessed = Device(
         flops=4e10 * cores,
         gather={16: 2e9 * cores, 64: 4e9 * cores, 256: 6e9 * cores},
         gather_cached={16: 5e9 * cores, 64: 1e10 * cores, 256: 1.5e10 * cores},
@@ -57,7 +57,7 @@ def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
     between = Link(bandwidth=1.25e8, latency=1e-4, message=1e-4)
     # one rank uses all cores with its threads; several divide them
     shares = {ranks: 1.0 / ranks for ranks in range(1, cores + 1)}
-    return Cluster("this machine", device, inside, between, devices=cores, shares=shares, source="guessed")
+    return Cluster("this machine", guessed, inside, between, devices=cores, shares=shares, source="guessed")
 
 
 def cluster_of(name: str | Path | Cluster | None, device: str = "cpu") -> Cluster:

@@ -23,12 +23,13 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import ModelSource
 from trisect.ops.memory import free_bytes
+from trisect.plan.bound import least_seconds
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import estimate
 from trisect.plan.memory import Memory, MemoryModel
 from trisect.plan.parts import Parts, described_parts, effective_degree
 from trisect.plan.quantities import show_size
-from trisect.plan.search import layouts, least_seconds, worlds
+from trisect.plan.search import layouts, worlds
 from trisect.plan.workload import Workload
 from trisect.tasks import Task
 from trisect.train.checks import is_cut
@@ -134,7 +135,10 @@ def remedy(workload: Workload, layout: Layout, cluster: Cluster, devices: int, *
                 fitting.append(estimate(guessed, each, cluster, memory, timed=False))
         fitting = [each for each in fitting if each.fits]
         if fitting:
-            best = min(fitting, key=lambda each: least_seconds(guessed, each.layout, cluster))
+            best = min(
+                fitting,
+                key=lambda each: least_seconds(guessed, guessed.facts(each.layout), cluster.resized(each.layout.world)),
+            )
             return f"use the layout {best.layout}, which needs {show_size(best.memory.total)} a rank"
     return (
         f"no layout of {devices} device{'s' if devices > 1 else ''} fits; use more or larger devices, or make the model"

@@ -32,6 +32,8 @@ from trisect.train.blocks import keeps_aggregation
 
 # Graphs of more entries are not cut to plan: rows of other parts are estimated from an order that costs one look.
 MOST_ENTRIES = 6_000_000
+# Nor are graphs cut into more parts than this, which takes a partitioner minutes.
+MOST_PARTS = 256
 # Of a graph of which nothing is said, a partitioner leaves about this share of the neighbours that chance would.
 _LOCALITY = 0.3
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
@@ -56,6 +58,23 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
         "fetched": 0.5 if bound.reads_pairs else 0.0,
+        **_pairs_of(bound, decoder, model.out_channels),
+    }
+
+
+def _pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
+    """The pairs that a loss scores at a step, and those that measures do: at once, and kept for the whole run."""
+    trained = bound.scored_pairs("train", training=True)
+    if not trained:
+        return {}
+    judged = [count for split in bound.final for count in bound.scored_pairs(split, training=False)]
+    # sampled pairs are drawn once and kept; those that exist are there anyway
+    # a decoder that remembers pairs has another inside
+    hidden = getattr(getattr(decoder, "decoder", decoder), "hidden", None)
+    return {
+        "pairs": sum(trained) / len(trained),
+        "pair_channels": int(hidden) if isinstance(hidden, int) else channels,
+        "judged_pairs": (max(judged, default=0), sum(judged)),
     }
 
 
@@ -87,7 +106,7 @@ class _GraphCutter:
         vertices, entries = self._graph.vertices, self._graph.adjacency.entries
         if parts == 1:
             return Parts((vertices,), (0,), boundary=0.0)
-        if entries > MOST_ENTRIES:
+        if entries > MOST_ENTRIES or parts > MOST_PARTS:
             return self._estimated(parts)
         if not self._ordered:
             order = choose_order(self._graph) if self._reorder else None
@@ -135,7 +154,7 @@ def _timeline_parts(timeline: Timeline, parts: int) -> Parts:
     if parts == 1:
         return Parts((timeline.vertices,), (0,) * timeline.steps, boundary=0.0)
     work = step_work(timeline, 0.0)
-    if sum(work) > MOST_ENTRIES:
+    if sum(work) > MOST_ENTRIES or parts > MOST_PARTS:
         degree = _LOCALITY * sum(work) / max(1, timeline.steps * timeline.vertices)
         return described_parts(timeline.vertices, timeline.steps, parts, degree)
     partition = cut_timeline(timeline, parts)

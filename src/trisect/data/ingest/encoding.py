@@ -205,6 +205,8 @@ def encode(table: Any, encoding: Encoding) -> Array:
         table: a path (CSV, Parquet, …), a table of pandas, polars or Arrow, or a mapping of names to arrays.
     """
     names = [column.column for column in encoding.columns]
+    if not names:
+        raise DataError("The encoding has no columns, and so nothing can be encoded by it; ingest the table again.")
     source = open_source(table, names)
     for name in names:
         source.pick(name, "the column")

@@ -65,11 +65,11 @@ def steps_of(time: Array, period: Period, unit: str = "s") -> Array:
     else:
         with np.errstate(over="ignore"):
             places = np.floor((time - np.float64(start)) / length)
-        count = min(float(places.max()), 1e18) + 1
         steps = np.minimum(places, 1e18).astype(np.int64)
+        count = int(steps.max()) + 1
     if count > _MOST_STEPS:
         raise DataError(
-            f"period {period!r} cuts the times {start} .. {time.max()} into {count:,.0f} steps; give a longer period "
+            f"period {period!r} cuts the times {start} .. {time.max()} into {count:,} steps; give a longer period "
             "(a bare number is in the unit of the time column)."
         )
     return steps
@@ -133,7 +133,7 @@ def _times(time: Any) -> Array:
     if hasattr(time, "detach"):
         if getattr(time, "is_meta", False):
             raise DataError("time is a tensor on the meta device, which holds no numbers; give numbers.")
-        time = time.detach().cpu()
+        time = time.detach().to_dense().cpu()
     unit = re.match(r"datetime64\[(\w+)", str(getattr(time, "dtype", "")))
     if unit is not None:
         return np.asarray(time, dtype=f"datetime64[{unit[1]}]")  # of pandas with a zone, too: it becomes UTC

@@ -78,19 +78,22 @@ def aggregate_into(
         _ = out.copy_(y) if targets is None else out.index_copy_(0, targets, y.to(out.dtype))
         return
     wide = KINDS[x.dtype][1]
-    matrix = adjacency.for_kernels(wide)
+    starts, ends, indices, values = adjacency.for_kernels(wide)
     x = x if adjacent(x) else x.contiguous()
     if row_scale is not None or column_scale is not None or bias is not None:
         row_scale, column_scale, bias = (
             None if scale is None else scale.to(wide).contiguous() for scale in (row_scale, column_scale, bias)
         )
     if add is not None:
-        add = add.to(x.dtype)
+        add = add if add.dtype == x.dtype else add.to(x.dtype)
         add = add if adjacent(add) else add.contiguous()
     vertices = noise_ids(noise, adjacency.rows) if noise is not None and drop else None
     targets = None if targets is None else targets.contiguous()
     arguments = _ARGUMENTS.pack(
-        *matrix.addresses,
+        starts.data_ptr(),
+        ends.data_ptr(),
+        indices.data_ptr(),
+        _address(values),
         _address(row_scale),
         _address(column_scale),
         x.data_ptr(),
@@ -98,7 +101,7 @@ def aggregate_into(
         _address(bias),
         out.data_ptr(),
         _address(vertices),
-        matrix.rows,
+        adjacency.rows,
         adjacency.columns,
         x.shape[1],
         adjacency.column_base,

@@ -79,7 +79,7 @@ def compare_with_rules(summary: Mapping[str, Any]) -> str | None:
     """
     for split in ("test", "val"):
         own = summary["metrics"].get(split) or {}
-        rules = summary.get("baselines", {}).get(split) or {}
+        rules = (summary.get("baselines") or {}).get(split) or {}
         if own and any(rules.values()):
             break
     else:

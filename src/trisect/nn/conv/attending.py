@@ -1,0 +1,83 @@
+"""What layers with attention share: heads, the features that they read, and the dropout of coefficients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
+from trisect.nn.base import Context
+from trisect.nn.conv.convolution import Convolution
+from trisect.nn.initial import glorot_
+
+
+class Attending(Convolution):
+    """A layer whose rows weigh what they read, in each head, by a softmax over it. Subclasses compute the scores.
+
+    The adjacency's weights are not used; give it with self-loops.
+
+    Args:
+        in_channels: width of x.
+        channels: width of one head.
+        heads: how many.
+        concat: heads side by side (out_channels = heads·channels), or their mean (out_channels = channels).
+        negative_slope: of the leaky relu.
+        attention_dropout: the probability that a coefficient is dropped. It is drawn for a pair of vertices, so that
+            on a block that is not square `Context.columns` must be given.
+        **options: of `Convolution`.
+
+    Shapes: x [columns, in_channels] → [rows, out_channels]; weight [heads·channels, in_channels].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        *,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        attention_dropout: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, heads * channels if concat else channels, **options)
+        self.channels = channels
+        self.heads = heads
+        self.concat = concat
+        self.negative_slope = negative_slope
+        self.attention_dropout = attention_dropout
+        self.weight = nn.Parameter(torch.empty(heads * channels, in_channels))
+
+    @property
+    def transform_first(self) -> bool:
+        """W always goes first, since the scores need W·x."""
+        return True
+
+    @property
+    def message_channels(self) -> int:
+        """All heads are read, even where they are averaged afterwards."""
+        return self.heads * self.channels
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weight by Glorot's rule, and set the bias to zero; subclasses draw theirs on top."""
+        super().reset_parameters(generator)
+        glorot_(self.weight, generator)
+
+    def prepare(self, x: Tensor, context: Context) -> Tensor:
+        """Compute the features W·x of all heads, [rows, heads·channels]."""
+        return ops.dense(x, self.weight, into=context.into)
+
+    def drops(self, adjacency: Adjacency, context: Context) -> dict[str, Any]:
+        """Give the arguments of `ops.attend` and `ops.attend_edges` that say which coefficients are dropped."""
+        columns = context.columns
+        ids = None if columns is None else columns.vertex_ids(adjacency.columns, adjacency.device)
+        return {"dropout": self.attention_dropout, "noise": context.noise, "source_vertices": ids}
+
+    def _repr_options(self) -> str:
+        return f", heads={self.heads}, concat={self.concat}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.channels}{self._repr_options()})"
