@@ -118,6 +118,12 @@ def test_a_run_goes_on_by_itself_and_ends_as_if_nothing_had_been(
     assert summary(undisturbed)["restarts"] == 0
     assert f"Restart {len(points)} of 3." in done.stdout
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+    shard = sorted(undisturbed.glob("checkpoints/epoch-*/rank-00000.safetensors"))[-1]
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(AssertionError):  # the comparison can fail
+        require_equal(tmp_path / "run", undisturbed)
 
 
 def test_what_would_come_again_is_not_tried_again(tmp_path: Path) -> None:

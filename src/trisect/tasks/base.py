@@ -106,6 +106,10 @@ class BoundTask(ABC):
         """
         return None
 
+    def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
+        """Say how many pairs are scored at each step of a split, by the loss or by measures; none: single vertices."""
+        return []
+
     @abstractmethod
     def steps(self, split: Split) -> range:
         """Give the steps whose outputs a split reads."""

@@ -115,6 +115,10 @@ class BoundEdgeClassification(BoundTask):
         """A split has the steps whose embeddings classify its events."""
         return self.runs[split]
 
+    def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
+        """The labelled events."""
+        return [int((self.timeline.event_labels(step + self.task.horizon) >= 0).sum()) for step in self.runs[split]]
+
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.cross_entropy(logits, labels, self.weights)
 

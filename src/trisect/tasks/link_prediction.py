@@ -156,6 +156,11 @@ class BoundLinkPrediction(BoundTask):
         """A split has the steps whose embeddings score its pairs."""
         return self.runs[split]
 
+    def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
+        """Those that exist and the sampled ones; where all pairs are ranked, a block at a time, none are kept."""
+        each = self.task.negatives if training else self.task.eval_negatives
+        return [0 if each == "all" else len(self._pairs[step]) * (1 + int(each)) for step in self.runs[split]]
+
     def _bce(self, positive: Tensor, negative: Tensor) -> Tensor:
         return (
             self.task.positive_weight * functional.softplus(-positive).sum()

@@ -233,8 +233,15 @@ class RunDirectory:
         return sorted(int(number) for number in numbers if number.isdecimal() and number == str(int(number)))
 
     def restarts(self) -> int:
-        """Count how often the run was started again by itself."""
-        return sum(event["name"] == RESTART for event in self.events(0))
+        """Count how often the run was started again by itself, under all commands that continued it."""
+        total = before = 0
+        for event in self.events(0):
+            if event["name"] == RESTART:
+                # each command counts from 1; a start that ended before it could write anything is in the next count
+                count = int(event["count"])
+                total += count - before if count > before else count
+                before = count
+        return total
 
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
