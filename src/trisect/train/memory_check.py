@@ -16,7 +16,7 @@ import torch
 
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
-from trisect.errors import DataError, LayoutError
+from trisect.errors import DataError, LayoutError, TrisectError
 from trisect.exchanges.facts import Facts, equal_shares
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -204,7 +204,7 @@ def require_memory(maker: ModelSource, sizes: DescribedData, task: Task, options
     try:
         workload = described_workload(maker, sizes, task, options, cluster.device.memory)
         lacking = shortage(_apart(workload), layout, cluster, held=rss_bytes())
-    except Exception:  # of a model or a layout that does not fit the data: that is said where they meet
+    except TrisectError:  # of a model or a layout that does not fit the data: that is said where they meet
         return
     if lacking is None:
         return
