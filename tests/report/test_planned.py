@@ -84,7 +84,8 @@ def test_a_run_has_both(tmp_path):
 def test_the_table_escapes_and_rounds(make_run, forge):
     directory = make_run(vertex=2)
     forge(directory, "plan.json", lambda plan: {**plan, **PLAN})
-    forge(directory, "summary.json", lambda summary: {**summary, **SUMMARY})
+    measured = {**SUMMARY, "communication": {"bytes_per_epoch": 1000, "by_axis": {"vertex": 1000}}}
+    forge(directory, "summary.json", lambda summary: {**summary, **measured})
     table = str(predictions(RunView.of(directory)))
     assert "+25.0%" in table
     assert "-50.0%" in table
