@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/
 	@echo "2 of 3: torch and the other packages; one to five minutes, most of them torch's download ..."
 	@$(PIP) torch
 	@echo "3 of 3: Trisect, whose kernels are compiled; about a minute ..."
-	@$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard,report]'
+	@$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard]'
 	touch $@
 
 $(DEV_STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python

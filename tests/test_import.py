@@ -7,7 +7,7 @@ import pytest
 
 import trisect
 
-HEAVY = ("torch", "torch_geometric", "pandas", "matplotlib", "plotly", "pyarrow", "sklearn", "scipy")
+HEAVY = ("torch", "torch_geometric", "pandas", "matplotlib", "pyarrow", "sklearn", "scipy")
 
 
 def loaded_after(statement: str) -> set[str]:

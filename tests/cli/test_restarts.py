@@ -118,6 +118,12 @@ def test_a_run_goes_on_by_itself_and_ends_as_if_nothing_had_been(
     assert summary(undisturbed)["restarts"] == 0
     assert f"Restart {len(points)} of 3." in done.stdout
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+    shard = sorted(undisturbed.glob("checkpoints/epoch-*/rank-00000.safetensors"))[-1]
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(AssertionError):  # the comparison can fail
+        require_equal(tmp_path / "run", undisturbed)
 
 
 def test_what_would_come_again_is_not_tried_again(tmp_path: Path) -> None:
@@ -181,7 +187,7 @@ DOUBLE = ("--set", "train.precision=float64")
         pytest.param(GRAPH, "layer=3", "vertex=2", marks=pytest.mark.slow),
         pytest.param(GRAPH, "vertex=3", "layer=2", marks=pytest.mark.slow),
         pytest.param(GRAPH, "layer=2,chunks=3", "vertex=3,chunks=2", marks=pytest.mark.slow),
-        pytest.param(TIMELINE, "time=2", "vertex=2,time=2", marks=pytest.mark.slow),
+        pytest.param(TIMELINE, "time=2", "time=2,vertex=2", marks=pytest.mark.slow),
         pytest.param(TIMELINE, "time=2,layer=2", "vertex=3", marks=pytest.mark.slow),
         pytest.param(TIMELINE, "vertex=1", "time=3", marks=pytest.mark.slow),
     ],
@@ -240,7 +246,8 @@ def test_torchrun_starts_the_ranks_again(tmp_path: Path, kind: str) -> None:
     words = ("c.yaml", "--out", "run", "--layout", "vertex=2")
     done = train(tmp_path, *words, faults=faults, launcher=torchrun(2, 2))
     require_fired(faults)
-    assert "Continuing after epoch 3." in done.stdout
+    # the checkpoint of epoch 3 may still have been under way
+    assert "Continuing after epoch 3." in done.stdout or "There is no checkpoint in" in done.stdout
     require_equal(tmp_path / "run", undisturbed)
     assert summary(tmp_path / "run")["restarts"] == 1
 

@@ -182,8 +182,8 @@ def test_beyond_the_memory_that_is_free_metis_is_replaced_and_that_is_said(monke
         usual = cut_graph(matrix, 2)
         streamed = cut_graph(matrix, 2, method="stream")
     monkeypatch.setenv("TRISECT_MEMORY", "1MiB")
-    with pytest.warns(UserWarning, match="METIS would take about . MiB .* cut by a stream"):
+    with pytest.warns(UserWarning, match=r"METIS would take about \d+ MiB .* cut by a stream"):
         replaced = cut_graph(matrix, 2)
     assert torch.equal(replaced.order, streamed.order)
     assert not torch.equal(replaced.order, usual.order)
-    assert method.metis_bytes(10**9, 10**11) > 50 * stream.stream_bytes(10**9)
+    assert method.metis_bytes(10**9, 10**11) > 30 * stream.stream_bytes(10**9)

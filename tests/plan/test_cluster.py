@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.plan.workloads import cluster
 
 from trisect.errors import ConfigError
 from trisect.plan.cluster import Device, cluster_of_mapping, read_cluster
@@ -62,3 +63,9 @@ def test_gathers_are_faster_from_the_cache_and_wider():
     assert device.gather_rate(16, 500) == pytest.approx(1e10)
     assert device.gather_rate(32, 1e12) == pytest.approx(2e9, rel=1e-3)
     assert device.gather_rate(1024, 1e12) == pytest.approx(4e9, rel=1e-3)
+
+
+def test_shares_between_those_that_were_measured():
+    machine = cluster(hosts=1, devices=8, shares={1: 1.0, 2: 0.9, 8: 0.6})
+    assert [machine.share(ranks) for ranks in (1, 2, 5, 8)] == pytest.approx([1.0, 0.9, 0.75, 0.6])
+    assert machine.share(16) == pytest.approx(0.3)

@@ -93,7 +93,8 @@ def test_the_sides_of_a_chunk_have_the_rows_of_the_chunk():
     facts = workload.facts(parse_layout("layer=2,vertex=2,chunks=4"))
     costs = CostModel(workload, facts, cluster(), facts)
     chunk = costs.compute(0, Action(Verb.FORWARD))
-    sides = [costs.compute(0, Action(Verb.FORWARD, side=side)) for side in Side]
+    last = facts.stage_halves(0).stop - 1
+    sides = [costs.compute(0, Action(Verb.FORWARD, 0, 0, 0, last, side)) for side in Side]
     assert sum(sides) == pytest.approx(chunk)
     whole = workload.facts(parse_layout("layer=2,vertex=2"))
     assert CostModel(workload, whole, cluster(), whole).compute(0, Action(Verb.FORWARD)) == pytest.approx(4 * chunk)

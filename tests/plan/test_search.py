@@ -83,21 +83,20 @@ def test_a_thousand_ranks_are_estimated_from_a_few():
     assert many.total_bytes > expected
 
 
-def test_of_a_thousand_devices_few_layouts_are_looked_at():
-    workload = timeline(steps=1024, vertices=1_000_000, edges=50_000_000, hidden=16)
-    choice = search(workload, cluster(devices=8), 1024)
+def test_of_many_devices_few_layouts_are_looked_at():
+    workload = timeline(steps=256, vertices=1_000_000, edges=50_000_000, hidden=16)
+    choice = search(workload, cluster(devices=8), 256)
     assert choice.layout.world > 64
-    assert choice.tried < 200
-    every = sum(1 for _ in layouts(workload, worlds(1024), approximate=False))
-    assert every > 5000
+    every = sum(1 for _ in layouts(workload, worlds(256), approximate=False))
+    assert 10 * choice.tried < every
 
 
 def test_what_is_found_is_the_best_of_all():
-    workload = timeline(steps=16, vertices=20_000, edges=400_000)
-    choice = search(workload, cluster(), 4)
+    workload = timeline(steps=8, vertices=20_000, edges=400_000)
+    choice = search(workload, cluster(), 2)
     seconds = [
         made.seconds.total
-        for layout in layouts(workload, worlds(4), approximate=False)
+        for layout in layouts(workload, worlds(2), approximate=False)
         if (made := estimate(workload, layout, cluster())).fits and made.seconds is not None
     ]
     assert min(each.seconds.total for each in choice.best) == pytest.approx(min(seconds), rel=0.02)

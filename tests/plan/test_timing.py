@@ -19,14 +19,20 @@ from trisect.plan.timing import epoch_seconds
         ("static", "vertex=8,spatial=redistribute"),
         ("static", "vertex=4,layer=2"),
         ("static", "vertex=4,layer=2,chunks=4"),
+        ("static", "layer=4,chunks=40"),
+        ("static", "vertex=2,layer=2,chunks=32"),
         ("timeline", "vertex=4,blocks=2"),
         ("timeline", "time=2,vertex=4"),
         ("timeline", "time=24,temporal=carry"),
         ("timeline", "time=24,temporal=redistribute"),
+        ("weight", "time=24"),
+        ("window", "time=24,temporal=halo"),
+        ("window", "time=40,temporal=halo"),
     ],
 )
 def test_a_part_stands_for_the_whole(data, text):
-    workload = static() if data == "static" else timeline(steps=48)
+    models = {"timeline": "cd-gcn", "window": "tm-gcn", "weight": "evolvegcn-o"}
+    workload = static() if data == "static" else timeline(models[data], steps=48)
     machine = cluster(hosts=4, devices=8)
     facts = workload.facts(parse_layout(text))
     part, whole = epoch_seconds(workload, facts, machine), epoch_seconds(workload, facts, machine, whole=True)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import trisect
-from trisect.report.page import seconds, size
-from trisect.report.planned import Compared, compare, planned_spans, predicted_table, rests_on
+from trisect.report.planned import Compared, compare, planned_spans, predictions, rests_on
+from trisect.report.run_view import RunView
 
 PLAN = {
     "expected": {
@@ -36,10 +36,7 @@ def test_rows_and_table():
         ("Peak memory of rank 1", -0.5),
     ]
     assert [row.exact for row in rows] == [False, True, False, False]
-    table = predicted_table(rows, rests_on(PLAN), seconds, size)
-    assert "+25.0%" in table
-    assert "-50.0%" in table
-    assert "&lt;b&gt;mine were guessed" in table
+    assert "<b>mine were guessed" in rests_on(PLAN)
     assert Compared("x", "bytes", 5.0, 0.0).error is None
 
 
@@ -63,7 +60,6 @@ def test_files_of_others_give_nothing(plan: dict[str, object]):
     assert compare(plan, SUMMARY) == []
     assert compare(plan, {}) == []
     assert planned_spans(plan) == []
-    assert predicted_table([], "", seconds, size) == ""
 
 
 def test_a_run_has_both(tmp_path):
@@ -81,5 +77,16 @@ def test_a_run_has_both(tmp_path):
     last = max(start + took for rank in spans for _, start, took in rank)
     assert last == pytest.approx(plan["expected"]["seconds_per_epoch"], rel=0.05)
     page = (out / "report.html").read_text()
-    assert "Planned: what the planner expected before the run" in page
+    assert '"title":"Planned","origin":"what the planner expected before the run"' in page
     assert "Predicted and measured" in page
+
+
+def test_the_table_escapes_and_rounds(make_run, forge):
+    directory = make_run(vertex=2)
+    forge(directory, "plan.json", lambda plan: {**plan, **PLAN})
+    measured = {**SUMMARY, "communication": {"bytes_per_epoch": 1000, "by_axis": {"vertex": 1000}}}
+    forge(directory, "summary.json", lambda summary: {**summary, **measured})
+    table = str(predictions(RunView.of(directory)))
+    assert "+25.0%" in table
+    assert "-50.0%" in table
+    assert "&lt;b&gt;mine were guessed" in table

@@ -34,6 +34,7 @@ ALL = {
     "config.yaml",
     "plan.json",
     "metrics.jsonl",
+    "scores.json",
     "events",
     "checkpoints",
     "summary.json",

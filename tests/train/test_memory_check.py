@@ -69,8 +69,8 @@ def test_blocks_are_chosen_before_anything_is_refused():
 def test_one_sentence_with_the_remedy(monkeypatch):
     steps = DescribedData(vertices=100_000, edges=2_000_000, steps=64)
     model = NamedModel("cd-gcn", {"layers": 2, "hidden": 32}, 0)
-    monkeypatch.setattr(clusters, "free_bytes", lambda device, bounded: 4 << 30)
-    with pytest.raises(LayoutError, match=r"needs about .* GiB, and 4\.0 are free \(activations .*; use the layout "):
+    monkeypatch.setattr(clusters, "free_bytes", lambda device, bounded: 3 << 30)
+    with pytest.raises(LayoutError, match=r"needs about .* GiB, and 3\.0 are free \(activations .*; use the layout "):
         require_memory(model, steps, TASK, OPTIONS, Layout())
     huge = replace(LARGE, vertices=10**9, edges=10**10)
     with pytest.raises(LayoutError, match=r"no layout of \d+ devices fits.*TRISECT_MEMORY_CHECK=0"):

@@ -6,9 +6,11 @@ python -m trisect.bench._partition_case '{"graph": …, "parts": 8, "method": "m
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import json
-import resource
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -32,9 +34,11 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Cut the graph of a case once, and say how good the cut is and what it took."""
     matrix = undirected(case["data"], case["data_dir"])
     parts, method = case["parts"], case["method"]
+    child = _ChildWatch()
     start, began = _resident_now(), time.perf_counter()
     part = _cut(matrix, parts, method)
     seconds, peak = time.perf_counter() - began, peak_rss_bytes() - start
+    child_bytes = child.stop()
     result = quality(matrix, part, parts)
     work = torch.bincount(part, (matrix.ends - matrix.starts + 1).double(), parts)
     return {
@@ -47,7 +51,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         "seconds": seconds,
         # of this process, and of the one that a partitioner has for itself
         "launcher_bytes": max(0, peak),
-        "child_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        "child_bytes": child_bytes,
     }
 
 
@@ -75,9 +79,43 @@ def _cut(matrix: Adjacency, parts: int, method: str) -> Tensor:
 
 def _resident_now() -> int:
     """The resident size, from which on the peak is counted anew where the system can do that."""
-    with contextlib.suppress(OSError):
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # else the cut would find room in what reading has left
         Path("/proc/self/clear_refs").write_text("5")
     return peak_rss_bytes()
+
+
+class _ChildWatch:
+    """The largest resident size of this process's children, looked at every few milliseconds.
+
+    What the system keeps of children that have ended counts this process too, from which they were forked.
+    """
+
+    def __init__(self) -> None:
+        self._highest, self._over = 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Stop looking, and give the largest size."""
+        self._over.set()
+        self._thread.join()
+        return self._highest
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.005):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                for task in Path("/proc/self/task").iterdir():
+                    for child in (task / "children").read_text().split():
+                        self._look(child)
+
+    def _look(self, child: str) -> None:
+        # before it runs its script, a child has the pages of this process
+        if "_child.py" in Path(f"/proc/{child}/cmdline").read_text():
+            for line in Path(f"/proc/{child}/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    self._highest = max(self._highest, int(line.split()[1]) * 1024)
 
 
 if __name__ == "__main__":

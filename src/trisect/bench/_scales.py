@@ -46,10 +46,10 @@ USERS = (
         "a bank's transactions",
         "cd-gcn",
         {"layers": 2, "hidden": 32},
-        DescribedData(5_000_000, 500_000_000, 365, 16, 2, {8: 1.0}, undirected=False, length=7),
+        DescribedData(1_000_000, 100_000_000, 365, 16, 2, {8: 1.0}, undirected=False, length=7),
         "cpu-10gb",
         256,
-        words="5 M accounts, 500 M payments in 365 days, CD-GCN 32 wide; 8 hosts of 32 cores, 10 Gb/s",
+        words="1 M accounts, 100 M payments in 365 days, CD-GCN 32 wide; 8 hosts of 32 cores, 10 Gb/s",
     ),
     User(
         "a social graph",
@@ -74,10 +74,10 @@ USERS = (
         "a long timeline",
         "tm-gcn",
         {"layers": 2, "hidden": 32},
-        DescribedData(10_000_000, 2_000_000_000, 1024, 16, 2, {8: 1.0}, undirected=False, length=10, train=1.0),
+        DescribedData(4_000_000, 400_000_000, 1024, 16, 2, {8: 1.0}, undirected=False, length=10, train=1.0),
         "16x8-v100",
         128,
-        words="10 M vertices, 2 G edges in 1,024 steps, TM-GCN 32 wide; 128 V100",
+        words="4 M vertices, 400 M edges in 1,024 steps, TM-GCN 32 wide; 128 V100",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""`trisect report RUN`: the run as one self-contained HTML page."""
+"""`trisect report RUN [RUN …]`: a run, or several beside each other, as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from typing import Annotated
 
 import typer
 
+COMPARISON = "comparison.html"
+
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN …]", help="Run directories.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to; report.html in the run directory otherwise.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help=f"Where to; otherwise report.html in the run directory, of several runs {COMPARISON} here.",
+        ),
     ] = None,
 ) -> None:
-    """Write a run, finished or not, as one HTML page."""
+    """Write a run, finished or not, as one HTML page; or several, beside each other."""
     from trisect.errors import TrisectError
-    from trisect.report import write_report
+    from trisect.report import write_comparison, write_report
     from trisect.train.run.run_directory import RunDirectory
 
-    directory = RunDirectory.reopen(run)
+    directories = [RunDirectory.reopen(run) for run in runs]
     if out is not None and not out.parent.is_dir():
         raise TrisectError(f"--out is {out}, but the directory {out.parent} does not exist.")
-    typer.echo(f"Report: {write_report(directory, out)}")
+    if out is not None and out.is_dir():
+        raise TrisectError(f"--out is {out}, which is a directory; give a file, such as {out / 'report.html'}.")
+    if len(directories) == 1:
+        typer.echo(f"Report: {write_report(directories[0], out)}")
+    else:
+        typer.echo(f"Report: {write_comparison(directories, Path(COMPARISON) if out is None else out)}")

@@ -90,7 +90,8 @@ def train(
             sentence("--interface is not used: the ranks that are started here meet on the loopback interface.")
         progress = Progress(settings.train.epochs, live=None if first else False)
         say = progress.say if first else lambda text: None
-        settings, data = settle_layout(settings, ConfiguredData(settings, say), devices, say)
+        source_data = ConfiguredData(settings, say)
+        settings, data = settle_layout(settings, source_data, devices, say)
         job = Job.of_config("train", settings, target, resume=resume or again > 0, restarts=restarts, restarted=again)
         try:
             with nullcontext() if world is None else be_rank(world), progress:
@@ -103,7 +104,9 @@ def train(
         return
     progress.metrics(summary)
     try:
-        sentence(f"Report: {write_report(RunDirectory.reopen(target))}")
+        directory = RunDirectory.reopen(target)
+        directory.name_classes(source_data.classes)
+        sentence(f"Report: {write_report(directory)}")
     except OSError as error:  # the run itself is safe
         sentence(f"The report could not be written: {error.strerror}.")
     sentence(f"Run directory: {target}")

@@ -14,7 +14,7 @@ import re
 import threading
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -155,6 +155,23 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torc
         if elements * dtype.itemsize >= SMALLEST:
             return _pool.empty(shape, dtype)
     return torch.empty(tuple(shape), dtype=dtype, device=device)
+
+
+@contextlib.contextmanager
+def pooling_all() -> Iterator[None]:
+    """Take every tensor that may come from the pool from it inside, however small, and drop what is free afterwards."""
+    global SMALLEST
+    before, SMALLEST = SMALLEST, 0
+    try:
+        yield
+    finally:
+        SMALLEST = before
+        trim()
+
+
+def is_pooled(x: Tensor) -> bool:
+    """Say whether a tensor lies on a buffer of the pool, which begins at a huge page's border as no other does."""
+    return x.untyped_storage().data_ptr() % _PAGE == 0
 
 
 def alias(x: Tensor) -> Tensor:

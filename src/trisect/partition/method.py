@@ -14,13 +14,13 @@ from trisect.partition import metis, stream
 
 # What METIS takes beside the graph, in the process that hands it over and in its own, as `trisect bench partition`
 # measures it (docs/planner.md).
-_METIS_A_VERTEX, _METIS_AN_ENTRY = 250, 190
+_METIS, _METIS_A_VERTEX, _METIS_AN_ENTRY = 100_000_000, 60, 160
 _SMALL = 1_000_000  # entries, up to which nothing is worked out
 
 
 def metis_bytes(vertices: int, entries: int) -> int:
     """The memory that METIS takes beside a graph of so many vertices and entries of its matrix, both directions."""
-    return vertices * _METIS_A_VERTEX + entries * _METIS_AN_ENTRY
+    return _METIS + vertices * _METIS_A_VERTEX + entries * _METIS_AN_ENTRY
 
 
 def cut_bytes(vertices: int, entries: int, method: Partitioner) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from torch import Tensor
 from trisect.errors import TrisectError
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import DOUBLE, INT, INT64, POINTER, UINT32, Kernel, pointer
-
-Number = TypeVar("Number", int, float)
 
 _LABELS = Kernel("trisect_cluster_labels", *(POINTER,) * 2, INT64, INT, UINT32, *(POINTER,) * 2, returns=INT64)
 _CONTRACT = Kernel("trisect_cluster_contract", *(POINTER,) * 4, INT64, INT64, *(POINTER,) * 3, returns=INT64)
@@ -129,20 +126,19 @@ class Neighbours:
         """Pass over the vertices once, each joining the part of most neighbours and room; `part` is -1 at first."""
         _check_memory(_STREAM(self.address, pointer(sequence), parts, limit, part.data_ptr()))
 
-    def sweep(self, part: Tensor, parts: int, limit: int, rounds: int, sequence: Tensor | None = None) -> int:
-        """Move vertices where the cut gains, in sweeps over all; gives how many moved."""
-        return _check_memory(_SWEEP(self.address, pointer(sequence), parts, limit, rounds, part.data_ptr()))
+    def sweep(self, part: Tensor, parts: int, limit: int, rounds: int, sequence: Tensor | None = None) -> None:
+        """Move vertices where the cut gains, in sweeps over all."""
+        _check_memory(_SWEEP(self.address, pointer(sequence), parts, limit, rounds, part.data_ptr()))
 
-    def balance(self, part: Tensor, parts: int, limit: int) -> int:
-        """Move vertices out of parts that are too heavy; gives how many."""
-        return _check_memory(_BALANCE(self.address, parts, limit, part.data_ptr()))
+    def balance(self, part: Tensor, parts: int, limit: int) -> None:
+        """Move vertices out of parts that are too heavy."""
+        _check_memory(_BALANCE(self.address, parts, limit, part.data_ptr()))
 
-    def moves(self, part: Tensor, parts: int, limit: int, slack: int, patience: int, widest: int, passes: int) -> float:
-        """Move vertices one by one, the best first, and take back what led to nothing; gives what the cut gained."""
-        return _check_memory(_MOVES(self.address, parts, limit, slack, patience, widest, passes, part.data_ptr()))
+    def moves(self, part: Tensor, parts: int, limit: int, slack: int, patience: int, widest: int, passes: int) -> None:
+        """Move vertices one by one, the best first, and take back what led to nothing."""
+        _check_memory(_MOVES(self.address, parts, limit, slack, patience, widest, passes, part.data_ptr()))
 
 
-def _check_memory(code: Number) -> Number:
+def _check_memory(code: float) -> None:
     if code < 0:
         raise TrisectError("There is not enough memory to cut the graph; use layout.spatial: redistribute.")
-    return code

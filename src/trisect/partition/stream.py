@@ -32,7 +32,7 @@ _SWEEPS, _PASSES, _PATIENCE, _WIDEST = 4, 3, 500, 300
 _TRIES = 4  # seeds for a few parts, whose cuts differ most
 _STREAMS = 3  # passes of a first cut without METIS
 _MOST_COARSE = 2_000_000  # entries of the smallest graph, up to which METIS cuts it
-_BYTES_A_VERTEX = 200  # of all arrays together, a bound that a test keeps
+_BYTES, _BYTES_A_VERTEX = 256 << 20, 420  # of METIS on the smallest graph, and of all arrays, as measured
 _MOST_PLAIN = 200_000  # vertices, without the native kernels
 
 
@@ -79,7 +79,7 @@ def heaviest(weights: Tensor, parts: int, tolerance: float) -> int:
 
 def stream_bytes(vertices: int) -> int:
     """The memory that the cut takes beside the graph and its transpose, at most."""
-    return vertices * _BYTES_A_VERTEX
+    return _BYTES + vertices * _BYTES_A_VERTEX
 
 
 def _cut_by_levels(graph: Neighbours, parts: int, seed: int, limits: tuple[int, ...]) -> Tensor:

@@ -39,7 +39,24 @@ def _shares(value: Any) -> dict[int, float]:
     return dict(sorted(shares.items()))
 
 
+def _ratios_by_kind(value: Any) -> dict[str, dict[int, tuple[float, ...]]]:
+    """Six ratios for each kind of layer and width of a row in bytes."""
+    kinds = {
+        str(kind): {int(width): tuple(float(ratio) for ratio in ratios) for width, ratios in dict(widths).items()}
+        for kind, widths in dict(value).items()
+    }
+    if any(len(ratios) != 6 or min(ratios) <= 0 for widths in kinds.values() for ratios in widths.values()):
+        raise ValueError(
+            "must give for each kind and width six numbers above 0: of rows, entries and calls forward, then backward"
+        )
+    return {kind: dict(sorted(widths.items())) for kind, widths in kinds.items() if widths}
+
+
+# what a task does with pairs of rows is rated beside the layers; what is no layer of its own is not rated
+PAIRS, UNRATED = "pairs", "_"
+
 RatesByWidth = Annotated[dict[int, float], BeforeValidator(_rates_by_width)]
+RatiosByKind = Annotated[dict[str, dict[int, tuple[float, ...]]], BeforeValidator(_ratios_by_kind)]
 Shares = Annotated[dict[int, float], BeforeValidator(_shares)]
 
 
@@ -55,9 +72,13 @@ class Device:
         elementwise: bytes a second that elementwise work reads and writes.
         half: seconds that a half of a layer costs whatever its size, each way (Python, kernels' starts).
         step: seconds that each further step of a timeline costs in such a half.
+        fresh: bytes a second at which memory is first written to that the system has just given; None: as any other.
+        turn: seconds until a rank that waited has a core again, where a host has more ranks than cores.
+        layers: by kind of layer and width in bytes, how many times as long its work takes as the rates above say: of
+            rows, entries and calls, forward and then backward. A kind that is not there takes the middle of the others.
         memory: bytes of the device; of a CPU, of the whole host.
         host_link: bytes a second between host and device; None where they are the same.
-        libraries: bytes that a rank takes before it has any data.
+        libraries: bytes that a rank takes before it has any data; `joined` how many more where it is one of several.
         page: buffers of a MiB and more take whole multiples of these bytes.
     """
 
@@ -69,8 +90,12 @@ class Device:
     cache: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
     half: Seconds = 1e-4
     step: Seconds = 2e-5
+    fresh: Rate | None = None
+    turn: Seconds = 0.0
+    layers: RatiosByKind = Field(default_factory=dict)
     host_link: Rate | None = None
     libraries: Size = 335 << 20
+    joined: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
     page: Positive = 1 << 21
 
     def gather_rate(self, width: int, table: float) -> float:
@@ -80,6 +105,26 @@ class Device:
             return far
         share = min(1.0, self.cache / max(table, 1.0))
         return 1.0 / (share / _at(self.gather_cached, width) + (1.0 - share) / far)
+
+    def ratios(self, kind: str, width: float, *, back: bool) -> tuple[float, float, float]:
+        """Give how many times as long a kind of layer takes as its rates say: of its rows, entries and calls."""
+        first = 3 if back else 0
+        if kind in self.layers:
+            return (
+                self._ratio(kind, width, first),
+                self._ratio(kind, width, first + 1),
+                self._ratio(kind, width, first + 2),
+            )
+        known = [name for name in self.layers if name != PAIRS]
+        if not known or kind.startswith(UNRATED):
+            return 1.0, 1.0, 1.0
+        rows, entries, calls = (
+            sorted(self._ratio(name, width, first + more) for name in known)[len(known) // 2] for more in range(3)
+        )
+        return rows, entries, calls
+
+    def _ratio(self, kind: str, width: float, which: int) -> float:
+        return _at({each: ratios[which] for each, ratios in self.layers[kind].items()}, round(width))
 
 
 def _at(rates: dict[int, float], width: int) -> float:
@@ -122,6 +167,8 @@ class Cluster:
         hosts, devices: how many hosts there are, and how many devices each has; of a CPU, its cores.
         inside, between: the link between ranks of one host, and of two.
         shares: of a CPU, the share of its speed alone that a rank has where so many ranks share the host.
+        cuts: of a CPU, by kind of layer, that share where as many ranks as cores exchange rows before each layer.
+        single: of a CPU, the share that one of several ranks has while all others of the host wait; None: as `shares`.
         source: where the numbers come from: `measured`, `preset`, or `written` by a person.
     """
 
@@ -132,6 +179,8 @@ class Cluster:
     hosts: Positive = 1
     devices: Positive = 1
     shares: Shares = Field(default_factory=dict)
+    cuts: dict[str, float] = Field(default_factory=dict)
+    single: float | None = None
     source: Text = "written"
 
     @property
@@ -153,15 +202,33 @@ class Cluster:
         """Give the host of a rank."""
         return rank // self.ranks_on_host(world)
 
-    def share(self, world: int) -> float:
-        """Give the share of a lone rank's speed that each rank has in such a world."""
+    def share(self, world: int, working: int | None = None) -> float:
+        """Give the share of a lone rank's speed that each rank has in such a world.
+
+        Args:
+            working: of the ranks of a host, how many work at the same time; None: all.
+        """
         ranks = self.ranks_on_host(world)
+        if working is not None and working < ranks and self.single is not None:
+            if working <= 1:
+                return self.single
+            return min(self.single, self.share(world) * ranks / working)
         if not self.shares or ranks == 1:
-            return 1.0
-        below = max((count for count in self.shares if count <= ranks), default=1)
-        share = self.shares.get(below, 1.0)
-        # beyond what was measured, ranks take turns on the cores
-        return share if below == ranks else share * max(below, 1) / ranks
+            return self.shares.get(1, 1.0)
+        measured = {1: 1.0, **self.shares}
+        most = max(measured)
+        if ranks > most:
+            # beyond what was measured, ranks take turns on the cores
+            return measured[most] * most / ranks
+        below, above = max(n for n in measured if n <= ranks), min(n for n in measured if n >= ranks)
+        between = 0.0 if below == above else (ranks - below) / (above - below)
+        return (1.0 - between) * measured[below] + between * measured[above]
+
+    def share_of_part(self, world: int, working: int, kind: str) -> float:
+        """Give the share that a rank has for a kind of layer whose rows parts exchange."""
+        if kind not in self.cuts:
+            return self.share(world, working)
+        return self.cuts[kind] * min(1.0, self.devices / working)
 
     def memory_of_rank(self, world: int) -> int:
         """Give the bytes that a rank may take; ranks of a CPU share those of the host."""
@@ -177,7 +244,11 @@ class Cluster:
             value = plain[name]
             numbers = {field.name: getattr(value, field.name) for field in fields(value)}
             plain[name] = {key: number for key, number in numbers.items() if number is not None}
-        return plain
+        plain["device"]["layers"] = {
+            kind: {width: list(ratios) for width, ratios in widths.items()}
+            for kind, widths in self.device.layers.items()
+        }
+        return {key: value for key, value in plain.items() if value is not None}
 
     def write(self, path: Path) -> None:
         """Write the cluster as a file that `read_cluster` reads."""

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
 
 from trisect.exchanges.catalogue import exchange_of
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.reduce import stage_bytes
 from trisect.nn.halves import HalfKind
-from trisect.plan.cluster import Cluster, Link
-from trisect.plan.work import work_of
+from trisect.plan.cluster import PAIRS, Cluster, Device, Link
+from trisect.plan.work import kind_of, pair_work, work_of
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Side, Verb
 
 # What an optimiser reads and writes for each number that it steps: value, gradient, two moments, and back.
 _STEP_ACCESSES = 7.0
+# The C library gives larger blocks back to the system at once, and every tensor of that size is new memory.
+_NEVER_KEPT = 32 << 20
+# What torch makes of all pairs of a step, each way: both ends and what joins them; or the gradients of these.
+_PAIR_TENSORS = 3.0
 _HALF_STATE = (HalfKind.TEMPORAL, HalfKind.SUMMARY)
+
+
+def working_ranks(facts: Facts, ranks: int) -> int:
+    """Say how many of a host's ranks work at the same time: stages take turns unless chunks or blocks follow."""
+    stages = facts.layout.layer
+    if stages == 1 or facts.blocks > 1 or (facts.stale and facts.layout.chunks > 1):
+        return ranks
+    return max(1, ranks // stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +56,40 @@ class CostModel:
 
     @cached_property
     def _share(self) -> float:
-        return self.cluster.share(self.world)
+        return self.cluster.share(self.world, self._working)
+
+    @cached_property
+    def _working(self) -> int:
+        """How many ranks of a host work at the same time."""
+        return working_ranks(self.facts, self.cluster.ranks_on_host(self.world))
+
+    @cached_property
+    def _device(self) -> Device:
+        """The device as a rank has it beside the others of its host, with which it shares the last cache."""
+        device = self.cluster.device
+        return replace(device, cache=device.cache // self.cluster.ranks_on_host(self.world))
+
+    def _ratios(self, half: int, *, back: bool) -> tuple[float, float, float]:
+        """How many times as long a half takes as the rates say: of rows, of entries, of calls."""
+        number = self.facts.halves[half].layer
+        if number >= len(self.workload.layers):
+            return 1.0, 1.0, 1.0
+        layer = self.workload.layers[number]
+        width = self.facts.dtype.itemsize * sqrt(layer.in_channels * layer.out_channels)
+        return self.cluster.device.ratios(kind_of(layer), width, back=back)
+
+    def _pairs(self, steps: int, *, back: bool) -> float:
+        """The seconds that a loss on pairs takes for the pairs of some steps, which parts share."""
+        channels, size, device = self.workload.pair_channels, self.facts.dtype.itemsize, self._device
+        ratios = device.ratios(PAIRS, size * channels, back=back)
+        pairs = self.workload.pairs / self.facts.parts
+        work = pair_work(channels, size, back=back)
+        seconds = work.seconds(device, rows=pairs, entries=0.0, table=0.0, steps=steps, ratios=ratios) / self._share
+        tensor = pairs * channels * size
+        if device.fresh is not None and tensor > _NEVER_KEPT:
+            # the system gives pages to one thread at a time, however many ranks there are
+            seconds += _PAIR_TENSORS * tensor / device.fresh * steps
+        return seconds
 
     @cached_property
     def _cells(self) -> dict[tuple[object, ...], tuple[float, float]]:
@@ -56,19 +102,19 @@ class CostModel:
     def overhead(self, rank: int, action: Action) -> float:
         """Give the seconds that an action costs its rank whatever its size."""
         if action.verb in (Verb.POST, Verb.WAIT):
-            return self._link(rank, action).message / self._turns * self._chunks_for_one(action)
+            again = self.cluster.device.turn if action.verb is Verb.WAIT and self._turns < 1.0 else 0.0
+            return (self._link(rank, action).message / self._turns + again) * self._chunks_for_one(action)
         return self._cell(rank, action)[1] / self._turns
 
     def _chunks_for_one(self, action: Action) -> float:
         """Say for how many messages of a carry one stands, where fewer chunks stand for all."""
-        carries = action.peer is not None and exchange_of(action).axis == "time"
+        carries = action.peer is not None and exchange_of(action).hands_on
         return self.facts.carry_chunks / self.acting.carry_chunks if carries else 1.0
 
     @cached_property
     def _turns(self) -> float:
         """Where ranks take turns on the cores of a host, Python takes longer too."""
-        ranks = self.cluster.ranks_on_host(self.world)
-        return min(1.0, self.cluster.devices / ranks) if self.cluster.is_cpu else 1.0
+        return min(1.0, self.cluster.devices / self._working) if self.cluster.is_cpu else 1.0
 
     def _cell(self, rank: int, action: Action) -> tuple[float, float]:
         if action.verb is Verb.STEP:
@@ -100,20 +146,26 @@ class CostModel:
                 if layer.along == "carry" and layer.state != "weight":
                     own, calls = rows / acting.carry_chunks, facts.carry_chunks / acting.carry_chunks
                 elif layer.along == "redistribute":
-                    own, count = rows / facts.layout.time, len(acting.steps(action.block or 0))
-                    count = round(count * facts.layout.time / acting.layout.time)
+                    own, count = rows / facts.layout.time, len(facts.steps(action.block or 0))
                 elif layer.state == "weight" and layer.along == "none":
-                    count = len(acting.steps(action.block or 0))
-            table = columns
+                    count = len(facts.steps(action.block or 0))
+            table, read = columns, entries
             if kind is HalfKind.AGGREGATE:
-                table = float(facts.vertices)
-                seconds += work.seconds(
-                    self.cluster.device, rows=own, entries=self._all_entries(steps), table=table, steps=count
-                )
-            else:
-                seconds += work.seconds(self.cluster.device, rows=own, entries=entries, table=table, steps=count)
-            overhead += calls * work.overhead(self.cluster.device, count)
-        return seconds / self._share, overhead
+                table, read = float(facts.vertices), self._all_entries(steps)
+            ratios = self._ratios(k, back=back)
+            each = work.seconds(self._device, rows=own, entries=read, table=table, steps=count, ratios=ratios)
+            seconds += each / self._share_of(k)
+            if kind is HalfKind.OUTPUT and self.workload.pairs:
+                seconds += self._pairs(count, back=back)
+            overhead += calls * ratios[2] * work.overhead(self.cluster.device, count)
+        return seconds, overhead
+
+    def _share_of(self, half: int) -> float:
+        """The share of a lone rank's speed that a half has."""
+        number = self.facts.halves[half].layer
+        if self.facts.parts == 1 or number >= len(self.workload.layers):
+            return self._share
+        return self.cluster.share_of_part(self.world, self._working, kind_of(self.workload.layers[number]))
 
     def _rows(self, action: Action, steps: range) -> tuple[float, float, float]:
         """Give the rows and entries (of a step) that a cell goes over, and the rows that it reads from."""
@@ -124,7 +176,7 @@ class CostModel:
         heaviest = 1.0 if by_columns else parts.heaviest
         entries = self._all_entries(steps) / facts.parts * heaviest
         columns = part_rows + (self._remote(steps) / facts.parts if facts.parts > 1 else 0.0)
-        share = 1.0 / self.acting.layout.chunks if facts.stale else 1.0
+        share = 1.0 / facts.layout.chunks if facts.stale else 1.0
         if action.side is not None:
             boundary = min(1.0, max(0.0, parts.boundary))
             share *= boundary if action.side is Side.BOUNDARY else 1.0 - boundary
@@ -175,9 +227,9 @@ class CostModel:
         total = sum(exchange.volume(self.facts, [(rank, action)], fetched).values())
         runs = sum(1 for run in self.facts.runs[action.block or 0] if run) if exchange.axis == "vertex" else 0
         ranks = self.facts.parts * (max(1, runs) if exchange.axis == "vertex" else self.facts.layout.time)
-        if self.facts.stale and self.acting.layout.chunks > 1:
+        if self.facts.stale:
             # rows of a chunk cross with the chunk
-            return total / ranks / self.acting.layout.chunks
+            return total / ranks / self.facts.layout.chunks
         return total / ranks
 
     def transfer(self, rank: int, action: Action) -> float:

@@ -136,11 +136,12 @@ def bytes_by_axis(workload: Workload, facts: Facts, cluster: Cluster) -> tuple[d
         for (axis, _), size in volume(facts, schedule_of(facts), workload.fetched_rows(facts.layout)).items():
             total[axis] += size
         return total, workload.parts(facts.parts).measured and not facts.fetches and not workload.described
-    few = representative(facts, min(facts.layout.time, 8))
+    few = representative(facts, min(facts.layout.time, 8), stale=8)
     costs = CostModel(workload, facts, cluster, few)
+    pieces = facts.layout.chunks / few.layout.chunks if facts.stale else 1.0
     factor = {
-        "vertex": facts.parts * facts.layout.time / (few.parts * few.layout.time),
-        "layer": facts.parts * facts.layout.time / (few.parts * few.layout.time),
+        "vertex": pieces * facts.parts * facts.layout.time / (few.parts * few.layout.time),
+        "layer": pieces * facts.parts * facts.layout.time / (few.parts * few.layout.time),
         "weights": facts.parts * facts.layout.time / (few.parts * few.layout.time),
         # states cross between runs: one time fewer than there are runs
         "time": facts.parts * max(1, facts.layout.time - 1) / (few.parts * max(1, few.layout.time - 1)),

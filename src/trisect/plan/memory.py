@@ -26,6 +26,14 @@ _GRADIENTS = 3.0
 _TURNED = 4.0
 # of a layer that could not be run to see what it keeps, in units of its output
 _UNKNOWN = 3.0
+# what torch keeps of the C library's memory takes more than its bytes: gaps between tensors of different lives
+_SCATTERED = 1.5
+# of a pair: its two ends; its code besides, where it exists; what autograd keeps of ends and score
+_PAIR, _PAIR_STORED, _PAIR_INDEX = 16.0, 24.0, 32.0
+# tensors as large as what is kept of the pairs of a step: what a loss makes of them meanwhile, and what measures do
+_PAIR_BESIDE, _JUDGED = 2.0, 3.0
+# bytes that ranking takes for a pair: codes, labels, scores as double, their order and sums along it
+_RANKED = 180.0
 # buffers of messages that may wait for their reader
 _SLOTS = 2
 
@@ -47,6 +55,8 @@ class Memory:
     snapshots: float = 0.0
     messages: float = 0.0
     labels: float = 0.0
+    pairs: float = 0.0
+    evaluation: float = 0.0
     reading: float = 0.0
 
     @property
@@ -76,6 +86,8 @@ class MemoryModel:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self._saved: dict[tuple[object, ...], Saved] = {}
+        self.unprobed: dict[str, str] = {}
+        """The layers that could not be run to see what they keep, each with the reason."""
 
     def of(self, facts: Facts, device: Device) -> Memory:
         """Give the memory of the rank that takes most."""
@@ -102,7 +114,7 @@ class MemoryModel:
         elif spatial or alone:
             adjacency = self._adjacency(facts)
         return Memory(
-            libraries=device.libraries,
+            libraries=device.libraries + (0 if alone else device.joined),
             parameters=2.0 * parameters,
             optimiser=(work.copies + 1.0) * parameters,
             features=features,
@@ -115,6 +127,8 @@ class MemoryModel:
             snapshots=snapshots,
             messages=self._messages(facts, stage, rows, held),
             labels=self._labels(last=last),
+            pairs=(pairs := self._pairs(facts, held) if last else 0.0),
+            evaluation=max(0.0, self._evaluation(facts) - pairs) if last else 0.0,
             reading=self._reading(facts, alone=alone),
         )
 
@@ -147,6 +161,27 @@ class MemoryModel:
             self.workload.events * 12.0 if self.workload.timeline else 0
         )
 
+    def _pairs(self, facts: Facts, steps: int) -> float:
+        """What a loss keeps of the pairs of its steps, those that exist in all steps, and what one step makes beside.
+
+        Where vertices are cut, all pairs of an epoch are drawn on every rank, which then takes its own.
+        """
+        work, size = self.workload, facts.dtype.itemsize
+        if not work.pairs:
+            return 0.0
+        own, width = work.pairs / facts.parts, work.pair_channels * size
+        drawn = _PAIR * work.pairs * steps if facts.parts > 1 else 0.0
+        existing = _PAIR_STORED * work.events * (2.0 if work.symmetric else 1.0)
+        return own * steps * (width + _PAIR_INDEX) + _PAIR_BESIDE * own * width + drawn + existing
+
+    def _evaluation(self, facts: Facts) -> float:
+        """Sampled pairs that measures keep for the run, and the scores of those of one step; after training."""
+        at_once, kept = self.workload.judged_pairs
+        # the steps of a run are dealt to its parts, and those of a timeline to ranks along time
+        share = 1.0 / (facts.parts * facts.layout.time)
+        scored = at_once * (_JUDGED * self.workload.pair_channels * facts.dtype.itemsize + _RANKED)
+        return scored + _PAIR * kept * share
+
     def _reading(self, facts: Facts, *, alone: bool) -> float:
         """Edges as they were read, which one process holds beside what it makes of them."""
         return self.workload.events * 24.0 if alone and not self.workload.timeline else 0.0
@@ -161,7 +196,8 @@ class MemoryModel:
         if key not in self._saved:
             try:
                 self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype)
-            except Exception:  # a user's layer may want what a few rows of a ring do not have
+            except Exception as error:  # a user's layer may want what a few rows of a ring do not have
+                self.unprobed[repr(layer)] = f"{type(error).__name__}: {error}".split("\n")[0]
                 each = SavedTensor(_UNKNOWN * layer.out_channels * facts.dtype.itemsize, 0.0, 0.0)
                 self._saved[key] = Saved((each,), reads=True, writes=True)
         return self._saved[key]
@@ -185,10 +221,13 @@ class MemoryModel:
         before: Saved | None = None
         for number in kept:
             saved, layer = self.saved(number, facts), facts.layers[number]
-            total += sum(in_pieces(t.bytes(rows * steps, entries * steps), device, shares) for t in saved.inside)
+            for tensor in saved.inside:
+                taken = in_pieces(tensor.bytes(rows * steps, entries * steps), device, shares)
+                total += taken * (1.0 if tensor.pooled else _SCATTERED)
             # the input is the output of the layer before: one of the two keeps it, or neither
             if (before.writes if before is not None else False) or (saved.reads and number > 0):
-                total += in_pieces(rows * steps * layer.in_channels * size, device, shares)
+                taken = in_pieces(rows * steps * layer.in_channels * size, device, shares)
+                total += taken * (1.0 if before is None or before.pooled else _SCATTERED)
             before = saved
         if before is not None and before.writes:
             total += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)

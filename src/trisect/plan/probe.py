@@ -18,17 +18,22 @@ from trisect.nn.base import Context, Layer
 from trisect.nn.halves import AnyLayer
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.noise import Noise
+from trisect.ops.memory import is_pooled, pooling_all
 
 _ROWS, _DEGREE, _STEPS = 32, 3, 8
 
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """One tensor that a layer keeps, in bytes: for each row and step, for each entry, and whatever the size."""
+    """One tensor that a layer keeps, in bytes: for each row and step, for each entry, and whatever the size.
+
+    `pooled`: whether it lies on a buffer of `ops.memory`; torch takes others from the C library.
+    """
 
     row: float
     entry: float
     constant: float
+    pooled: bool = True
 
     def bytes(self, rows: float, entries: float) -> float:
         """Give its bytes with so many rows and entries, over all steps."""
@@ -42,11 +47,13 @@ class Saved:
     Attributes:
         inside: tensors that are neither its input nor its output.
         reads, writes: whether its input, or its output, is kept.
+        pooled: whether its output lies on a buffer of `ops.memory`.
     """
 
     inside: tuple[SavedTensor, ...]
     reads: bool
     writes: bool
+    pooled: bool = True
 
 
 def saved_by(layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = torch.float32) -> Saved:
@@ -63,29 +70,34 @@ def saved_by(layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = 
     with torch.no_grad():
         for parameter in real.parameters():
             parameter.fill_(0.01)
-    runs = [
-        _record(real, rows, degree, aggregated, dtype)
-        for rows, degree in ((_ROWS, _DEGREE), (2 * _ROWS, _DEGREE), (_ROWS, 2 * _DEGREE))
-    ]
+    with pooling_all():
+        runs = [
+            _record(real, rows, degree, aggregated, dtype)
+            for rows, degree in ((_ROWS, _DEGREE), (2 * _ROWS, _DEGREE), (_ROWS, 2 * _DEGREE))
+        ]
     small, rows_doubled, degree_doubled = (run.sizes for run in runs)
+    origins = runs[0].origins
     if not len(small) == len(rows_doubled) == len(degree_doubled):
         # a layer that saves more tensors for more rows; its sum is a line all the same
         small, rows_doubled, degree_doubled = ([sum(sizes)] for sizes in (small, rows_doubled, degree_doubled))
+        origins = [all(origins)]
     steps = _STEPS if isinstance(layer, DynamicLayer) else 1
     base_rows, base_entries = _ROWS * steps, _ROWS * _DEGREE * steps
     inside = []
-    for first, second, third in zip(small, rows_doubled, degree_doubled, strict=True):
+    for first, second, third, pooled in zip(small, rows_doubled, degree_doubled, origins, strict=True):
         entry = (third - first) / base_entries
         row = (second - first - entry * base_entries) / base_rows
-        inside.append(SavedTensor(row, entry, first - row * base_rows - entry * base_entries))
-    return Saved(tuple(inside), runs[0].reads, runs[0].writes)
+        inside.append(SavedTensor(row, entry, first - row * base_rows - entry * base_entries, pooled))
+    return Saved(tuple(inside), runs[0].reads, runs[0].writes, runs[0].pooled)
 
 
 @dataclass(frozen=True)
 class _Run:
     sizes: list[int]
+    origins: list[bool]
     reads: bool
     writes: bool
+    pooled: bool
 
 
 def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype) -> _Run:
@@ -104,11 +116,21 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     result = out.untyped_storage().data_ptr()
     inside = [
-        tensor.untyped_storage().nbytes()
+        tensor
         for storage, tensor in saved.items()
         if storage not in outside and storage not in given and storage != result
     ]
-    return _Run(inside, bool(given & set(saved)), result in saved)
+    return _Run(
+        # the shape is asked, since a buffer of the pool is larger than what lies on it
+        [
+            tensor.numel() * tensor.element_size() if is_pooled(tensor) else tensor.untyped_storage().nbytes()
+            for tensor in inside
+        ],
+        [is_pooled(tensor) for tensor in inside],
+        bool(given & set(saved)),
+        result in saved,
+        is_pooled(out),
+    )
 
 
 def _call_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -14,9 +14,10 @@ from trisect.exchanges.facts import Facts
 from trisect.layout import Layout, Wire
 from trisect.plan.bound import least_of_any, least_seconds
 from trisect.plan.cluster import Cluster
-from trisect.plan.estimate import AXES, Estimate, estimate_facts, is_exact
+from trisect.plan.estimate import AXES, Estimate, bytes_by_axis, estimate_facts, is_exact
 from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
+from trisect.plan.timing import epoch_seconds
 from trisect.plan.workload import Workload
 
 Temporal = Literal["auto", "redistribute", "carry", "halo"]
@@ -95,13 +96,13 @@ def search(
     timed = _distinct(sorted(looking.timed, key=_order))
     timed = _simplest_first(timed)
     return PlanChoice(
-        tuple(timed[:count]),
+        tuple(looking.with_bytes(each) for each in timed[:count]),
         tuple(_nearest(looking.refused)),
         looking.tried,
         devices,
         cluster,
         reason_of(timed),
-        tuple(assumptions(workload, cluster, devices)),
+        tuple(assumptions(workload, cluster, devices, looking.memory.unprobed)),
     )
 
 
@@ -134,7 +135,7 @@ class _Search:
         self.timed: list[Estimate] = []
         self.refused: list[Estimate] = []
         self.tried = 0
-        self._cluster, self._memory = cluster, MemoryModel(workload)
+        self._cluster, self.memory = cluster, MemoryModel(workload)
         self._sized: dict[int, Cluster] = {}
         self._queue: list[_Entry] = []
         self._entries, self._few = 0, max(counts) <= _FEW
@@ -198,10 +199,10 @@ class _Search:
     def _look(self, layout: Layout) -> None:
         """Simulate a layout that fits; of one that does not, look at those that take less memory and more time."""
         facts = self.workload.facts(layout)
-        looked = self._estimate(facts, timed=False)
+        looked = self._estimate(facts)
         self.tried += 1
         if looked.fits:
-            self.timed.append(self._estimate(facts, timed=True))
+            self.timed.append(self._simulate(looked, facts))
             return
         self.refused.append(looked)
         if layout.recompute or layout.chunks > 1 or looked.memory.of_data > looked.room:
@@ -211,8 +212,17 @@ class _Search:
         if layout.layer == 1 and layout.blocks != counts[-1]:
             self._push_layout(replace(layout, blocks=counts[counts.index(layout.block_count) + 1]))
 
-    def _estimate(self, facts: Facts, *, timed: bool) -> Estimate:
-        return estimate_facts(self.workload, facts, self._of(facts.layout.world), self._memory, timed=timed)
+    def _estimate(self, facts: Facts) -> Estimate:
+        return estimate_facts(self.workload, facts, self._of(facts.layout.world), self.memory, timed=False)
+
+    def _simulate(self, looked: Estimate, facts: Facts) -> Estimate:
+        return replace(looked, seconds=epoch_seconds(self.workload, facts, self._of(facts.layout.world)))
+
+    def with_bytes(self, timed: Estimate) -> Estimate:
+        """Give an estimate with the bytes that leave ranks, which only the best are told with."""
+        facts = self.workload.facts(timed.layout)
+        moved, exact = bytes_by_axis(self.workload, facts, self._of(timed.layout.world))
+        return replace(timed, bytes_by_axis=moved, exact_bytes=exact)
 
     def _round_wires(self) -> None:
         """What is rounded on the wire saves time that rows need there, and changes nothing else."""
@@ -220,7 +230,8 @@ class _Search:
             seconds = each.seconds
             if seconds is not None and seconds.communication > _WORTH_IT * seconds.total:
                 for wire in _WIRES:
-                    self.timed.append(self._estimate(self.workload.facts(replace(each.layout, wire=wire)), timed=True))
+                    facts = self.workload.facts(replace(each.layout, wire=wire))
+                    self.timed.append(self._simulate(self._estimate(facts), facts))
 
     def _look_at_memory(self) -> None:
         """Look at what would be slower too, to say of it whether it fits."""
@@ -229,7 +240,7 @@ class _Search:
             if entry.opens is not None:
                 entry.opens()
                 continue
-            looked = self._estimate(self.workload.facts(entry.layout), timed=False)
+            looked = self._estimate(self.workload.facts(entry.layout))
             self.tried += 1
             if not looked.fits:
                 self.refused.append(looked)
@@ -381,8 +392,19 @@ def _name(layout: Layout) -> str:
     return "One rank" if layout.world == 1 and str(layout) == "vertex=1" else str(layout)
 
 
-def assumptions(workload: Workload, cluster: Cluster, devices: int) -> Iterator[str]:
-    """Give what the numbers rest on."""
+def assumptions(
+    workload: Workload, cluster: Cluster, devices: int, unprobed: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Give what the numbers rest on.
+
+    Args:
+        unprobed: layers that could not be run on a few rows, each with the reason.
+    """
+    for layer, why in (unprobed or {}).items():
+        yield (
+            f"{layer} could not be run on a few rows to see what it keeps ({why}): three times its output is counted, "
+            "which is a guess."
+        )
     if cluster.source == "measured":
         yield f"The rates of {cluster.name} were measured by `trisect plan --calibrate`."
     elif cluster.source == "preset":

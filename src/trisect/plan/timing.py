@@ -1,9 +1,10 @@
 """The time of an epoch: the real schedule, simulated with the cost model; of a large world, a part that stands for it.
 
 All parts of a stage do the same at the same time, so that two of them, each with the rows of the heaviest, take as long
-as all. Along time an epoch grows linearly with the ranks once there are several (a carry fills its pipeline; other
-exchanges do not grow at all), so that two small numbers of ranks give a large one. Tests compare both with simulations
-of whole worlds.
+as all. Along time a carry fills its pipeline, and an epoch grows linearly with the ranks once there are several, so
+that two small numbers of ranks give a large one; under other exchanges it does not grow. Two small numbers of chunks
+that go through stages, each of the size that it has in truth, give a large one too. Tests compare all of them with
+simulations of whole worlds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from trisect.schedule.simulate import Cost, simulate
 # Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
 _RUNS = (4, 8)
 _FEW_CHUNKS, _CHUNKS = 16, 64
+_APART = 256
+# Chunks that read history which are simulated, where there are more.
+_STALE = (4, 8)
 
 
 @dataclass(frozen=True)
@@ -60,29 +64,46 @@ def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: 
     Args:
         whole: simulate every rank, however many there are.
     """
-    times = facts.layout.time
+    times, chunks = facts.layout.time, facts.layout.chunks
+    if facts.stale and chunks > _STALE[1] and not whole:
+        less, some = (_simulated(workload, facts, cluster, representative(facts, stale=count)) for count in _STALE)
+        return some.plus(some.plus(less, -1.0), (chunks - _STALE[1]) / (_STALE[1] - _STALE[0]))
     if whole or times <= _RUNS[1]:
         return _simulated(workload, facts, cluster, facts if whole else representative(facts))
+    if not any(layer.along == "carry" for layer in facts.layers):
+        return _simulated(workload, facts, cluster, representative(facts, _runs_apart(facts)))
     acting = [representative(facts, runs) for runs in _RUNS]
     few, more = (_simulated(workload, facts, cluster, smaller) for smaller in acting)
-    # what an epoch takes longer for each further run: of a carry, the time of a chunk, of which there are more in truth
+    # what an epoch takes longer for each further run is the time of a chunk, of which there are more in truth
     between = 1.0 / (_RUNS[1] - _RUNS[0])
-    carried = any(layer.along == "carry" for layer in facts.layers)
-    shorter = acting[1].carry_chunks / facts.carry_chunks if carried else 1.0
-    slope = more.plus(few, -1.0)
-    return more.plus(slope, between * ((times - 1) * shorter - (_RUNS[1] - 1)))
+    shorter = acting[1].carry_chunks / facts.carry_chunks
+    return more.plus(more.plus(few, -1.0), between * ((times - 1) * shorter - (_RUNS[1] - 1)))
 
 
-def representative(facts: Facts, runs: int | None = None) -> Facts:
-    """Give a smaller world of the same stages: at most two parts, and so many runs along time."""
+def _runs_apart(facts: Facts) -> int:
+    """Say how many runs are simulated where none waits for all before it.
+
+    Under a window runs differ in how many others they read: all of them, as long as they are few enough.
+    """
+    window = max(layer.window for layer in facts.layers)
+    if window > 1 and facts.blocks * facts.layout.time <= _APART:
+        return facts.layout.time
+    return max(_RUNS[1], 2 * window)
+
+
+def representative(facts: Facts, runs: int | None = None, stale: int | None = None) -> Facts:
+    """Give a smaller world of the same stages: at most two parts, so many runs along time, and so many of the chunks
+    that read history.
+    """
     layout, parts = facts.layout, min(2, facts.parts)
+    pieces = layout.chunks if stale is None or not facts.stale else min(stale, layout.chunks)
     chunks = min(facts.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
     runs = layout.time if runs is None else min(runs, layout.time)
-    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks:
+    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks and pieces == layout.chunks:
         return facts
     return replace(
         facts,
-        layout=replace(layout, vertex=parts, time=runs),
+        layout=replace(layout, vertex=parts, time=runs, chunks=pieces),
         rows=(max(facts.rows),) * parts,
         chunk_rows=facts.chunk_rows[:parts],
         runs=tuple(block[:runs] for block in facts.runs),

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.nn.halves import HalfKind
-from trisect.plan.cluster import Device
+from trisect.nn.base import Layer
+from trisect.nn.halves import AnyLayer, HalfKind
+from trisect.nn.temporal.dynamic import SpatialTemporal
+from trisect.nn.temporal.evolving import Evolving
+from trisect.plan.cluster import UNRATED, Device
 
 # Attention and the like read each neighbour's row for the score, the weight and the sum.
 _PASSES_OF_OTHERS = 3.0
@@ -37,17 +40,28 @@ class Work:
     calls: float = 0.0
     step_calls: float = 0.0
 
-    def seconds(self, device: Device, *, rows: float, entries: float, table: float, steps: int) -> float:
+    def seconds(
+        self,
+        device: Device,
+        *,
+        rows: float,
+        entries: float,
+        table: float,
+        steps: int,
+        ratios: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    ) -> float:
         """Give the time of the work itself, calls apart.
 
         Args:
             rows, entries: of a step.
             table: rows from which entries are gathered.
+            ratios: how many times as long rows, entries (and calls) take as the device's rates say.
         """
         total = self.flops * rows / device.flops + self.touched * rows / device.elementwise + self.once / device.flops
+        total *= ratios[0]
         if self.passes and self.gathered:
             rate = device.gather_rate(round(self.gathered), self.gathered * table)
-            total += self.passes * entries * self.gathered / rate
+            total += ratios[1] * self.passes * entries * self.gathered / rate
         return total * steps
 
     def overhead(self, device: Device, steps: int) -> float:
@@ -97,6 +111,16 @@ def work_of(facts: Facts, half: int, *, back: bool) -> Work:
     )
 
 
+def kind_of(layer: AnyLayer) -> str:
+    """Give the name by which the speed of a layer is kept: of its class, and of its temporal part."""
+    if isinstance(layer, SpatialTemporal):
+        return f"{type(layer.spatial).__name__}+{type(layer.temporal).__name__}"
+    if isinstance(layer, Evolving):
+        return f"{type(layer).__name__}{layer.variant}"
+    name = type(layer).__name__
+    return f"{UNRATED}{name}" if isinstance(layer, Layer) and not layer.spatial else name
+
+
 def spatial_weights(layer: LayerFacts) -> float:
     """Give how many numbers of a layer a row is multiplied with in its spatial part."""
     if layer.state is None:
@@ -115,3 +139,8 @@ def _temporal(layer: LayerFacts, size: int, factor: float) -> Work:
     return Work(
         flops=2.0 * factor * weights, touched=factor * size * _GATES * layer.out_channels, calls=1.0, step_calls=0.5
     )
+
+
+def pair_work(channels: int, size: int, *, back: bool) -> Work:
+    """Give the work of a loss on one pair of rows of so many channels: both are read, joined and scored."""
+    return Work(touched=(8.0 if back else 5.0) * size * channels)

@@ -34,6 +34,8 @@ class Workload:
         fixed: whether features are the same in all steps.
         symmetric: whether the prepared matrix is its own transpose.
         fetched: output rows of other parts that the loss reads at a step, for each vertex.
+        pairs: that the loss scores at a training step; `pair_channels` how wide what it keeps of a pair is.
+        judged_pairs: of pairs that evaluation scores, how many it does at once, and how many it keeps for the run.
         copies: how many numbers the optimiser keeps for each that is trained.
         described: whether the data are described and not there.
         drops: whether the model drops elements (dropout) in training.
@@ -55,6 +57,9 @@ class Workload:
     symmetric: bool = False
     fetches: bool = False
     fetched: float = 0.0
+    pairs: float = 0.0
+    pair_channels: int = 0
+    judged_pairs: tuple[int, int] = (0, 0)
     copies: int = 2
     described: bool = False
     dtype: torch.dtype = torch.float32

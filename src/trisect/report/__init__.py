@@ -1,5 +1,5 @@
-"""A run directory → one HTML page. Knows nothing else."""
+"""Run directories → one HTML page. Knows nothing else."""
 
-from trisect.report.page import render, write_report
+from trisect.report.page import render, render_comparison, write_comparison, write_report
 
-__all__ = ["render", "write_report"]
+__all__ = ["render", "render_comparison", "write_comparison", "write_report"]

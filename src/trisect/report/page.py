@@ -1,25 +1,33 @@
-"""The page: key figures, curves, time, memory, communication, what each rank did when, settings."""
+"""One page: the figures of a run, or of several beside each other, in one file that needs nothing else."""
 
 from __future__ import annotations
 
-import html
-import math
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from trisect.report.assets import SCRIPT, STYLE
-from trisect.report.beside import left_out, simple_rules
-from trisect.report.charts import Series, bars, lines, number
-from trisect.report.picture import picture
-from trisect.report.planned import compare, planned_spans, predicted_table, rests_on
+from trisect.errors import TrisectError
+from trisect.report.box import box_data, box_of, rank_table
+from trisect.report.compare import comparison
+from trisect.report.costs import communication, memory, partition, staleness
+from trisect.report.figures import Series, figure, lines, side_by_side
+from trisect.report.markup import Child, Markup, join, note, table, tag
+from trisect.report.planned import predictions
+from trisect.report.quality import COLOURS, quality
+from trisect.report.quantities import counted, measure_name, number, seconds, share, size
+from trisect.report.run_view import RunView
+from trisect.report.timing import timing
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.run.run_directory import RunDirectory
 
-_LARGEST = 1e300  # of a value in a chart; what is larger, or no number, is left out
-_SPLIT_COLOURS = {"train": "ca", "val": "cb", "test": "cc"}
+_SCRIPTS = ("common.js", "lines.js", "schedule.js", "box.js", "page.js")
+Section = tuple[str, str, Child]  # its name in links, its title, what it holds
 
 
 def write_report(directory: RunDirectory, path: Path | None = None) -> Path:
@@ -29,201 +37,226 @@ def write_report(directory: RunDirectory, path: Path | None = None) -> Path:
     return path
 
 
+def write_comparison(directories: Sequence[RunDirectory], path: Path) -> Path:
+    """Write one page of several runs."""
+    write_atomically(path, render_comparison(directories).encode())
+    return path
+
+
 def render(directory: RunDirectory) -> str:
     """Give the page of a run, finished or not."""
-    records = directory.metrics()
-    summary = directory.summary() or {}
-    config = directory.config.resolved()
-    title = directory.path.resolve().name
-    parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="sub">{html.escape(_subtitle(config, summary, records))}</p>',
-        _tiles(summary, records),
-        _section("Epochs", f'<div class="charts">{"".join(_curves(records, summary))}{_timing(records)}</div>')
-        if records
-        else "",
-        _section("Beside simple rules", simple_rules(summary)),
-        _section("Where the time went", _events(directory, summary.get("layout"))),
-        _section("Predicted and measured", _predicted(directory.plan(), summary)),
-        _section("Memory and communication", _costs(summary)),
-        _section("Settings", _settings(config, summary)),
-        left_out(records, summary),
+    return render_view(RunView.of(directory))
+
+
+def render_view(run: RunView) -> str:
+    """Give the page of a run that was read."""
+    sections: list[Section] = [
+        ("learning", "Learning", side_by_side(*_curves(run), _epoch_times(run)) if run.records else None),
+        ("quality", "How good it is", quality(run)),
+        ("box", "How the work is cut", _cut(run)),
+        ("time", "Where the time went", timing(run)),
+        ("costs", "Predicted, sent and held", _costs(run)),
+        ("settings", "Settings", _settings(run)),
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)} · Trisect</title><style>{STYLE}</style></head>"
-        f"<body><main>{''.join(parts)}</main><script>{SCRIPT}</script></body></html>"
+    return _page(run.name, _subtitle(run), _tiles(run), sections, _left_out(run))
+
+
+def render_comparison(directories: Sequence[RunDirectory]) -> str:
+    """Give one page of several runs, the first of which the others are compared with."""
+    if len(directories) < 2:
+        raise TrisectError("a comparison needs at least two runs; name another run directory.")
+    return render_views([RunView.of(directory) for directory in directories])
+
+
+def render_views(runs: Sequence[RunView]) -> str:
+    """Give one page of several runs that were read."""
+    title = f"{len(runs)} runs beside each other"
+    first = f"All ratios are to the first, {runs[0].name}. All charts of a kind have the same axes."
+    return _page(title, first, Markup(""), comparison(runs), Markup(""))
+
+
+def _page(title: str, subtitle: str, tiles: Markup, sections: Iterable[Section], end: Markup) -> str:
+    script = "".join(_asset(name) for name in _SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # nothing is fetched, and no script runs but this one, whatever a file of the run says
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    kept = [(name, heading, content) for name, heading, content in sections if content]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("title", f"{title} · Trisect"),
+        tag("style", Markup(_asset("report.css"))),
     )
+    main = tag(
+        "main",
+        tag(
+            "header",
+            tag("div", tag("h1", title), tag("p", subtitle, class_="sub")),
+            tag("button", "Dark or light", type="button", id="theme", aria_pressed="false"),
+        ),
+        tag("nav", (tag("a", heading, href=f"#{name}") for name, heading, _ in kept), aria_label="Parts of this page"),
+        tag("noscript", note("Charts need JavaScript. Without it, each has its sentence and its table.")),
+        tiles,
+        (tag("section", tag("h2", heading), content, id=name, aria_label=heading) for name, heading, content in kept),
+        end,
+    )
+    body = tag("body", main, tag("div", id="tip", role="status", aria_live="polite"), tag("script", Markup(script)))
+    return "<!doctype html>" + tag("html", head, body, lang="en")
 
 
-def _section(title: str, content: str) -> str:
-    return f"<h2>{html.escape(title)}</h2>{content}" if content else ""
+@cache
+def _asset(name: str) -> str:
+    return resources.files("trisect.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _subtitle(config: Mapping[str, Any], summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
-    model, data = config["model"], config["data"]
+def _subtitle(run: RunView) -> str:
+    model, data = run.config["model"], run.config["data"]
     source = data.get("name") or data.get("path") or data.get("generate") or data.get("object")
-    state = "finished" if summary else f"not finished, {len(records)} of {config['train']['epochs']} epochs so far"
-    depth = f", {model['layers']} layers of {model['hidden']}" if "layers" in model else ""
-    shape = f"{model['name']}{depth}"
-    return f"{shape}, {config['task']['name']} on {source}; {state}."
+    epochs = run.config["train"]["epochs"]
+    state = "finished"
+    if not run.finished:
+        state = f"not finished, {len(run.records)} of {epochs} epochs so far"
+    elif run.summary.at("stopped_early").plain is True:
+        state = "finished, stopped early"
+    restarts = run.summary.at("restarts").count()
+    if restarts:
+        state += f", started again {counted(restarts, 'time')} after faults"
+    depth = f", {model['layers']} layers of {model['hidden']}" if "layers" in model and "hidden" in model else ""
+    return f"{model['name']}{depth}, {run.config['task']['name']} on {source}; {state}."
 
 
-def _tiles(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
+def _tiles(run: RunView) -> Markup:
+    summary = run.summary
     tiles: list[tuple[str, str]] = []
-    monitor = str(summary.get("monitor", "")).rpartition(".")[2]
+    monitor = (summary.at("monitor").text() or "").rpartition(".")[2]
     for split in ("test", "val"):
-        metrics = summary.get("metrics", {}).get(split) or {}
-        name = monitor if monitor in metrics and monitor != "loss" else next((k for k in metrics if k != "loss"), None)
-        if name is not None and isinstance(metrics[name], (int, float)):
-            tiles.append((number(metrics[name]), f"{split} {name.replace('_', ' ')}"))
-    if records:
-        tiles.append((number(_value(records[-1], "loss")), "last training loss"))
-        tiles.append((str(len(records)), "epochs"))
-    if summary.get("best_epoch"):
-        tiles.append((str(summary["best_epoch"]), "best epoch"))
-    median = summary.get("seconds_per_epoch", {}).get("median")
+        measures = {
+            name: v for name, plain in summary.at("metrics", split).items() if (v := plain.number()) is not None
+        }
+        name = (
+            monitor if monitor in measures and monitor != "loss" else next((k for k in measures if k != "loss"), None)
+        )
+        if name is not None:
+            tiles.append((number(measures[name]), f"{split} {measure_name(name)}"))
+    if run.records:
+        last = run.records[-1].at("loss").number()
+        tiles.append(("–" if last is None else number(last), "last training loss"))
+        tiles.append((f"{len(run.records):,}", "epoch" if len(run.records) == 1 else "epochs"))
+    best = summary.at("best_epoch").text()
+    if best:
+        tiles.append((best[:12], "best epoch"))
+    median = summary.at("seconds_per_epoch", "median").number()
     if median is not None:
         tiles.append((seconds(median), "an epoch (median)"))
-    peaks = summary.get("memory", {}).get("peak_rss_bytes") or []
+    peaks = summary.at("memory", "peak_rss_bytes").numbers()
     if peaks:
-        tiles.append((size(max(peaks)), "peak memory"))
-    if "communication" in summary:
-        tiles.append((size(summary["communication"]["bytes_per_epoch"]), "sent an epoch"))
-    return (
-        '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{html.escape(v)}</b><span>{html.escape(n)}</span></div>' for v, n in tiles)
-        + "</div>"
-    )
+        tiles.append((size(max(peaks)), "peak memory of a rank" if len(peaks) > 1 else "peak memory"))
+    sent = summary.at("communication", "bytes_per_epoch").number()
+    if sent is not None and run.axes.world > 1:
+        tiles.append((size(sent), "sent an epoch"))
+    computing = run.computing()
+    if computing is not None and run.axes.world > 1:
+        tiles.append((share(computing), "of all ranks' time computes"))
+    parameters = summary.at("parameters").count()
+    if parameters is not None:
+        tiles.append((f"{parameters:,}", "parameters"))
+    shown = [tag("div", tag("b", value), tag("span", name), class_="tile") for value, name in tiles]
+    return tag("div", shown, class_="tiles") if shown else Markup("")
 
 
-def _curves(records: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Iterable[str]:
-    """One chart of the losses, then one for each measure, its splits as lines."""
-    best = summary.get("best_epoch")
-    best = best if isinstance(best, int) else None
-    loss = [Series("train", "ca", _points(records, ("loss",)))]
-    loss += [Series(split, _SPLIT_COLOURS[split], _points(records, (split, "loss"))) for split in ("val", "test")]
-    last = int(records[-1]["epoch"])
-    yield lines("Loss", loss, mark=best, epochs=last)
+def _curves(run: RunView) -> Iterable[Markup | None]:
+    """Draw the losses, then each measure, its splits as lines."""
+    best = run.summary.at("best_epoch").count()
+    loss = [Series("train", 0, run.points("loss"))]
+    loss += [Series(split, COLOURS[split], run.points(split, "loss")) for split in ("val", "test")]
+    yield lines("Loss", loss, mark=best, log=True)
     names: dict[str, None] = {}
-    for record in records:
-        for split in _SPLIT_COLOURS:
-            inner = record.get(split)
-            if isinstance(inner, Mapping):
-                names.update(dict.fromkeys(k for k, v in inner.items() if k != "loss" and isinstance(v, (int, float))))
-    for name in names:
-        series = [Series(split, colour, _points(records, (split, name))) for split, colour in _SPLIT_COLOURS.items()]
-        yield lines(name.replace("_", " "), series, mark=best, epochs=last)
+    for record in run.records:
+        for split in COLOURS:
+            measures = record.at(split).items()
+            names.update(dict.fromkeys(k for k, v in measures if k != "loss" and v.number() is not None))
+    for name in list(names)[:12]:
+        series = [Series(split, colour, run.points(split, name)) for split, colour in COLOURS.items()]
+        series = [each for each in series if each.points]
+        title = measure_name(name)
+        title = f"{title[:1].upper()}{title[1:]}" + (f" on {series[0].name}" if len(series) == 1 else "")
+        yield lines(title, series, mark=best)
 
 
-def _timing(records: Sequence[Mapping[str, Any]]) -> str:
-    points = [(x, 1e3 * y) for x, y in _points(records, ("seconds",))]
-    return lines("Time per epoch", [Series("epoch", "ca", points)], unit=" ms", from_zero=True)
+def _epoch_times(run: RunView) -> Markup | None:
+    return lines("Time of an epoch", [Series("epoch", 0, run.points("seconds"))], unit="seconds", from_zero=True)
 
 
-def _events(directory: RunDirectory, layout: Mapping[str, Any] | None) -> str:
-    plan = directory.plan()
-    events = [directory.events(rank) for rank in directory.ranks()]
-    return picture(events, layout, plan.get("halves"), planned_spans(plan))
+def _cut(run: RunView) -> Markup:
+    box = box_of(run)
+    data = box_data(run, box)
+    axes, world = data["axes"], run.axes.world
+    said = f"{axes[0]}; {axes[1]}; {axes[2]}."
+    said += " The whole box is on one rank." if world == 1 else f" The colours are the {world} ranks."
+    if not box.exact:
+        said += " The sizes are not known, so that equal shares are drawn."
+    title = "The box: vertices × layers × time"
+    drawn = figure(title, data, text=said, alternative=rank_table(run, box), beside=True, wide=True)
+    return join((drawn, tag("div", partition(run), staleness(run), class_="two")))
 
 
-def _predicted(plan: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    return predicted_table(compare(plan, summary), rests_on(plan), seconds, size)
+def _costs(run: RunView) -> Markup:
+    if not run.finished:
+        return note("These figures come when the run has ended.")
+    return tag("div", predictions(run), communication(run), memory(run), class_="two")
 
 
-def _costs(summary: Mapping[str, Any]) -> str:
-    if not summary:
-        return '<p class="note">These figures come when the run has ended.</p>'
-    peaks = summary["memory"]["peak_rss_bytes"]
-    memory = bars([(f"rank {rank}", float(peak), size(peak)) for rank, peak in enumerate(peaks)])
-    own = summary["memory"].get("peak_pss_bytes")
-    if summary["world"] > 1 and own is not None:
-        memory += f'<p class="note">Together {size(sum(own))}: a page that ranks share counts once.</p>'
-    sent = summary["communication"]
-    if summary["world"] == 1:
-        wire = '<p class="note">One rank: nothing is sent.</p>'
-    else:
-        wire = bars([(axis, float(count), size(count)) for axis, count in sent["by_axis"].items()])
-        formula = sent.get("formula_bytes_per_epoch")
-        if formula is not None:
-            wire += f'<p class="note">By formula {size(formula)} an epoch, counted {size(sent["bytes_per_epoch"])}.</p>'
-    transfer = summary["transfer"]
-    if transfer["full_bytes"]:
-        fraction = transfer["sent_bytes"] / transfer["full_bytes"]
-        wire += (
-            f'<p class="note">Snapshots brought to the device: {size(transfer["sent_bytes"])} of'
-            f" {size(transfer['full_bytes'])} ({fraction:.0%}).</p>"
-        )
-    staleness = summary.get("staleness")
-    exact = "Exact: no stale rows are read."
-    if staleness is not None:
-        exact = html.escape(_stale_words(staleness))
-    wire += f'<p class="note">{exact}</p>'
-    return (
-        f'<div class="two"><div class="card"><h3>Peak memory</h3>{memory}</div>'
-        f'<div class="card"><h3>Bytes sent an epoch, by axis</h3>{wire}</div></div>'
-    )
-
-
-def _stale_words(staleness: Mapping[str, Any]) -> str:
-    """Give what was stale and what the guard did, in sentences."""
-    told = f"Rows of chunks that are not done yet ({staleness.get('chunks')} chunks) are stale"
-    if staleness.get("historical_reads") is not None:
-        told += f": {staleness['historical_reads']:.0%} of all reads"
-    if staleness.get("drift") is not None:
-        told += f", which lie {staleness['drift']:.0%} from the fresh rows"
-    told += "."
-    loss = staleness.get("loss")
-    if loss is not None:
-        told += f" Training loss at epoch {loss.get('epoch')}: exact {loss['exact']:.4g}, stale {loss['stale']:.4g}."
-    for action in staleness.get("stepped_in") or ():
-        told += (
-            f" The guard stepped in at epoch {action.get('epoch')} ({action.get('why')}) and went back to epoch"
-            f" {action.get('back_to')}; then {action.get('then')}."
-        )
-    return told
-
-
-def _settings(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    layout = summary.get("layout", config["layout"])
-    rows = [("layout", layout)]
+def _settings(run: RunView) -> Markup:
+    layout = run.summary.at("layout").plain if run.finished else run.config["layout"]
+    rows: list[tuple[str, Any]] = [("layout", layout)]
     if isinstance(layout, Mapping):  # one chunk reads no history
-        rows = [(key, value) for key, value in layout.items() if key != "history" or (layout.get("chunks") or 1) > 1]
-    table = "".join(
-        f'<tr><th>{html.escape(str(k))}</th><td class="number">{html.escape(str(v))}</td></tr>' for k, v in rows
+        rows = [(str(k), v) for k, v in layout.items() if k != "history" or layout.get("chunks") != 1]
+    rest = {key: value for key, value in run.config.items() if key != "layout"}
+    version = run.summary.at("version").text()
+    told = [] if version is None else [f"Trisect {version[:40]}, {counted(run.axes.world, 'rank')}."]
+    return tag(
+        "div",
+        tag(
+            "div",
+            tag("h3", "Layout"),
+            table(["", "value"], [(key, _setting(value)[:400]) for key, value in rows], caption="Layout", wide=True),
+            map(note, told),
+            class_="card",
+        ),
+        tag(
+            "div",
+            tag("h3", "config.yaml"),
+            tag("pre", yaml.safe_dump(rest, sort_keys=False), tabindex=0, aria_label="config.yaml"),
+            class_="card",
+        ),
+        class_="two",
     )
-    rest = {key: value for key, value in config.items() if key != "layout"}
-    text = yaml.safe_dump(rest, sort_keys=False)
-    release, world = (html.escape(str(summary.get(key))) for key in ("version", "world"))
-    version = f'<p class="note">Trisect {release}, {world} rank(s).</p>' if summary else ""
-    return (
-        f'<div class="two"><div class="card"><h3>Layout</h3><table>{table}</table>{version}</div>'
-        f'<div class="card"><h3>config.yaml</h3><pre>{html.escape(text)}</pre></div></div>'
-    )
 
 
-def _points(records: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> list[tuple[float, float]]:
-    values = ((record["epoch"], _value(record, *path)) for record in records)
-    return [(epoch, value) for epoch, value in values if abs(value) < _LARGEST]
+def _setting(value: Any) -> str:
+    """Give a setting as text: its parts after each other, yes and no."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_setting(part)}" for key, part in value.items())
+    return {True: "yes", False: "no", None: "none"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _value(record: Mapping[str, Any], *path: str) -> float:
-    value: Any = record
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) else math.nan
+def _left_out(run: RunView) -> Markup:
+    """Say what the run directory has and the page does not show."""
+    parts = [
+        "the actions of other epochs than the one drawn, and of evaluations (trace.json and events/ have them)",
+        "the parameters (checkpoints/)",
+    ]
+    lost = sum(1 for record in run.records for value in _floats(record.plain) if not abs(value) < float("inf"))
+    if lost:
+        parts.append(f"{counted(lost, 'value')} that {'is' if lost == 1 else 'are'} not finite (metrics.jsonl)")
+    return note(f"Left out here: {'; '.join(parts)}.")
 
 
-def seconds(value: float) -> str:
-    """Give a duration as people write it."""
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
-
-
-def size(value: float) -> str:
-    """Give a number of bytes as people write it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
+def _floats(value: Any) -> Iterable[float]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _floats(inner)
+    elif isinstance(value, float):
+        yield value

@@ -5,11 +5,14 @@ All of it is read from plan.json and summary.json, which may be another's: what 
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from trisect.report.markup import Markup, note, table, tag
+from trisect.report.quantities import seconds, size
+from trisect.report.run_view import RunView
 
 # Ranks that have a row each; of more, the one that takes most has one.
 _RANKS = 8
@@ -90,11 +93,11 @@ def planned_spans(plan: Mapping[str, Any]) -> list[list[tuple[str, float, float]
         for entry in rank if isinstance(rank, list) else []:
             words = entry.split() if isinstance(entry, str) else []
             try:
-                name, start, seconds = words[0], float(words[1]), float(words[2])
+                name, start, took = words[0], float(words[1]), float(words[2])
             except (IndexError, ValueError):
                 continue
-            if math.isfinite(start) and 0 <= start < 1e9 and 0 <= seconds < 1e9:
-                spans.append((name, start, seconds))
+            if math.isfinite(start) and 0 <= start < 1e9 and 0 <= took < 1e9:
+                spans.append((name, start, took))
         ranks.append(spans)
     return ranks if any(ranks) else []
 
@@ -111,26 +114,23 @@ def rests_on(plan: Mapping[str, Any]) -> str:
     return f"The rates of {cluster.get('name', 'this machine')} {told}." if cluster else ""
 
 
-def predicted_table(
-    rows: Sequence[Compared], note: str, seconds: Callable[[float], str], size: Callable[[float], str]
-) -> str:
-    """Give the rows as a table, and a note below it; empty where there are none.
-
-    Args:
-        seconds, size: show a duration and a number of bytes as the page does.
-    """
+def predictions(run: RunView) -> Markup | None:
+    """Give the table predicted | measured | error; nothing where there is nothing to compare."""
+    rows = compare(run.plan.mapping(), run.summary.mapping())
     if not rows:
-        return ""
-    lines = []
+        return None
+    cells = []
     for row in rows:
         show = seconds if row.unit == "seconds" else size
         error = "–" if row.error is None else "none" if row.error == 0 else f"{row.error:+.1%}"
-        cells = (show(row.predicted), show(row.measured), error)
-        lines.append(
-            f"<tr><th>{html.escape(row.name)}</th>"
-            + "".join(f'<td class="number">{html.escape(cell)}</td>' for cell in cells)
-            + "</tr>"
-        )
-    head = "<th></th>" + "".join(f'<th class="number">{name}</th>' for name in ("predicted", "measured", "error"))
-    said = f'<p class="note">{html.escape(note)}</p>' if note else ""
-    return f'<div class="card"><table><tr>{head}</tr>{"".join(lines)}</table>{said}</div>'
+        cells.append([row.name, show(row.predicted), show(row.measured), error])
+    return tag(
+        "div",
+        tag("h3", "Predicted and measured"),
+        table(["", "predicted", "measured", "error"], cells, caption="Predicted and measured"),
+        note(
+            "The planner predicted this before the first epoch. An error above zero means that it expected more than"
+            f" was measured. {rests_on(run.plan.mapping())}"
+        ),
+        class_="card",
+    )

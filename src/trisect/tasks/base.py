@@ -106,6 +106,10 @@ class BoundTask(ABC):
         """
         return None
 
+    def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
+        """Say how many pairs are scored at each step of a split, by the loss or by measures; none: single vertices."""
+        return []
+
     @abstractmethod
     def steps(self, split: Split) -> range:
         """Give the steps whose outputs a split reads."""
@@ -127,6 +131,10 @@ class BoundTask(ABC):
     @abstractmethod
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """Named measures, `loss` among them, from merged statistics."""
+
+    def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Count the scores of these outputs for the pictures of a report (`tasks.curves`); nothing by default."""
+        return Statistics()
 
     def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
         """Measure rules that need no training on what val and test ask: split → rule → statistics.

@@ -16,6 +16,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.curves import count_classes
 from trisect.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.node_classification import (
@@ -114,6 +115,10 @@ class BoundEdgeClassification(BoundTask):
         """A split has the steps whose embeddings classify its events."""
         return self.runs[split]
 
+    def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
+        """The labelled events."""
+        return [int((self.timeline.event_labels(step + self.task.horizon) >= 0).sum()) for step in self.runs[split]]
+
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.cross_entropy(logits, labels, self.weights)
 
@@ -147,6 +152,15 @@ class BoundEdgeClassification(BoundTask):
                     src, dst = self._division.local(src[mine], dst[mine], remote)
                 total = total + self._loss_sum(score(frame, src, dst), labels)
         return total / self._constant
+
+    def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Count the scores of the split's events by class."""
+        score, statistics = cast(PairDecoder, decoder), Statistics()
+        for position, frame in enumerate(frames):
+            if first_step + position in self.runs[split]:
+                src, dst, labels = self._events(first_step + position)
+                statistics = statistics.merge(count_classes(score(frame, src, dst), labels))
+        return statistics
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Give a confusion matrix and the loss; with two classes the scores as well."""

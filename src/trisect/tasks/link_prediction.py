@@ -18,6 +18,7 @@ from trisect.noise import Noise
 from trisect.tasks import metrics
 from trisect.tasks.all_pairs import rank_all_pairs
 from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.curves import count_pairs
 from trisect.tasks.decoders import Block, PairDecoder, PairDecoderName, Remembering, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
@@ -155,6 +156,11 @@ class BoundLinkPrediction(BoundTask):
         """A split has the steps whose embeddings score its pairs."""
         return self.runs[split]
 
+    def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
+        """Those that exist and the sampled ones; where all pairs are ranked, a block at a time, none are kept."""
+        each = self.task.negatives if training else self.task.eval_negatives
+        return [0 if each == "all" else len(self._pairs[step]) * (1 + int(each)) for step in self.runs[split]]
+
     def _bce(self, positive: Tensor, negative: Tensor) -> Tensor:
         return (
             self.task.positive_weight * functional.softplus(-positive).sum()
@@ -282,6 +288,18 @@ class BoundLinkPrediction(BoundTask):
         if sampled:
             weights[len(pairs) :] = max(1.0, (among.size * (among.size - 1) - len(pairs)) / sampled)
         return scores.double().cpu(), labels.double().cpu(), weights.cpu()
+
+    @torch.no_grad()
+    def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Count the scores of the split's pairs, of all pairs those that are sampled to stand for them."""
+        ratio = self.task.negatives * self.task.negative_weight / max(self.task.positive_weight, 1e-12)
+        statistics = Statistics()
+        for position, frame in enumerate(frames):
+            step = first_step + position
+            if step in self.runs[split] and len(self._pairs[step]):
+                scores, labels, _ = self.validation_scores(decoder, frame, step)
+                statistics = statistics.merge(count_pairs(scores, labels, max(ratio, 1e-12)))
+        return statistics
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Each measure becomes a vector with one entry a step of the timeline."""

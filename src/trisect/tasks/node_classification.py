@@ -15,7 +15,7 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks import metrics
+from trisect.tasks import curves, metrics
 from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
@@ -127,6 +127,16 @@ class BoundNodeClassification(BoundTask):
                 labels = self.targets.values(rows, first_step + position)
                 total = total + self._loss_sum(self._logits(decoder, frame, rows), labels)
         return total / self._constant
+
+    def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+        """Count the scores of the split's vertices by class."""
+        statistics = Statistics()
+        for position, frame in enumerate(frames):
+            if first_step + position in self.targets.runs[split]:
+                rows = self.targets.rows(split, first_step + position)
+                labels = self.targets.values(rows, first_step + position)
+                statistics = statistics.merge(curves.count_classes(self._logits(decoder, frame, rows), labels))
+        return statistics
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Give a confusion matrix and the loss; with two classes the scores as well."""

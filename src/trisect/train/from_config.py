@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,12 +138,14 @@ class ConfiguredData:
     Attributes:
         names: the user's vertex ids, or None where they are 0, 1, ….
         vertices, steps: how many there are.
+        classes: the names of the classes, of vertices or else of edges; None where they are numbers.
     """
 
     def __init__(self, config: Config, say: Say = lambda sentence: None) -> None:
         self._config, self._say = config, say
         self.names: Names | None = None
         self.vertices, self.steps, self.timeline = 0, 1, False
+        self.classes: Sequence[str] | None = None
 
     def __call__(self) -> Graph | Timeline:
         """Read the data, say how large they are, and give them as models read them."""
@@ -153,6 +155,7 @@ class ConfiguredData:
         if note is not None:
             self._say(note)
         self.names, self.vertices = record.names, record.vertices
+        self.classes = record.meta.get("classes") if record.y is not None else record.meta.get("edge_classes")
         if isinstance(record, TimelineRecord):
             self.steps, self.timeline = record.steps, True
         return data_of(self._config, record)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError, StoppedError
 from trisect.tasks.base import SPLITS, Split, Statistics
+from trisect.tasks.curves import summarise as summarise_scores
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser
 from trisect.train.processes.memory import PssWatch, peak_rss_bytes, watched_memory
@@ -117,6 +118,7 @@ class Result:
         seconds: of each epoch in this process, evaluation apart; `evaluation_seconds`: all evaluations together.
         communication, transfer, memory, staleness: as summary.json has them.
         modules: `model` and `decoder`, with the parameters of the best epoch.
+        scores: val, test → what a report draws of the scores, as scores.json has it; empty where a task counts none.
         program: that was run; None where that was done by other processes.
     """
 
@@ -135,6 +137,7 @@ class Result:
     program: Program | None = field(repr=False)
     stopped_early: bool = False
     staleness: dict[str, Any] | None = None
+    scores: dict[str, Any] = field(default_factory=dict)
 
 
 class Trainer:
@@ -234,7 +237,7 @@ class Trainer:
                 raise StoppedError(f"Stopped after epoch {epoch}, as asked (SIGTERM).")
         self._take_best()
         begin = time.perf_counter()
-        metrics = self.evaluate(self.setup.task.final, epoch=self.done)
+        metrics, scores = self._evaluate_last()
         evaluating += time.perf_counter() - begin
         return Result(
             loss=self.loss,
@@ -252,6 +255,7 @@ class Trainer:
             program=self.program,
             stopped_early=self.done < options.epochs,
             staleness=self._staleness(),
+            scores=scores,
         )
 
     def train_epoch(self, epoch: int) -> float:
@@ -356,8 +360,27 @@ class Trainer:
 
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """Give the measures of these splits with the parameters as they are; nothing is dropped."""
+        measured, _ = self._measure(splits, epoch)
+        return {split: self.setup.task.metrics(measured[split]) for split in splits}
+
+    def _evaluate_last(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """Give the measures at the end, and what a report draws of the scores on val and test."""
+        splits = self.setup.task.final
+        counted = tuple(split for split in splits if split != "train")
+        measured, scores = self._measure(splits, self.done, counted)
+        pictures = {split: summarise_scores(scores[split]) for split in counted}
+        return (
+            {split: self.setup.task.metrics(measured[split]) for split in splits},
+            {split: picture for split, picture in pictures.items() if picture is not None},
+        )
+
+    def _measure(
+        self, splits: tuple[Split, ...], epoch: int, counted: tuple[Split, ...] = ()
+    ) -> tuple[dict[Split, Statistics], dict[Split, Statistics]]:
+        """Run an exact pass; give what was measured of `splits` on all ranks, and the scores of `counted`."""
         task = self.program.task
         measured = {split: Statistics() for split in splits}
+        scores = {split: Statistics() for split in counted}
         steps = range(min(task.steps(s).start for s in splits), max(task.steps(s).stop for s in splits))
         with torch.no_grad():
             for first, frames in self.program.outputs(steps, observer=self.recorder, epoch=epoch, evaluation=True):
@@ -366,8 +389,10 @@ class Trainer:
                     if here:
                         part = task.measure(self.program.decoder, frames, first, split)
                         measured[split] = measured[split].merge(part)
-        merged = self.program.merged(measured)
-        return {split: self.setup.task.metrics(merged[split]) for split in splits}
+                    if here and split in counted:
+                        part = task.count_scores(self.program.decoder, frames, first, split)
+                        scores[split] = scores[split].merge(part)
+        return self.program.merged(measured), self.program.merged(scores) if counted else {}
 
     def _splits_between(self) -> tuple[Split, ...]:
         """Give all splits where measuring costs little; otherwise validation, and the one that is monitored."""

@@ -8,6 +8,7 @@ what is free is let pass. So a run that fits is not refused.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import torch
 
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
-from trisect.errors import DataError, LayoutError
+from trisect.errors import DataError, LayoutError, TrisectError
 from trisect.exchanges.facts import Facts, equal_shares
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -203,8 +204,14 @@ def require_memory(maker: ModelSource, sizes: DescribedData, task: Task, options
         cluster = replace(cluster, hosts=-(-world.size // world.local_size), devices=world.local_size)
     try:
         workload = described_workload(maker, sizes, task, options, cluster.device.memory)
+        if layout.layer > len(workload.layers):
+            return  # refused where the model is made
         lacking = shortage(_apart(workload), layout, cluster, held=rss_bytes())
-    except Exception:  # of a model or a layout that does not fit the data: that is said where they meet
+    except TrisectError:  # of a model or a layout that does not fit the data: that is said where they meet
+        return
+    except Exception as error:  # a layer of the user's, perhaps; an estimate must not end a run
+        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        warnings.warn(f"the memory of the run was not estimated ({words}); it goes on without.", stacklevel=2)
         return
     if lacking is None:
         return

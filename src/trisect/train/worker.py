@@ -183,7 +183,7 @@ class _Worker:
                 restarts=self.gather(directory.restarts() if directory is not None and self.rank == 0 else 0)[0],
             )
             if directory is not None and self.rank == 0:
-                directory.write_summary(summary)
+                directory.write_summary(summary, result.scores)
         if self.job.verb == "train":
             return Outcome(summary)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]

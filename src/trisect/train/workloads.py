@@ -58,6 +58,23 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
         "fetched": 0.5 if bound.reads_pairs else 0.0,
+        **_pairs_of(bound, decoder, model.out_channels),
+    }
+
+
+def _pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
+    """The pairs that a loss scores at a step, and those that measures do: at once, and kept for the whole run."""
+    trained = bound.scored_pairs("train", training=True)
+    if not trained:
+        return {}
+    judged = [count for split in bound.final for count in bound.scored_pairs(split, training=False)]
+    # sampled pairs are drawn once and kept; those that exist are there anyway
+    # a decoder that remembers pairs has another inside
+    hidden = getattr(getattr(decoder, "decoder", decoder), "hidden", None)
+    return {
+        "pairs": sum(trained) / len(trained),
+        "pair_channels": int(hidden) if isinstance(hidden, int) else channels,
+        "judged_pairs": (max(judged, default=0), sum(judged)),
     }
 
 

@@ -138,6 +138,16 @@ def test_a_continuation_drops_what_came_after_the_checkpoint(tmp_path: Path):
     assert again.metrics() == []
 
 
+def test_restarts_are_counted_over_all_commands(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", config())
+    recorder = RunRecorder(directory)
+    for count in (2, 3, 1):  # the first start of the first command wrote nothing
+        recorder.restarted(count)
+    recorder.close()
+    directory.continue_from(None)
+    assert directory.restarts() == 4
+
+
 def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path):
     directory = RunDirectory.create(tmp_path / "run", config())
     (directory.path / "metrics.jsonl").write_text('{"epoch": 1\n{"epoch": 2}\n')

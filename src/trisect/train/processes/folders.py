@@ -37,20 +37,28 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 def remove_abandoned() -> list[Path]:
     """Remove the folders of this user whose owners are gone; give those that were removed."""
-    removed = []
-    for folder in Path(tempfile.gettempdir()).glob("trisect-*"):
-        with suppress(OSError, CheckpointError):
-            if _is_ours(folder):
-                with locked(folder):  # raises where the owner lives
-                    shutil.rmtree(folder)
-                removed.append(folder)
-    return removed
+    folders = Path(tempfile.gettempdir()).glob("trisect-*")
+    return [folder for folder in folders if remove_folder(folder, youngest=_YOUNGEST)]
 
 
-def _is_ours(folder: Path) -> bool:
+def remove_folder(folder: Path, *, youngest: float = 0.0) -> bool:
+    """Remove a folder that `temporary_folder` made and whose owner is gone; say whether it was done.
+
+    Args:
+        youngest: seconds; what was changed more recently stays.
+    """
+    with suppress(OSError, CheckpointError):
+        if _is_ours(folder, youngest):
+            with locked(folder):  # raises where the owner lives
+                shutil.rmtree(folder)
+            return True
+    return False
+
+
+def _is_ours(folder: Path, youngest: float) -> bool:
     if not folder.name.startswith(PREFIXES) or folder.is_symlink() or not (folder / LOCK).exists():
         return False
     status = folder.stat()
-    if time.time() - status.st_mtime < _YOUNGEST:
+    if time.time() - status.st_mtime < youngest:
         return False
     return not hasattr(os, "getuid") or status.st_uid == os.getuid()

@@ -11,11 +11,11 @@ import torch
 
 from trisect.comm.mesh import Mesh, connect, disconnect
 from trisect.comm.notes import Notes, StoreNotes
-from trisect.comm.world import Store, World, meet
+from trisect.comm.world import Store, World, agent_store, meet, restart_count
 from trisect.errors import RunError
 from trisect.layout import Layout
 from trisect.train.processes.faults import Phase, naming_lost_ranks, show_phase
-from trisect.train.processes.folders import temporary_folder
+from trisect.train.processes.folders import remove_folder, temporary_folder
 
 _LONGEST_CUT = datetime.timedelta(hours=12)
 
@@ -38,6 +38,7 @@ def joined(
             folder = shards
         elif world.local_rank == 0:
             folder = stack.enter_context(temporary_folder("trisect-shards-"))
+            _remove_earlier(world, folder)
             _cut(store, world, shards, folder)
         else:
             folder = _find(store, world)
@@ -47,6 +48,19 @@ def joined(
         yield mesh, folder, StoreNotes(store)
         # after a failure the process ends, and waiting for ranks that are gone would only delay that
         disconnect()
+
+
+def _remove_earlier(world: World, folder: Path) -> None:
+    """Remove the folder of the attempt before, whose ranks torchrun has ended, and leave word of ours."""
+    agent = agent_store(world)
+    if agent is None:
+        return
+    key = f"shards/{world.first_here}"
+    if restart_count() > 0 and agent.check([key]):
+        earlier = Path(agent.get(key).decode())
+        if earlier.parent == folder.parent:
+            remove_folder(earlier)
+    agent.set(key, str(folder))
 
 
 def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:

@@ -6,6 +6,7 @@ metrics.jsonl        a line an epoch
 events/rank-R.jsonl  what each rank did when
 checkpoints/         see `checkpoint`
 summary.json         the whole run in one object
+scores.json          how scores lie beside labels on val and test, for the report
 trace.json           the events for Perfetto (Chrome trace)
 tensorboard/         where tensorboard is installed
 """
@@ -18,7 +19,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from trisect.train.run.writer import CheckpointWriter
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 PLAN = "plan.json"
+SCORES = "scores.json"
 SUMMARY = "summary.json"
 TRACE = "trace.json"
 LAYOUT = "layout"  # under which a checkpoint was written, in its meta
@@ -231,13 +233,27 @@ class RunDirectory:
         return sorted(int(number) for number in numbers if number.isdecimal() and number == str(int(number)))
 
     def restarts(self) -> int:
-        """Count how often the run was started again by itself."""
-        return sum(event["name"] == RESTART for event in self.events(0))
+        """Count how often the run was started again by itself, under all commands that continued it."""
+        total = before = 0
+        for event in self.events(0):
+            if event["name"] == RESTART:
+                # each command counts from 1; a start that ended before it could write anything is in the next count
+                count = int(event["count"])
+                total += count - before if count > before else count
+                before = count
+        return total
 
     def summary(self) -> dict[str, Any] | None:
         """Read summary.json; give None where the run has not ended."""
         try:
             return read_object(self.path / SUMMARY, _SUMMARY)
+        except FileNotFoundError:
+            return None
+
+    def scores(self) -> dict[str, Any] | None:
+        """Read scores.json; give None where the run has not ended, or counted none."""
+        try:
+            return read_object(self.path / SCORES, {})
         except FileNotFoundError:
             return None
 
@@ -252,10 +268,18 @@ class RunDirectory:
         except FileNotFoundError:
             return {}
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json and trace.json, at the end."""
+    def write_summary(self, summary: Mapping[str, Any], scores: Mapping[str, Any] | None = None) -> None:
+        """Write summary.json, trace.json and, where there are any, scores.json, at the end."""
+        if scores:
+            write_atomically(self.path / SCORES, json.dumps(scores).encode())
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
         write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
+
+    def name_classes(self, names: Sequence[str] | None) -> None:
+        """Add the names of the classes to scores.json, where there are both."""
+        scores = self.scores()
+        if names and scores:
+            write_atomically(self.path / SCORES, json.dumps({**scores, "classes": list(names)}).encode())
 
     def trace(self) -> dict[str, Any]:
         """Give all ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""

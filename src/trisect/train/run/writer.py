@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -159,10 +160,11 @@ class CheckpointWriter:
         return copies
 
     def _attempt(self, *arguments: Any) -> None:
-        # hashing and writing give way to the epoch that goes on beside them (Linux: a thread has its own priority)
-        with suppress(OSError, AttributeError):
-            if self._asynchronous:
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # hashing and writing give way to the epoch that goes on beside them; on Linux a thread has its own priority
+        if self._asynchronous and sys.platform == "linux":
+            with suppress(OSError):
+                own = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICE)
         begin = time.perf_counter()
         try:
             self._write(*arguments)

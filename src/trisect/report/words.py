@@ -1,0 +1,119 @@
+"""Actions in words, by the layers of the model: forward of layers 3–5, chunk 2, block 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trisect.exchanges.catalogue import LETTERS
+from trisect.report.values import Values
+from trisect.schedule.action import Action, Side, Verb
+
+_COMPUTED = {Verb.FORWARD: "forward", Verb.AGAIN: "forward again", Verb.BACKWARD: "backward"}
+_CROSSING = {
+    "boundary": "activations",
+    "halo": "halo rows",
+    "carry": "the state",
+    "window": "earlier frames",
+    "redistribute": "rows that change hands",
+    "summary": "the summary",
+    "fetch": "output rows",
+}
+_SIDES = {Side.BOUNDARY: ", rows that other parts read", Side.INTERIOR: ", rows that no other part reads"}
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """What an action is, apart from its chunk, block and peer.
+
+    Attributes:
+        text: in words; the peer, chunk and block follow it.
+        kind: forward, again, backward, step, reduce, post, expect, wait or other.
+        layer: the first model layer that is computed; None of all else.
+    """
+
+    text: str
+    kind: str
+    layer: int | None = None
+
+
+class Words:
+    """The language of one run: it knows which layers its halves belong to.
+
+    Args:
+        plan: plan.json, whose `halves` are such as `prepare 3`, and whose `stages` are [first half, last half].
+    """
+
+    def __init__(self, plan: Values) -> None:
+        self.halves: list[tuple[str, int]] = []
+        for half in plan.at("halves"):
+            kind, _, layer = (half.text() or "").partition(" ")
+            self.halves.append((kind, int(layer) if layer.isdecimal() and len(layer) < 7 else 0))
+        bounds = [stage.counts() for stage in plan.at("stages")]
+        self.stages = [(pair[0], pair[1]) for pair in bounds if len(pair) == 2]
+        self.layers = sum(1 for _ in plan.at("layers"))
+
+    def phrase(self, action: Action | None, name: str = "") -> Phrase:
+        """Say what an action is."""
+        if action is None:
+            return Phrase(name[:80], "other")
+        if action.verb is Verb.STEP:
+            return Phrase("step of the optimiser", "step")
+        if action.verb is Verb.REDUCE:
+            return Phrase("gradients of the parameters are added up over ranks", "reduce")
+        if action.exchange is None:
+            first, last = self._range(action)
+            side = "" if action.side is None else _SIDES[action.side]
+            verb = _COMPUTED[action.verb]
+            layer = self.halves[first][1] if first is not None and first < len(self.halves) else None
+            return Phrase(f"{verb} of {self._layers(first, last)}{side}", verb.replace("forward again", "again"), layer)
+        exchange = LETTERS[action.exchange].name
+        rows = _CROSSING.get(exchange, f"{exchange} rows")
+        reader = "" if action.first is None else f" for {self._layers(action.first, action.first, whole=True)}"
+        what = f"{'gradients of ' if action.back else ''}{rows}{reader}"
+        if action.verb is Verb.WAIT:
+            return Phrase(f"waiting for {what}", "wait")
+        if action.verb is Verb.EXPECT:
+            return Phrase(f"making room for {what}", "expect")
+        return Phrase(f"sending {what}", "post")
+
+    def describe(self, action: Action | None, name: str = "") -> str:
+        """Say the whole action, peer, chunk and block included."""
+        if action is None:
+            return self.phrase(action, name).text
+        text = self.phrase(action, name).text
+        if action.peer is not None:
+            text += f" {'from' if action.incoming else 'to'} rank {action.peer}"
+        if action.verb not in (Verb.REDUCE, Verb.STEP):
+            text += f", chunk {action.chunk}" + ("" if action.block is None else f", block {action.block}")
+        return text
+
+    def _range(self, action: Action) -> tuple[int | None, int | None]:
+        """Give the first and last half that an action computes."""
+        if action.first is not None:
+            return action.first, action.first if action.last is None else action.last
+        return self.stages[action.stage] if action.stage < len(self.stages) else (None, None)
+
+    def _layers(self, first: int | None, last: int | None, *, whole: bool = False) -> str:
+        """Name the layers of a range of halves."""
+        if first is None or last is None:
+            return "all layers of the stage"
+        if last >= len(self.halves) or first > last:
+            return f"half {first}" if first == last else f"halves {first}–{last}"
+        kinds = self.halves[first : last + 1]
+        numbers = [layer for kind, layer in kinds if kind != "output" and (not self.layers or layer < self.layers)]
+        parts = []
+        if numbers and numbers[0] == numbers[-1]:
+            parts.append(f"layer {numbers[0]}" + (f" ({kinds[0][0]})" if first == last and not whole else ""))
+        elif numbers:
+            parts.append(f"layers {numbers[0]}–{numbers[-1]}")
+        if any(kind != "output" and self.layers and layer >= self.layers for kind, layer in kinds):
+            parts.append("the head")
+        if kinds[-1][0] == "output":
+            parts.append("the loss")
+        return " and ".join(parts)
+
+
+def layer_name(layers: Sequence[int]) -> str:
+    """Name some consecutive layers."""
+    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}–{layers[-1]}"

@@ -1,0 +1,119 @@
+"""Ranks that share a host, kinds of layers and losses on pairs, in the cost model and in the memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.plan.workloads import cluster, static, timeline
+
+from trisect.layout import parse_layout
+from trisect.nn.base import Layer
+from trisect.nn.conv.gin import GINLayer
+from trisect.nn.conv.local import LinearLayer
+from trisect.plan.cluster import PAIRS, Cluster, cluster_of_mapping
+from trisect.plan.costs import CostModel, working_ranks
+from trisect.plan.memory import MemoryModel
+from trisect.plan.probe import saved_by
+from trisect.plan.search import search
+from trisect.plan.work import kind_of
+from trisect.schedule.action import Action, Verb
+
+CPU = {"device": {"host_link": None}, "devices": 2}
+
+
+def _compute(workload, machine, text, verb=Verb.FORWARD):
+    facts = workload.facts(parse_layout(text))
+    return CostModel(workload, facts, machine, facts).compute(0, Action(verb, block=0 if workload.timeline else None))
+
+
+def test_a_stage_that_works_while_others_wait_has_the_host_for_itself():
+    workload = static()
+    machine = cluster(**CPU, shares={1: 1.0, 2: 0.4}, single=0.6)
+    facts = workload.facts(parse_layout("layer=2"))
+    assert working_ranks(facts, 2) == 1
+    assert working_ranks(workload.facts(parse_layout("layer=2,chunks=4")), 2) == 2
+    assert working_ranks(workload.facts(parse_layout("vertex=2,layer=2")), 4) == 2
+    slower = replace(machine, single=0.3)
+    assert _compute(workload, slower, "layer=2") == pytest.approx(2.0 * _compute(workload, machine, "layer=2"))
+    # where chunks follow each other, both stages work
+    assert machine.share(2, 2) == 0.4
+    assert machine.share(4, 2) == pytest.approx(0.4)
+    assert machine.share(4) == pytest.approx(0.2)
+
+
+def test_parts_have_the_share_of_their_kind():
+    workload = static()
+    machine = cluster(**CPU, shares={1: 1.0, 2: 0.5})
+    known = replace(machine, cuts={"GCNLayer": 0.25})
+    ratio = _compute(workload, known, "vertex=2") / _compute(workload, machine, "vertex=2")
+    assert 1.8 < ratio <= 2.0
+    assert _compute(workload, known, "vertex=1") == _compute(workload, machine, "vertex=1")
+
+
+def test_waits_take_turns_where_ranks_are_more_than_cores():
+    workload, wait = static(), Action(Verb.WAIT, first=3, exchange="h")
+    machine = cluster(**{**CPU, "device": {"host_link": None, "turn": 1.0}})
+
+    def overhead(text):
+        facts = workload.facts(parse_layout(text))
+        return CostModel(workload, facts, machine, facts).overhead(0, wait)
+
+    assert overhead("vertex=2") < 1e-3
+    assert overhead("vertex=4") > 1.0
+
+
+def test_kinds_and_their_ratios():
+    assert kind_of(GINLayer(4, 4)) == "GINLayer"
+    assert kind_of(LinearLayer(4, 4)) == "_LinearLayer"
+    assert kind_of(timeline().layers[0]) == "GCNLayer+LSTM"
+    workload, machine = static(), cluster()
+    twice = replace(machine, device=replace(machine.device, layers={"GCNLayer": {32: (2.0, 2.0, 1.0) * 2}}))
+    assert 1.7 < _compute(workload, twice, "vertex=1") / _compute(workload, machine, "vertex=1") <= 2.0
+    assert cluster_of_mapping(twice.plain(), "it") == twice
+
+
+def test_pairs_cost_time_and_memory():
+    workload = timeline()
+    paired = replace(workload, pairs=500.0, pair_channels=64, judged_pairs=(0, 0))
+    device = {"layers": {PAIRS: {256: (1.0,) * 6}}, "fresh": 1e6}
+    machine = cluster(device=device)
+    without, with_pairs = (_compute(each, machine, "vertex=1", Verb.BACKWARD) for each in (workload, paired))
+    assert with_pairs - without == pytest.approx(500 * 24 * 8 * 256 / 1e9)
+    # tensors that the C library gives back to the system are written to anew each time
+    many = replace(paired, pairs=200_000.0)
+    kept = Cluster(**{**machine._values(), "device": replace(machine.device, fresh=None)})
+    assert _compute(many, machine, "vertex=1") > 1.5 * _compute(many, kept, "vertex=1")
+    whole = MemoryModel(paired).of(paired.facts(parse_layout("blocks=1")), machine.device)
+    blocks = MemoryModel(paired).of(paired.facts(parse_layout("blocks=4")), machine.device)
+    assert whole.pairs > 2.0 * blocks.pairs > 0.0
+    judged = replace(paired, judged_pairs=(50_000, 1_000_000))
+    assert MemoryModel(judged).of(judged.facts(parse_layout("blocks=1")), machine.device).evaluation > 16e6
+
+
+def test_tensors_of_the_heap_are_told_from_those_of_the_pool():
+    inside = saved_by(GINLayer(8, 8, mlp_norm="layer")).inside
+    assert {tensor.pooled for tensor in inside} == {True, False}
+    assert saved_by(LinearLayer(8, 8)).pooled
+
+
+class _Choosy(Layer):
+    """A layer that a few rows of a ring do not suit."""
+
+    in_channels = out_channels = 6
+
+    def forward(self, x, adjacency, context):
+        if x.shape[0] < 500:
+            raise ValueError("too few rows")
+        return x
+
+
+def test_a_layer_that_cannot_be_run_is_named():
+    workload = static()
+    odd = replace(workload, layers=(_Choosy(), *workload.layers))
+    assert not any("could not be run" in line for line in search(workload, cluster(), 1).assumptions)
+    told = [line for line in search(odd, cluster(), 1).assumptions if "could not be run" in line]
+    assert len(told) == 1
+    assert "too few rows" in told[0]
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,89 @@
+"""Reference runs: what they say of layers and of ranks that share cores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from trisect.comm.world import World
+from trisect.plan.cluster import PAIRS, Cluster, Device, Link, read_cluster
+from trisect.train import calibrate, reference
+from trisect.train.reference import Reference, _graph, _three_unknowns, _Timer, low
+
+
+def test_ratios_follow_from_three_times():
+    def time(rows, entries, calls):
+        return [2.0 * rows + 0.5 * entries + 3.0 * calls, rows, entries, calls]
+
+    small, wide, dense = time(1.0, 2.0, 1.0), time(4.0, 8.0, 1.0), time(4.0, 40.0, 1.0)
+    assert _three_unknowns(small, wide, dense) == pytest.approx((2.0, 0.5, 3.0))
+    # more entries that took less time were disturbed: the ratio is held at its bound, not below zero
+    disturbed = [wide[0] - 1.0, *dense[1:]]
+    assert _three_unknowns(small, wide, disturbed)[1] == reference._LEAST
+
+
+def test_what_disturbs_counts_little():
+    assert low([1.0, 1.1, 9.0, 8.0, 1.05, 7.0]) == 1.1
+    timer = _Timer()
+    for epoch, seconds in ((1, 9.0), (2, 1.0), (3, 1.0)):
+        timer.event("0F0", 0.0, seconds, epoch=epoch)
+        timer.event("0F0~e", 0.0, 5.0, epoch=epoch, evaluation=True)
+    assert timer.by_verb() == {"F": 1.0}
+
+
+def test_a_kind_is_trained_and_solved():
+    link = Link(bandwidth=1e30)
+    device = Device(flops=1e11, gather={4: 1e10}, elementwise=1e10, memory=1 << 40, half=1e-5)
+    cluster = Cluster("test", device, link, link)
+    graphs = [_graph(degree, 8, vertices) for vertices, degree in ((200, 3.0), (800, 3.0), (800, 12.0))]
+    kind, width, references = reference._kind("gcn", {"layers": 3, "hidden": 8}, graphs, 8)
+    assert (kind, width) == ("GCNLayer", 8)
+    ratios = reference._solved(cluster, kind, width, references)
+    assert len(ratios) == 6
+    assert min(ratios) >= reference._LEAST
+    assert max(ratios) <= reference._MOST
+    # what is calibrated is what the device gives back, and a kind that is not there takes the middle one
+    rated = Device(**{**_values(device), "layers": {kind: {32: ratios}, PAIRS: {32: (9.0,) * 6}}})
+    assert rated.ratios(kind, 32, back=True) == pytest.approx(ratios[3:])
+    assert rated.ratios("OwnLayer", 32, back=False) == pytest.approx(ratios[:3])
+    assert rated.ratios("_LinearLayer", 32, back=False) == (1.0, 1.0, 1.0)
+
+
+def _values(device):
+    return {name: getattr(device, name) for name in ("flops", "gather", "elementwise", "memory", "half")}
+
+
+def test_one_thread_is_timed_by_the_processor():
+    timed = Reference("gcn", {"layers": 2, "hidden": 4}, _graph(4.0, 8, 100)).timed(threads=1)
+    assert set(timed.ranks[0]) >= {"F", "B", "U"}
+    assert timed.epoch > 0
+    assert timed.memory > 0
+
+
+@pytest.mark.slow
+def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
+    """What one rank measures, and what several that share cores do, make a cluster that is written and read back."""
+    full = reference._graph
+    monkeypatch.setattr(reference, "_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400)))
+    monkeypatch.setattr(reference, "_STATIC", ("gcn",))
+    monkeypatch.setattr(reference, "_DYNAMIC", ())
+    monkeypatch.setattr(reference, "_WIDTHS", (8,))
+    monkeypatch.setattr(reference, "_CUT", ("gcnii",))
+    calibrate._rank(tmp_path, World(0, 1, 0, 1))
+    values = json.loads((tmp_path / "0.json").read_text())
+    device = Device(**values, memory=8 << 30)
+    assert set(device.layers) == {"GCNLayer", PAIRS}
+    assert device.gather_cached is not None
+    assert device.gather_cached[512] > device.gather[512]
+    cluster = Cluster("small", device, Link(bandwidth=4e9), Link(bandwidth=1e8), devices=2)
+    sharing = reference.measure_sharing(cluster, 2)
+    assert 0 < sharing.share <= 1
+    assert set(sharing.cuts) == {"GCN2Layer"}
+    assert sharing.joined >= 0  # of this process, which has more than a worker, the libraries may be larger
+    whole = replace(
+        cluster, shares={1: 1.0, 2: sharing.share}, cuts=sharing.cuts, device=replace(device, turn=sharing.turn)
+    )
+    whole.write(tmp_path / "cluster.yaml")
+    assert read_cluster(tmp_path / "cluster.yaml") == whole
