@@ -184,6 +184,7 @@ class _Worker:
             )
             if directory is not None and self.rank == 0:
                 directory.write_summary(summary, result.scores)
+            self.gather(None)  # ranks that had left by now would not notice that rank 0 stalls
         if self.job.verb == "train":
             return Outcome(summary)
         kept = [field.name for field in fields(Result) if field.name not in ("modules", "program")]
