@@ -88,13 +88,13 @@ def test_random_split_covers_the_labelled_and_follows_the_ids() -> None:
 
 def test_given_masks_are_checked() -> None:
     everyone = torch.ones(4, dtype=torch.bool)
-    masks = split_vertices({"train": everyone}, 4, (), everyone, torch.arange(4))
+    masks = split_vertices({"train": everyone}, 4, (0.6, 0.2, 0.2), everyone, torch.arange(4))
     assert masks["train"].all()
     assert not masks["test"].any()
     with pytest.raises(DataError, match="has 3 entries"):
-        split_vertices({"train": everyone[:3]}, 4, (), everyone, torch.arange(4))
+        split_vertices({"train": everyone[:3]}, 4, (0.6, 0.2, 0.2), everyone, torch.arange(4))
     with pytest.raises(DataError, match="'valid' is none of"):
-        split_vertices({"train": everyone, "valid": everyone}, 4, (), everyone, torch.arange(4))
+        split_vertices({"train": everyone, "valid": everyone}, 4, (0.6, 0.2, 0.2), everyone, torch.arange(4))
 
 
 def test_an_empty_train_split_is_refused() -> None:

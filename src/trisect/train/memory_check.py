@@ -111,7 +111,10 @@ def _shortage(facts: Facts, model: MemoryModel, cluster: Cluster, held: int) -> 
         needed = sum(own) + min(ranks, layout.vertex) * max(_sum(memory, _MAPPED) for memory in stages)
     if needed <= SLACK * device.memory:
         return None
-    return Shortage(needed, device.memory, tuple(heaviest.largest()))
+    largest = list(heaviest.largest())
+    if cluster.is_cpu and is_cut(layout):
+        largest.append((f"libraries of {ranks} ranks", float(ranks * _LIBRARIES)))
+    return Shortage(needed, device.memory, tuple(sorted(largest, key=lambda part: -part[1])[:3]))
 
 
 def _sum(memory: Memory, names: tuple[str, ...]) -> float:
@@ -204,8 +207,8 @@ def require_memory(maker: ModelSource, sizes: DescribedData, task: Task, options
         cluster = replace(cluster, hosts=-(-world.size // world.local_size), devices=world.local_size)
     try:
         workload = described_workload(maker, sizes, task, options, cluster.device.memory)
-        if layout.layer > len(workload.layers):
-            return  # refused where the model is made
+        if layout.layer > len(workload.layers) or layout.vertex * layout.chunks > sizes.vertices:
+            return  # refused where the ranks are made
         lacking = shortage(_apart(workload), layout, cluster, held=rss_bytes())
     except TrisectError:  # of a model or a layout that does not fit the data: that is said where they meet
         return

@@ -134,6 +134,8 @@ def _times(time: Any) -> Array:
         if getattr(time, "is_meta", False):
             raise DataError("time is a tensor on the meta device, which holds no numbers; give numbers.")
         time = time.detach().to_dense().cpu()
+        if time.is_floating_point() and time.element_size() < 4:
+            time = time.float()  # numpy has no bfloat16
     unit = re.match(r"datetime64\[(\w+)", str(getattr(time, "dtype", "")))
     if unit is not None:
         return np.asarray(time, dtype=f"datetime64[{unit[1]}]")  # of pandas with a zone, too: it becomes UTC
