@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -22,6 +24,22 @@ def test_the_line_holds_at_another_size(name):
         # snapshots of a timeline may be summed up in groups whose size depends on the rows
         assert predicted == pytest.approx(sum(measured.sizes), rel=0.02 if steps == 1 else 0.15, abs=64)
         assert (saved.reads, saved.writes) == (measured.reads, measured.writes)
+
+
+@pytest.mark.parametrize("name", ["gat", "gin", "cd-gcn", "evolvegcn-h"])
+def test_nothing_of_a_look_is_left(name):
+    model = build(name, 5, 3, layers=2, hidden=16)
+
+    def tensors():
+        gc.collect()
+        return sum(type(each) in (torch.Tensor, torch.nn.Parameter) for each in gc.get_objects())
+
+    for layer in model.stack:
+        probe._record(layer, 64, 4, False, torch.float32)
+    before = tensors()
+    for layer in model.stack:
+        probe._record(layer, 64, 4, False, torch.float32)
+    assert tensors() <= before
 
 
 def test_a_wider_layer_keeps_more():

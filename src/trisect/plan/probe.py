@@ -106,9 +106,9 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     saved: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        # the tensor is held, so that no other comes to lie at its address
-        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-        return tensor
+        # it is held, so that no other comes to lie at its address; but without its place in the graph, which would hold
+        # itself where an operation saves its own result
+        return saved.setdefault(tensor.untyped_storage().data_ptr(), tensor.detach())
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = call()
