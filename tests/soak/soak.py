@@ -53,7 +53,7 @@ class Tally:
     def __init__(self) -> None:
         self.fired: Counter[str] = Counter()
         self.points: Counter[str] = Counter()
-        self.equal = self.lost = self.restarts = self.asked = self.commands = 0
+        self.equal = self.lost = self.restarts = self.commands = 0
         self.counted = self.computed = 0
         self.time = self.useful = 0.0
         self.orphans: list[str] = []

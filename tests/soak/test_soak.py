@@ -77,7 +77,6 @@ def tally(folder: Path) -> Tally:
     return soak(RUNS, folder, jobs=2)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_kind_of_fault_and_nothing_is_lost(tally: Tally) -> None:
     assert tally.sound, "\n".join(tally.lines())
@@ -91,7 +90,6 @@ def twin(tally: Tally, folder: Path) -> Path:
     return folder / f"twin-{ALONE.name}" / "run"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_fault_that_does_not_come_is_noticed(twin: Path, tmp_path: Path) -> None:
     never = Fault("SIGKILL", "train", 0, ALONE.epochs + 1)
@@ -99,7 +97,6 @@ def test_a_fault_that_does_not_come_is_noticed(twin: Path, tmp_path: Path) -> No
     assert report.lost[0] == f"did not come: {never}"
 
 
-@pytest.mark.slow
 def test_what_differs_is_noticed(twin: Path, tmp_path: Path) -> None:
     for name in ("same", "bit", "loss", "shorter", "predicted"):
         shutil.copytree(twin, tmp_path / name)

@@ -40,6 +40,10 @@ SIGNALS = {"SIGKILL": "SIGKILL", "SIGSTOP": "SIGSTOP", "SIGTERM": "SIGTERM", "pa
 TO_LAUNCHER = {"launcher SIGKILL": "SIGKILL", "launcher SIGTERM": "SIGTERM", "launcher SIGINT": "SIGINT"}
 _LONGEST = 10.0  # seconds that a rank waits for what the launcher does
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell that starts tests in the background lets them ignore Ctrl-C, and Python then leaves it so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 class Finder:
     """Changes modules when they are imported, and imports nothing before that."""
