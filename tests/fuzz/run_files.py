@@ -21,7 +21,8 @@ from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.run.checkpoint import Checkpoints, Shard, write_shard
 from trisect.train.run.digest import require_same_data
 from trisect.train.run.manifest import manifest_hash
-from trisect.train.run.run_directory import RunDirectory, RunRecorder
+from trisect.train.run.recorder import RunRecorder
+from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
 Case = Callable[[], Any]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from trisect.config import parse_config
-from trisect.train.run.run_directory import RunDirectory, RunRecorder
+from trisect.train.run.recorder import RunRecorder
+from trisect.train.run.run_directory import RunDirectory
 
 RunMaker = Callable[..., RunDirectory]
 

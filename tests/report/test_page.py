@@ -25,7 +25,7 @@ from trisect.report.page import render_view, render_views
 from trisect.report.quantities import number, seconds, share, size
 from trisect.report.run_view import RunView
 from trisect.report.values import Values
-from trisect.train.run.run_directory import RunRecorder
+from trisect.train.run.recorder import RunRecorder
 
 
 class Balanced(HTMLParser):

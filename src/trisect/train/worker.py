@@ -52,7 +52,8 @@ from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.checkpoint import Checkpoint
 from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
-from trisect.train.run.run_directory import LAYOUT, RunDirectory, RunRecorder
+from trisect.train.run.recorder import RunRecorder
+from trisect.train.run.run_directory import LAYOUT, RunDirectory
 from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
 

@@ -236,6 +236,6 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "trisect.train.loop": change_loop,
     "trisect.engine.executor": change_executor,
     "trisect.train.run.checkpoint": change_checkpoint,
-    "trisect.train.run.run_directory": change_recorder,
+    "trisect.train.run.recorder": change_recorder,
 }
 sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ import torch
 
 from trisect.config import apply_overrides, parse_config
 from trisect.errors import CheckpointError
-from trisect.train.run.run_directory import RunDirectory, RunRecorder, fingerprint, read_config
+from trisect.train.run.recorder import RunRecorder
+from trisect.train.run.run_directory import RunDirectory, fingerprint, read_config
 
 BASE = {
     "data": {"generate": "community", "vertices": 100},
