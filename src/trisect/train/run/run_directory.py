@@ -289,7 +289,9 @@ def read_config(path: str | Path) -> Config:
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.") from None
+        raise CheckpointError(
+            f"{path} holds no run: there is no {CONFIG} in it; give the directory of a run."
+        ) from None
     except (OSError, UnicodeDecodeError):
         raise CheckpointError(f"{path / CONFIG} cannot be read.") from None
     plain = read_yaml(text, str(path / CONFIG))
