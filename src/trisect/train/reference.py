@@ -272,8 +272,12 @@ class Sharing:
     joined: int
 
 
-def measure_sharing(cluster: Cluster, cores: int) -> Sharing:
-    """Train with one rank of one thread, with as many ranks as cores, and with twice as many."""
+def measure_sharing(cluster: Cluster, cores: int, alone: int) -> Sharing:
+    """Train with one rank of one thread, with as many ranks as cores, and with twice as many.
+
+    Args:
+        alone: bytes that one rank takes by itself, on a static graph of next to nothing.
+    """
     options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=20_000)
     even, crowded = f"vertex={cores}", f"vertex={2 * cores}"
     lone = Reference("gcnii", options, graph)
@@ -282,7 +286,7 @@ def measure_sharing(cluster: Cluster, cores: int) -> Sharing:
     idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
     resting = idle.timed()
     message = _posting(resting) / waits_of(idle)
-    joined = max(0, resting.memory - cluster.device.libraries)
+    joined = max(0, resting.memory - alone)
     cuts, bandwidths = {}, []
     for model in _CUT:
         reference = Reference(model, options, graph, layout=even)
