@@ -73,15 +73,18 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(reference, "_CUT", ("gcnii",))
     calibrate._rank(tmp_path, World(0, 1, 0, 1))
     values = json.loads((tmp_path / "0.json").read_text())
+    alone = values.pop("alone")
+    assert 0 < alone <= values["libraries"]
     device = Device(**values, memory=8 << 30)
     assert set(device.layers) == {"GCNLayer", PAIRS}
     assert device.gather_cached is not None
     assert device.gather_cached[512] > device.gather[512]
     cluster = Cluster("small", device, Link(bandwidth=4e9), Link(bandwidth=1e8), devices=2)
-    sharing = reference.measure_sharing(cluster, 2)
+    sharing = reference.measure_sharing(cluster, 2, alone)
     assert 0 < sharing.share <= 1
     assert set(sharing.cuts) == {"GCN2Layer"}
-    assert sharing.joined >= 0  # of this process, which has more than a worker, the libraries may be larger
+    assert sharing.joined >= 0  # this process has more than a worker, and may take more alone
+    assert reference.measure_sharing(cluster, 2, 0).joined > sharing.joined
     whole = replace(
         cluster, shares={1: 1.0, 2: sharing.share}, cuts=sharing.cuts, device=replace(device, turn=sharing.turn)
     )

@@ -298,10 +298,11 @@ class Sharing:
     joined: int
 
 
-def measure_sharing(cluster: Cluster, cores: int, singles: Mapping[str, float]) -> Sharing:
+def measure_sharing(cluster: Cluster, cores: int, alone: int, singles: Mapping[str, float]) -> Sharing:
     """Train with as many ranks as cores, and with twice as many.
 
     Args:
+        alone: bytes that one rank takes by itself, on a static graph of next to nothing.
         singles: by kind of layer, the share of a lone rank's speed that one of its threads has.
     """
     options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=40_000)
@@ -310,11 +311,11 @@ def measure_sharing(cluster: Cluster, cores: int, singles: Mapping[str, float]) 
     idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
     resting = idle.timed()
     message = _posting(resting) / waits_of(idle)
-    joined = max(0, resting.memory - cluster.device.libraries)
+    joined = max(0, resting.memory - alone)
     # ranks that exchange little beside what they compute: what they take from each other
     apart = Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(3.0, 16, 16_000), layout=f"time={cores}")
-    alone = _working(apart, cluster) / singles[_main_kind(apart)]
-    beside = min(1.0, alone / max(1e-9, apart.timed().epoch - 2 * waits_of(apart) * message))
+    lone = _working(apart, cluster) / singles[_main_kind(apart)]
+    beside = min(1.0, lone / max(1e-9, apart.timed().epoch - 2 * waits_of(apart) * message))
     cuts = {kind: single * beside for kind, single in singles.items()}
     bandwidths, latencies = [], []
     for model in _CUT:
