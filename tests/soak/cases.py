@@ -48,6 +48,7 @@ class Case:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "timeout": 5,
+            "startup_timeout": 15,
             "grace": 10,
             **json.loads(self.train),
         }

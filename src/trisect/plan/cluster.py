@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import MISSING, fields
 from itertools import pairwise
 from pathlib import Path
@@ -253,7 +254,9 @@ class Cluster:
     def write(self, path: Path) -> None:
         """Write the cluster as a file that `read_cluster` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+        draft = path.with_name(f".{path.name}.{os.getpid()}")  # every training reads it, and never half of it
+        draft.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+        draft.replace(path)
 
 
 def cluster_of_mapping(plain: Any, where: str) -> Cluster:
@@ -269,7 +272,10 @@ def cluster_of_mapping(plain: Any, where: str) -> Cluster:
     return Cluster(**values)
 
 
-def _require_fields(kind: type[Any], values: dict[str, Any], where: str) -> None:
+def _require_fields(kind: type[Any], values: dict[Any, Any], where: str) -> None:
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"{where} has the key {key!r}; keys are names (docs/planner.md shows a cluster file).")
     for field in fields(kind):
         if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where} has no {field.name}; add it (docs/planner.md shows a cluster file).")
@@ -277,8 +283,12 @@ def _require_fields(kind: type[Any], values: dict[str, Any], where: str) -> None
 
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file as `Cluster.write` writes it; a mistake in it is one sentence."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"--cluster is {path}, which is no regular file; give a YAML file.")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--cluster is {path}, which cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The cluster file {path} is not UTF-8 text; remove it, or write it anew.") from None
     return cluster_of_mapping(read_yaml(text, f"The cluster file {path}"), f"The cluster file {path}")
