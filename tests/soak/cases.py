@@ -31,7 +31,7 @@ class Case:
     layout: str
     ranks: int
     train: str = "{}"
-    epochs: int = 24
+    epochs: int = 32
     eval_every: int = 2
     checkpoint_every: int = 1
 

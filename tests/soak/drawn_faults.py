@@ -32,6 +32,7 @@ DAMAGES = ("cut", "flipped", "no shard", "no manifest", "manifest", "empty")
 KINDS = (*GOES_ON, *ENDS, "damage")
 _OF_RANK_0 = ("manifest", "metrics", "recovery", "summary")
 _OF_RANKS = ("SIGSTOP", "frozen")  # nobody would notice that a single process is stopped
+_UNTIL_END = 3  # epochs that a run may still train, and keep, after a fault that ends its command (SIGTERM at a shard)
 _AT_ONCE = 3  # faults after which a command goes on by itself: the pause before a restart doubles each time
 
 
@@ -105,7 +106,7 @@ def draw(seed: int) -> Iterator[DrawnRun]:
         case = cases.take()
         commands = rng.choice((1, 2, 2, 3, 3))
         counts = [rng.randint(2, _AT_ONCE) for _ in range(commands)]
-        epochs = _spread(sum(counts) + commands - 1, case.epochs - 2, rng)
+        epochs = _spread(sum(counts) + commands - 1, case.epochs - 2 - _UNTIL_END * (commands - 1), rng)
         faults: list[Fault] = []
         damaged: dict[int, str] = {}
         for index, count in enumerate(counts):
@@ -118,7 +119,7 @@ def draw(seed: int) -> Iterator[DrawnRun]:
             if index + 1 < commands:
                 pairs.append(ends.take(partial(_fits, case=case, disturbed=False)))
             for kind, at in pairs:
-                faults.append(_placed(kind, at, case, epochs.pop(0), rng))
+                faults.append(_placed(kind, at, case, epochs.pop(0) + _UNTIL_END * index, rng))
             if faults[-1].ends and rng.random() < 0.85:
                 damaged[len(faults) - 1] = damages.take()
         yield DrawnRun(number, case, tuple(faults), damaged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +19,23 @@ from trisect.plan.quantities import rate, seconds, size
 from trisect.settings.reading import read_yaml
 from trisect.settings.section import CLOSED, Flag, Positive, Text, section
 
-Rate = Annotated[float, BeforeValidator(rate)]
-Size = Annotated[int, BeforeValidator(size)]
-Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+
+def _reading(read: Callable[[Any], Any]) -> BeforeValidator:
+    """Give a validator of a value that may be of any type."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return read(value)
+        except (TypeError, OverflowError):
+            raise ValueError(f"is {value!r}, which is of a type or size that makes no sense there") from None
+
+    return BeforeValidator(checked)
+
+
+Rate = Annotated[float, _reading(rate)]
+Size = Annotated[int, _reading(size)]
+SizeOrNone = Annotated[int, _reading(lambda value: 0 if value == 0 else size(value))]
+Seconds = Annotated[float, _reading(seconds), Field(ge=0)]
 
 
 def _rates_by_width(value: Any) -> dict[int, float]:
@@ -56,9 +71,9 @@ def _ratios_by_kind(value: Any) -> dict[str, dict[int, tuple[float, ...]]]:
 # what a task does with pairs of rows is rated beside the layers; what is no layer of its own is not rated
 PAIRS, UNRATED = "pairs", "_"
 
-RatesByWidth = Annotated[dict[int, float], BeforeValidator(_rates_by_width)]
-RatiosByKind = Annotated[dict[str, dict[int, tuple[float, ...]]], BeforeValidator(_ratios_by_kind)]
-Shares = Annotated[dict[int, float], BeforeValidator(_shares)]
+RatesByWidth = Annotated[dict[int, float], _reading(_rates_by_width)]
+RatiosByKind = Annotated[dict[str, dict[int, tuple[float, ...]]], _reading(_ratios_by_kind)]
+Shares = Annotated[dict[int, float], _reading(_shares)]
 
 
 @section("cluster.device", ConfigError)
@@ -88,7 +103,7 @@ class Device:
     elementwise: Rate
     memory: Size
     gather_cached: RatesByWidth | None = None
-    cache: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
+    cache: SizeOrNone = 0
     half: Seconds = 1e-4
     step: Seconds = 2e-5
     fresh: Rate | None = None
@@ -96,7 +111,7 @@ class Device:
     layers: RatiosByKind = Field(default_factory=dict)
     host_link: Rate | None = None
     libraries: Size = 335 << 20
-    joined: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
+    joined: SizeOrNone = 0
     page: Positive = 1 << 21
 
     def gather_rate(self, width: int, table: float) -> float:
