@@ -64,8 +64,10 @@ class Report:
 class Training:
     """Commands that train one case in a folder, as a user would give them."""
 
-    def __init__(self, case: Case, folder: Path, report: Report, faults: Sequence[Fault] = ()) -> None:
-        self.case, self.folder, self.report, self._faults = case, folder, report, faults
+    def __init__(
+        self, case: Case, folder: Path, report: Report, faults: Sequence[Fault] = (), *, forked: bool = False
+    ) -> None:
+        self.case, self.folder, self.report, self._faults, self._forked = case, folder, report, faults, forked
         self.run = folder / "run"
         self.log = folder / "log"
         self._temporary = folder / "tmp"
@@ -96,6 +98,7 @@ class Training:
             "TRISECT_TEST_FAULTS": json.dumps([self._plain(number, fault) for number, fault in faults.items()]),
             "TRISECT_TEST_EPOCHS": str(self._entered),
             MARK: mark,
+            **({"TRISECT_TEST_FORK": "1"} if self._forked else {}),
         }
         command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", "run", "--layout", self.case.layout]
         begin = time.monotonic()
@@ -170,7 +173,7 @@ def undisturbed(case: Case, folder: Path, report: Report) -> Path:
 def disturbed(drawn: DrawnRun, folder: Path, twin: Path) -> Report:
     """Train a drawn run to its end, and compare it with its twin."""
     report = Report()
-    training = Training(drawn.case, folder, report, drawn.faults)
+    training = Training(drawn.case, folder, report, drawn.faults, forked=drawn.forked)
     pending = dict(enumerate(drawn.faults))
     try:
         _go_through(drawn, training, pending)

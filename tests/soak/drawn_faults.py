@@ -33,6 +33,7 @@ KINDS = (*GOES_ON, *ENDS, "damage")
 _OF_RANK_0 = ("manifest", "metrics", "recovery", "summary")
 _OF_RANKS = ("SIGSTOP", "frozen")  # nobody would notice that a single process is stopped
 _UNTIL_END = 3  # epochs that a run may still train, and keep, after a fault that ends its command (SIGTERM at a shard)
+_FRESH = 4  # every so many runs, ranks are new interpreters: loading torch takes longer than all else that they do
 _AT_ONCE = 3  # faults after which a command goes on by itself: the pause before a restart doubles each time
 
 
@@ -66,6 +67,7 @@ class DrawnRun:
     """A layout, and the faults that its run meets.
 
     Attributes:
+        forked: whether ranks are forks of their launcher (tests/ranks/faults/forked_ranks.py), not new interpreters.
         damages: what is done to the newest checkpoint before the run goes on, by the number of the fault that ends a
             command.
     """
@@ -74,6 +76,7 @@ class DrawnRun:
     case: Case
     faults: tuple[Fault, ...]
     damages: dict[int, str] = field(default_factory=dict)
+    forked: bool = False
 
 
 class Bag:
@@ -122,7 +125,7 @@ def draw(seed: int) -> Iterator[DrawnRun]:
                 faults.append(_placed(kind, at, case, epochs.pop(0) + _UNTIL_END * index, rng))
             if faults[-1].ends and rng.random() < 0.85:
                 damaged[len(faults) - 1] = damages.take()
-        yield DrawnRun(number, case, tuple(faults), damaged)
+        yield DrawnRun(number, case, tuple(faults), damaged, forked=number % _FRESH != 0)
         number += 1
 
 

@@ -262,4 +262,13 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "trisect.train.run.checkpoint": change_checkpoint,
     "trisect.train.run.recorder": change_recorder,
 }
+if "TRISECT_TEST_FORK" in os.environ and "RANK" not in os.environ:
+    import forked_ranks
+
+    def begun() -> None:
+        global RANK
+        RANK = int(os.environ["RANK"])
+
+    forked_ranks.Forked.begun = staticmethod(begun)
+    CHANGES["trisect.train.processes.launch"] = forked_ranks.change_launch
 sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
