@@ -57,7 +57,7 @@ slow: $(DEV_STAMP)
 # damaged files and odd settings through every reader; the count of each is printed
 CASES ?= 100000
 fuzz: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES) $(SEED)
 
 # random faults on random layouts for half an hour, or until FAULTS have come; each run ends as its undisturbed twin
 SECONDS ?= 1800

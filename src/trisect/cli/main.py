@@ -18,7 +18,7 @@ import typer
 from trisect import __version__
 from trisect.cli import bench, check, data, plan, predict, report, train, watch
 from trisect.cli.source import end_on_request, stop_code
-from trisect.errors import TrisectError
+from trisect.errors import RunError, TrisectError
 
 _PATIENCE = 2.0  # seconds
 _NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
@@ -107,7 +107,12 @@ def run_command(arguments: list[str] | None = None) -> int:
         # typer's own usage errors, whose class differs between its releases
         message = getattr(error, "format_message", None)
         if message is None:
-            raise
+            from trisect.train.processes.resources import explain
+
+            limit = explain(error)
+            if limit is None:
+                raise
+            return _end(limit, RunError.exit_code)
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message())
             return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -33,17 +34,25 @@ InterfaceOption = Annotated[
     typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
 ]
 
-_requests: set[int] = set()
+_requests: dict[int, float] = {}
+_PATIENCE = 5.0  # seconds
 
 
 def end_on_request() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: what was begun is put in order, with a sentence."""
+    """Let SIGTERM end this process as Ctrl-C does: what was begun is put in order, with a sentence.
+
+    Whoever asks again within some seconds does not interrupt that.
+    """
 
     def end(number: int, frame: object) -> None:
-        _requests.add(number)
-        raise KeyboardInterrupt
+        now = time.monotonic()
+        if all(now - earlier > _PATIENCE for earlier in _requests.values()):
+            _requests[number] = now
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells have it for what runs in the background
+        signal.signal(signal.SIGINT, end)
 
 
 def stop_code() -> int:

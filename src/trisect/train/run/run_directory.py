@@ -234,13 +234,14 @@ class RunDirectory:
 
     def restarts(self) -> int:
         """Count how often the run was started again by itself, under all commands that continued it."""
-        total = before = 0
+        total, before = 0, dict[str, int]()
         for event in self.events(0):
-            if event["name"] == RESTART:
+            count, command = event.get("count"), str(event.get("command"))
+            if event["name"] == RESTART and isinstance(count, int):
                 # each command counts from 1; a start that ended before it could write anything is in the next count
-                count = int(event["count"])
-                total += count - before if count > before else count
-                before = count
+                last = before.get(command, 0)
+                total += count - last if count > last else count
+                before[command] = count
         return total
 
     def summary(self) -> dict[str, Any] | None:
@@ -286,18 +287,22 @@ class RunDirectory:
 def read_config(path: str | Path) -> Config:
     """Read the settings of the run in `path`."""
     path = Path(path)
+    if not path.is_dir():
+        raise _no_run(path)
     try:
-        text = (path / CONFIG).read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(
-            f"{path} holds no run: there is no {CONFIG} in it; give the directory of a run."
-        ) from None
-    except (OSError, UnicodeDecodeError):
-        raise CheckpointError(f"{path / CONFIG} cannot be read.") from None
+        text = read_bytes(path / CONFIG).decode()
+    except FileNotFoundError:
+        raise _no_run(path) from None
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path / CONFIG} is damaged: it is not UTF-8 text.") from None
     plain = read_yaml(text, str(path / CONFIG))
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path / CONFIG} is damaged: it is not a mapping.")
     return parse_config(plain)
+
+
+def _no_run(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} holds no run: there is no {CONFIG} in it; give the directory of a run.")
 
 
 def _refuse_links(path: Path) -> None:
@@ -305,6 +310,9 @@ def _refuse_links(path: Path) -> None:
     for name in ("checkpoints", "events", METRICS, "tensorboard"):
         if (path / name).is_symlink():
             raise CheckpointError(f"{path / name} is a symbolic link; put what it leads to in its place, or remove it.")
+    for name in ("checkpoints", "events"):
+        if (path / name).exists() and not (path / name).is_dir():
+            raise CheckpointError(f"{path / name} is no directory; remove it.")
     for file in path.glob("events/*"):
         if file.is_symlink():
             raise CheckpointError(f"{file} is a symbolic link; remove it.")
