@@ -22,6 +22,7 @@ from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World, agent_
 from trisect.errors import FaultError, RunError, StoppedError, TrisectError
 
 OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is removed
+ASKED = "asked"  # how the file is named that a rank leaves for its launcher when it gets SIGTERM
 _SETTLE = 2.0  # seconds in which ranks that fail at about the same time leave word of it
 _LATEST = 20.0  # seconds in which the others notice that a rank is silent, on a machine that has much else to do
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
@@ -98,6 +99,14 @@ def show_phase(rank: int, phase: Phase) -> None:
     if folder is not None:
         with suppress(OSError):
             Path(folder, f"rank-{rank}.phase").write_text(str(int(phase)))
+
+
+def tell_request(rank: int) -> None:
+    """Let our launcher know that this rank was asked to end: another one may be lost before all have stopped."""
+    folder = os.environ.get(FAILURES)
+    if folder is not None:
+        with suppress(OSError):
+            Path(folder, f"rank-{rank}.{ASKED}").touch()
 
 
 def tell_failure(
