@@ -236,6 +236,10 @@ class MemoryModel:
         # rows that are dealt out again lie where they were made, and where the temporal half reads them
         again = sum(self._dealt(facts, k) + facts.layers[k].out_channels for k in self._dealers(facts, stage))
         total += again * rows * steps * facts.dtype.itemsize
+        # rows that turn into columns are kept until backward as they were sent: the message, and the sums by columns
+        turned = [layer.message_channels for _, layer in self._readers(facts, stage) if layer.across == "redistribute"]
+        size = facts.dtype.itemsize
+        total += 0.0 if facts.recompute else sum(2.0 * paged(rows * steps * width * size, device) for width in turned)
         if facts.recompute:
             groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
             width = max(facts.layers[number].in_channels for number in kept)
