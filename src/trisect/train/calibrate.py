@@ -35,7 +35,7 @@ from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.processes.threads import limited_threads
-from trisect.train.reference import Reference, layer_ratios, measure_sharing
+from trisect.train.reference import Reference, layer_ratios, measure_sharing, with_all_threads
 
 Say = Callable[[str], None]
 
@@ -58,14 +58,14 @@ def calibrate(say: Say = lambda sentence: None) -> Cluster:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="trisect-calibrate-") as folder:
         launch([sys.executable, "-m", "trisect.train.calibrate", folder], 1, folders=[])
-        found = json.loads(Path(folder, "0.json").read_text())
-    alone = found.pop("alone")
-    device = Device(**found, memory=free_bytes(torch.device("cpu"), bounded=False))
+        measured = json.loads(Path(folder, "0.json").read_text())
+    singles, alone = measured.pop("singles"), measured.pop("alone")
+    device = Device(**measured, memory=free_bytes(torch.device("cpu"), bounded=False))
     inside, share = Link(bandwidth=4e9, latency=1e-6, message=2e-5, copies=True), {1: 1.0}
     cluster = Cluster("this machine", device, inside, _BETWEEN, devices=cores, shares=share, source="measured")
     if cores > 1:
-        sharing = measure_sharing(cluster, cores, alone)
-        inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message)
+        sharing = measure_sharing(cluster, cores, alone, singles)
+        inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message, latency=sharing.latency)
         shares = {**share, cores: sharing.share}
         device = replace(device, turn=sharing.turn, joined=sharing.joined)
         cluster = replace(
@@ -101,6 +101,8 @@ def _rank(folder: Path, world: World) -> None:
         single = Device(**measure_rates(time.process_time), half=half, step=step, memory=1 << 60)
         layers = layer_ratios(Cluster("this machine", single, link, link))
     values = {**measure_rates(time.perf_counter), "half": half, "step": step, "libraries": libraries, "layers": layers}
+    device = Device(**values, memory=1 << 60)
+    values["layers"], values["singles"] = with_all_threads(Cluster("this machine", device, link, link))
     values["alone"] = alone
     (folder / f"{world.rank}.json").write_text(json.dumps(values))
 
