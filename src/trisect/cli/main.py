@@ -25,6 +25,7 @@ _PATIENCE = 2.0  # seconds
 app = typer.Typer(
     name="trisect",
     help="Train graph neural networks that no longer fit one device: cut by vertex, by layer, by time.",
+    epilog="Begin with: trisect train. Then read the report that it names, and `trisect COMMAND --help`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,24 @@ from trisect.errors import CheckpointError, ConfigError, StoppedError, unknown
 
 BUILT_IN = "deep"
 
+# options that several commands take
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout", help="How to cut the work: vertex=2, layer=2,chunks=8, time=2, … or auto. [default: the file's]"
+    ),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting, like train.epochs=20; may be given several times.")
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="The folder of named data sets. [default: what TRISECT_DATA says]"),
+]
+InterfaceOption = Annotated[
+    str | None,
+    typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
+]
 
 _requests: dict[int, float] = {}
 _PATIENCE = 5.0  # seconds

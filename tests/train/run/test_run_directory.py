@@ -65,7 +65,7 @@ def test_files_of_a_run(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"summary.json is damaged: it says world: None, and that must be"):
         directory.summary()
     trace = json.loads((tmp_path / "run" / "trace.json").read_bytes())
-    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == 0]
     assert [(span["ts"], span["dur"], span["args"]["epoch"]) for span in spans] == [
         (0.0, 5e5, 1),
         (1e6, 5e5, 2),

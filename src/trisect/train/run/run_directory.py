@@ -40,6 +40,7 @@ from trisect.train.run.sound_json import (
     read_bytes,
     read_object,
 )
+from trisect.train.run.trace import chrome_trace
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -51,7 +52,13 @@ LAYOUT = "layout"  # under which a checkpoint was written, in its meta
 RESTART = "restart"  # the name of an event
 
 # what their readers rely on; whoever made a run directory may have written anything
-_RECORD = {"epoch": COUNT, "loss": Maybe(NUMBER), "seconds": Maybe(FINITE)}
+_RECORD = {
+    "epoch": COUNT,
+    "loss": Maybe(NUMBER),
+    "seconds": Maybe(FINITE),
+    "sent_bytes": Maybe(FINITE),
+    "peak_rss_bytes": Maybe(FINITE),
+}
 _EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
 _PLAN = {"halves": Maybe([TEXT])}
 _SUMMARY = {
@@ -267,35 +274,14 @@ class RunDirectory:
         if scores:
             write_atomically(self.path / SCORES, json.dumps(scores).encode())
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
-        write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
+        trace = chrome_trace({rank: self.events(rank) for rank in self.ranks()})
+        write_atomically(self.path / TRACE, json.dumps(trace).encode())
 
     def name_classes(self, names: Sequence[str] | None) -> None:
         """Add the names of the classes to scores.json, where there are both."""
         scores = self.scores()
         if names and scores:
             write_atomically(self.path / SCORES, json.dumps({**scores, "classes": list(names)}).encode())
-
-    def trace(self) -> dict[str, Any]:
-        """Give all ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
-        events: list[dict[str, Any]] = []
-        by_rank = {rank: self.events(rank) for rank in self.ranks()}
-        origin = min((event["start"] for own in by_rank.values() for event in own), default=0.0)
-        for rank, own in by_rank.items():
-            events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
-            for event in own:
-                extra = {key: value for key, value in event.items() if key not in {"name", "start", "seconds", "lane"}}
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": event["name"],
-                        "pid": rank,
-                        "tid": event.get("lane", 0),
-                        "ts": round((event["start"] - origin) * 1e6, 1),
-                        "dur": round(event["seconds"] * 1e6, 1),
-                        "args": extra,
-                    }
-                )
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def read_config(path: str | Path) -> Config:
