@@ -122,7 +122,7 @@ def soak(
     def one(drawn: DrawnRun) -> Report:
         try:
             twin = twins.of(drawn.case)
-        except RuntimeError as error:  # the other runs go on
+        except (RuntimeError, OSError) as error:  # the other runs go on
             return Report(lost=[str(error)])
         return disturbed(drawn, folder / f"run-{drawn.number}", twin)
 
