@@ -13,6 +13,7 @@ import pytest
 
 from trisect.config import load_config
 from trisect.data import generate, load
+from trisect.data.ingest.encoding import Encoding
 from trisect.data.ingest.ingest import Table, read_table
 from trisect.errors import ConfigError, DataError, TrisectError
 
@@ -121,3 +122,21 @@ def test_bytes_that_are_no_text_are_never_passed_over(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_bytes(b"a,b\n1,2\n\xff,3,4\n2,1\n")
     with pytest.raises(DataError, match=r"not UTF-8 text .* 0xff"):
         read_table(tmp_path / "e.csv", Table(on_missing="drop"))
+
+
+def test_a_row_that_is_no_line_by_itself_is_named_by_its_number(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_bytes(b"v0 good\nv2 g0xood\x0bd\nv1 bad\nv2 g1xood\n")
+    edges = {"a": ["v0", "v1", "v2"], "b": ["v1", "v2", "v0"]}
+    with pytest.raises(DataError, match=r"a second row for an id in row 4"):
+        read_table(edges, Table(labels=tmp_path / "l.csv"))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"mean": "x"}, {"scale": 0}, {"scale": None}, {"mean": 1e308}, {"missing": 3}, {"categories": [1]}, {"column": 5}],
+)
+def test_an_encoding_that_makes_no_sense(field: dict[str, Any]) -> None:
+    good = {"column": "age", "kind": "number", "mean": 1.5, "scale": 2.0, "categories": [], "missing": False}
+    Encoding.of({"statistics": "all rows", "columns": [good]})
+    with pytest.raises(DataError, match="the encoding cannot be read"):
+        Encoding.of({"statistics": "all rows", "columns": [{**good, **field}]})

@@ -47,8 +47,8 @@ class Case:
             "lr": 0.01,
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
-            "timeout": 5,
-            "startup_timeout": 15,
+            "timeout": 8,
+            "startup_timeout": 20,
             "grace": 10,
             **json.loads(self.train),
         }

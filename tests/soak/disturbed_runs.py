@@ -30,7 +30,8 @@ _CODES = {
     "launcher SIGKILL": -9,
     "frozen": -9,
 }
-_SPARE = 3  # restarts that no fault asks for: a busy machine may be taken for a stall
+_PATIENT = ("train.timeout=200", "train.startup_timeout=200")  # for runs that nothing is to disturb, on any machine
+_SPARE = 6  # restarts that no fault asks for: a busy machine may be taken for a stall
 _LONGEST = 240.0  # seconds of a command; one that takes longer hangs
 _PAUSE = 0.3
 _POLL = 0.03
@@ -163,7 +164,7 @@ class Training:
 def undisturbed(case: Case, folder: Path, report: Report) -> Path:
     """Train a case that nothing disturbs."""
     training = Training(case, folder, report)
-    code = training.train({})
+    code = training.train({}, *(word for setting in _PATIENT for word in ("--set", setting)))
     if code != 0:
         raise RuntimeError(f"the undisturbed run of {case.name} ended with {code}:\n{training.said()}")
     report.left += drafts(training.run)

@@ -120,7 +120,11 @@ def soak(
     waiting: dict[Future[Report], DrawnRun] = {}
 
     def one(drawn: DrawnRun) -> Report:
-        return disturbed(drawn, folder / f"run-{drawn.number}", twins.of(drawn.case))
+        try:
+            twin = twins.of(drawn.case)
+        except (RuntimeError, OSError) as error:  # the other runs go on
+            return Report(lost=[str(error)])
+        return disturbed(drawn, folder / f"run-{drawn.number}", twin)
 
     with ThreadPoolExecutor(jobs) as pool:
         while True:

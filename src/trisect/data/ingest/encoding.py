@@ -24,6 +24,7 @@ OTHER = "other"
 MOST_CATEGORIES = 32
 _ROWS = 1 << 20
 _EPOCH = date(1970, 1, 1)
+_LARGEST = 1e300
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class Encoding:
         """Read an encoding from what `plain` gave."""
         try:
             columns = [Column(**{**item, "categories": tuple(item["categories"])}) for item in plain["columns"]]
-            wrong = next((column.kind for column in columns if column.kind not in KINDS), None)
-            if wrong is not None:
-                raise ValueError(f"kind {wrong!r}")
+            for column in columns:
+                _require_sound(column)
             return cls(tuple(columns), str(plain["statistics"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the encoding cannot be read ({error}); ingest the data again.") from error
@@ -95,6 +95,21 @@ class Encoding:
         if part not in stored:
             raise DataError(f"{directory} keeps no encoding of {part}; it was not made from columns of a table.")
         return cls.of(stored[part])
+
+
+def _require_sound(column: Column) -> None:
+    """Raise a ValueError where a column that was read from a file has values that make no sense."""
+    if column.kind not in KINDS:
+        raise ValueError(f"kind {column.kind!r}")
+    if not all(isinstance(text, str) for text in (column.column, *column.categories)):
+        raise ValueError("a name that is no text")
+    for value in (column.mean, column.scale):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _LARGEST:
+            raise ValueError(f"mean or scale {str(value)[:40]!r}")
+    if column.scale == 0 or not isinstance(column.missing, bool):
+        raise ValueError(f"scale {column.scale!r}, missing {column.missing!r}")
+    if column.reference is not None:
+        date.fromisoformat(column.reference)
 
 
 def fit(

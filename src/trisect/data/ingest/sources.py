@@ -73,8 +73,9 @@ class TextSource(Source):
                 lines.append(f"line {line}")
                 row = next(wanted, None)
             if row is None:
-                break
-        return lines
+                return lines
+        # where what is read as rows is none as a line, their number must do
+        return lines + super().where([] if row is None else [row, *wanted])
 
     def where_malformed(self, most: int) -> list[str]:
         """Lines of the file, with the number of columns that they have."""
