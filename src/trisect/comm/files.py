@@ -54,7 +54,7 @@ class Files:
                 if not self._until_taken(name, number - _AHEAD, goes_on):
                     return False
                 with saying_lost():
-                    self._store.set(_key(name, number), message)
+                    self._store.set(_key(name, number), message)  # type: ignore[arg-type]
                 number += 1
             taken = self._until_taken(name, number - 1, goes_on)
             return taken

@@ -51,7 +51,7 @@ from trisect.train.processes.stopping import heeding_requests
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
 from trisect.train.run.apart import Apart, Host, marked
-from trisect.train.run.checkpoint import Checkpoint
+from trisect.train.run.checkpoint import Checkpoint, at_once
 from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
 from trisect.train.run.recorder import RunRecorder
 from trisect.train.run.run_directory import LAYOUT, RunDirectory
@@ -332,8 +332,10 @@ class _Worker:
             directory.tidy(self.listener.say)
         self.gather(None)
         # which returns when all have read, and not before: rank 0 writes next
-        handing = {} if self.apart is None else {"reading": partial(self.apart.reading, directory.checkpoints)}
-        checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather, **handing)
+        reading = at_once if self.apart is None else partial(self.apart.reading, directory.checkpoints)
+        checkpoint = directory.checkpoints.latest(
+            self.listener.say, rank=self.rank, gather=self.gather, reading=reading
+        )
         if self.apart is not None:
             self.apart.drop_copies()
         if checkpoint is not None:

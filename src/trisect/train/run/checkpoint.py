@@ -81,6 +81,11 @@ class Checkpoint:
 Newest = tuple[Checkpoint | None, dict[int, str]]
 
 
+def at_once(read: Callable[[], Newest]) -> Newest:
+    """Read checkpoints where they lie."""
+    return read()
+
+
 class Checkpoints:
     """The checkpoints of one run: the last `keep` and the best.
 
@@ -161,7 +166,7 @@ class Checkpoints:
         *,
         rank: int = 0,
         gather: Gather = lambda own: [own],
-        reading: Callable[[Callable[[], Newest]], Newest] = lambda read: read(),
+        reading: Callable[[Callable[[], Newest]], Newest] = at_once,
     ) -> Checkpoint | None:
         """Read the newest undamaged checkpoint; give None where there is none at all.
 
