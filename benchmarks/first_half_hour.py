@@ -1,11 +1,11 @@
-"""What a newcomer does in the first half hour, typed by a script: a fresh clone, a fresh environment, a report that is seen.
+"""What a newcomer does in the first half hour, typed by a script: a fresh clone, a report, two tables, probabilities.
 
     python benchmarks/first_half_hour.py [--keep DIR] [--only first,tables]
 
 `first` is README's first command, `make train`, in a new clone without an environment, up to a report that Chromium has
 drawn. `tables` is the way of examples/fraud in that environment: two tables, a graph, training, the report, and the
-probabilities of the month after. Each command is printed as it is typed, with the seconds that it took. Where there is no
-Chromium, the report is only read, and the last line says so.
+probabilities of the month after. Each command is printed as it is typed, with the seconds that it took. Where there is
+no Chromium, the report is only read, and the last line says so.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class Newcomer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {
-            key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "TRISECT_CLUSTER")
-        }
+        foreign = ("PYTHONPATH", "VIRTUAL_ENV", "TRISECT_CLUSTER")
+        self.environment = {key: value for key, value in os.environ.items() if key not in foreign}
         self.seconds = 0.0
 
     def types(self, command: str) -> str:

@@ -5,6 +5,7 @@ The second host runs in a mount namespace of its own, with a file system of its 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -12,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ def two_hosts(
     agent = [sys.executable, "-m", "torch.distributed.run", *place.split()]
     for name in ("tmp", "out"):
         (folder / name).mkdir(exist_ok=True)
+    (folder / "c.yaml").write_text(CONFIG)
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -81,15 +84,21 @@ def two_hosts(
     return said[0][0]
 
 
-def one_file_system(folder: Path, layout: str, *words: str) -> Path:
-    """Run the same ranks with a run directory that all of them see."""
+@functools.cache
+def _one_file_system(folder: Path, layout: str) -> Path:
     (folder / "c.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", "shared", "--layout", layout, *words]
+    command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", layout, "--layout", layout]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "files to rank 0" not in done.stdout
-    return folder / "shared"
+    return folder / layout
+
+
+@pytest.fixture(scope="module")
+def one_file_system(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives, by layout, the run directory of the same ranks where all of them see it."""
+    return functools.partial(_one_file_system, tmp_path_factory.mktemp("shared"))
 
 
 def require_same_run(one: Path, two: Path, *, events: bool = True) -> None:
@@ -118,8 +127,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("layout", "ranks"), [("layer=2", 1), ("vertex=2,layer=2", 2)])
-def test_a_run_is_the_one_of_a_shared_file_system(tmp_path: Path, layout: str, ranks: int) -> None:
-    shared = one_file_system(tmp_path, layout)
+def test_a_run_is_the_one_of_a_shared_file_system(
+    tmp_path: Path, one_file_system: Callable[[str], Path], layout: str, ranks: int
+) -> None:
+    shared = one_file_system(layout)
     said = two_hosts(tmp_path, "--out", "out/run", "--layout", layout, ranks=ranks)
     who = "Rank 1 does not see" if ranks == 1 else "Ranks 2, 3 do not see"
     assert f"{who} {tmp_path}/out/run, and hand" in said.replace("\n", " ")
@@ -134,8 +145,8 @@ def test_a_run_is_the_one_of_a_shared_file_system(tmp_path: Path, layout: str, r
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_goes_on_to_the_same_bytes(tmp_path: Path, damaged: bool) -> None:
-    shared = one_file_system(tmp_path, "vertex=2")
+def test_a_run_goes_on_to_the_same_bytes(tmp_path: Path, one_file_system: Callable[[str], Path], damaged: bool) -> None:
+    shared = one_file_system("vertex=2")
     words = ("--out", "out/run", "--layout", "vertex=2")
     run = tmp_path / "out" / "run"
     two_hosts(tmp_path, *words, "--set", "train.epochs=4")
@@ -149,8 +160,8 @@ def test_a_run_goes_on_to_the_same_bytes(tmp_path: Path, damaged: bool) -> None:
     assert {event["epoch"] for event in lines(run / "events" / "rank-1.jsonl")} == {1, 2, 3, 4, 5}
 
 
-def test_a_killed_rank_comes_again(tmp_path: Path) -> None:
-    shared = one_file_system(tmp_path, "vertex=2")
+def test_a_killed_rank_comes_again(tmp_path: Path, one_file_system: Callable[[str], Path]) -> None:
+    shared = one_file_system("vertex=2")
     fault = {"rank": 1, "epoch": 4, "kind": "SIGKILL", "fired": str(tmp_path / "fired")}
     said = two_hosts(tmp_path, "--out", "out/run", "--layout", "vertex=2", restarts=2, faults=[fault])
     assert (tmp_path / "fired").exists()

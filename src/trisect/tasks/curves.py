@@ -15,7 +15,7 @@ from trisect.tasks import metrics
 from trisect.tasks.base import Statistics
 
 _REACH, _BINS = 16.0, 512  # log-odds from -16 to 16; what lies beyond is counted at the ends
-_SLAB = 1 << 20  # scores that are looked at together
+_SLAB = 1 << 17  # scores that are looked at together: some megabytes, while the memory is full
 _POINTS = 160  # of a curve
 _SHARES = 10  # equal steps of probability, by which calibration is judged
 MOST_CURVES, MOST_CLASSES = 12, 100

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 from trisect.nn.base import State, Temporal
+from trisect.ops.band import band
 
 Kind = Literal["mean", "harmonic", "ones"]
-
-# Steps that one dense product covers: wide enough for a fast product, narrow enough that the zeros of the band cost
-# little.
-_STEPS = 64
 
 
 class MProduct(Temporal):
@@ -45,33 +42,23 @@ class MProduct(Temporal):
         """Begin with frames of zeros, since there are none yet."""
         return (torch.zeros(self.window - 1, rows, self.out_channels, dtype=dtype, device=device),)
 
-    def matrix(self, first_step: int, steps: int, device: torch.device | None = None) -> Tensor:
-        """Give the rows first_step .. first_step+steps-1 of M, for the frames first_step-w+1 .. ; float64 [steps,
-        steps+w-1].
+    def weights(self, first_step: int, steps: int, device: torch.device | None = None) -> Tensor:
+        """Give the band of the rows first_step .. first_step+steps-1 of M, the oldest frame first; float64 [steps,
+        window].
         """
-        frame = torch.arange(steps + self.window - 1, device=device)
-        lag = frame[:steps, None] + (self.window - 1) - frame[None, :]
-        band = ((lag >= 0) & (lag < self.window)).to(torch.float64)
+        weights = torch.ones(steps, self.window, dtype=torch.float64, device=device)
         if self.kind == "harmonic":
-            return band / (lag.clamp(min=0) + 1)
+            return weights / torch.arange(self.window, 0, -1, device=device)
         if self.kind == "mean":
             seen = torch.arange(first_step + 1, first_step + steps + 1, device=device).clamp(max=self.window)
-            return band / seen[:, None]
-        return band
+            return weights / seen[:, None]
+        return weights
 
     def forward(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
-        """Multiply by a dense slice of M for every 64 steps; the zeros of M keep it exact."""
+        """Add up the frames of each step's window; before the first step there are zeros."""
         joined = torch.cat(list(frames), 2) if len(frames) > 1 else frames[0]
-        steps, rows, channels = joined.shape
-        series = torch.cat([state[0], joined]) if self.window > 1 else joined
-        outputs = []
-        for start in range(0, steps, _STEPS):
-            count = min(_STEPS, steps - start)
-            band = self.matrix(first_step + start, count, joined.device).to(joined.dtype)
-            read = series[start : start + count + self.window - 1]
-            outputs.append((band @ read.reshape(read.shape[0], -1)).view(count, rows, channels))
-        result = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return result, (series[series.shape[0] - (self.window - 1) :],)
+        out, last = band(joined, state[0], self.weights(first_step, joined.shape[0], joined.device))
+        return out, (last,)
 
     def __repr__(self) -> str:
         return f"MProduct({self.out_channels}, window={self.window}, kind={self.kind})"

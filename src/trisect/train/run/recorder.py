@@ -15,7 +15,7 @@ from trisect.comm.notes import Notes
 from trisect.train.run.apart import Apart
 from trisect.train.run.run_directory import METRICS, RESTART, RunDirectory
 from trisect.train.run.trackers import Trackers
-from trisect.train.run.writer import CheckpointWriter
+from trisect.train.run.writer import HISTORY, CheckpointWriter
 
 
 class RunRecorder:
@@ -49,7 +49,7 @@ class RunRecorder:
         apart: Apart | None = None,
     ) -> None:
         self._on_epoch, self._holds_parameters = on_epoch, holds_parameters
-        self._meta = dict(meta or {})
+        self._meta, self._epochs = dict(meta or {}), directory.config.train.epochs
         (directory.path / "events").mkdir(exist_ok=True)
         self._metrics = (directory.path / METRICS).open("a", encoding="utf-8") if rank == 0 else None
         self._events = (directory.path / "events" / f"rank-{rank}.jsonl").open("a", encoding="utf-8")
@@ -94,14 +94,15 @@ class RunRecorder:
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
         """Copy the state after meta["epoch"] epochs, and begin to write it; waits for the checkpoint before it."""
-        self._writer.begin(tensors, self._writes, {**meta, **self._meta}, best=best)
+        last = int(meta["epoch"]) >= self._epochs
+        self._writer.begin(tensors, self._writes, {**meta, **self._meta}, best=best, last=last)
 
     def offer(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:
         """As `checkpoint`, of a state that other ranks may not have any more; it is then not written."""
         self._writer.begin(tensors, self._writes, {**meta, **self._meta}, best=best, offered=True)
 
     def _writes(self, name: str) -> bool:
-        return self._holds_parameters or name.startswith("program.")
+        return self._holds_parameters or name.startswith(HISTORY)
 
     def _sync_metrics(self) -> None:
         if self._metrics is not None:

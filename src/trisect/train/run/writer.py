@@ -30,8 +30,10 @@ _POLL = 0.01  # seconds
 _LONGEST_POLL = 0.2
 _NICE = 10
 _SHARE = 0.5  # of the free memory that copies may take
+_LARGE = 64 << 20  # bytes of history, which would take as much again
 # the trainer replaces these tensors as a whole and never writes into them, so that they need no copy
 _NEVER_CHANGED = ("best.", "good.")
+HISTORY = "program."
 
 
 class CheckpointWriter:
@@ -82,6 +84,7 @@ class CheckpointWriter:
         *,
         best: bool,
         offered: bool = False,
+        last: bool = False,
     ) -> None:
         """Copy the state after meta["epoch"] epochs, and begin to write it.
 
@@ -90,6 +93,7 @@ class CheckpointWriter:
             own: whether this rank writes the tensor of a name.
             offered: this state is good to have and nobody relies on it: other ranks may not write theirs, and the next
                 checkpoint does not wait for them.
+            last: nothing is computed beside it, and nothing is copied.
         """
         if self._offered:
             self._given_up.set()
@@ -97,7 +101,7 @@ class CheckpointWriter:
         self._waits_since = None
         self._given_up.clear()
         self._offered = offered
-        copied = self._asynchronous and self._has_room(tensors)
+        copied = self._asynchronous and not last and self._has_room(tensors)
         if offered and not copied:
             return
         kept = self._copied(tensors) if copied else dict(tensors)
@@ -136,7 +140,9 @@ class CheckpointWriter:
         self.check()
 
     def _has_room(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Say whether the memory has room for the copies: history may fill half of it."""
+        """Say whether the memory has room for the copies. Large history has none: it may fill half of the memory."""
+        if sum(value.nbytes for name, value in tensors.items() if name.startswith(HISTORY)) > _LARGE:
+            return False
         copied = {name: value for name, value in tensors.items() if _is_copied(name, value)}
         more = sum(value.nbytes for name, value in copied.items() if not self._fits(name, value))
         return more <= _SHARE * free_bytes(torch.device("cpu")) / self._world
