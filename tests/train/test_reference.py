@@ -67,21 +67,30 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     """What one rank measures, and what several that share cores do, make a cluster that is written and read back."""
     full = reference._graph
     monkeypatch.setattr(reference, "_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400)))
-    monkeypatch.setattr(reference, "_STATIC", ("gcn",))
-    monkeypatch.setattr(reference, "_DYNAMIC", ())
+    over_time = reference._timeline
+    monkeypatch.setattr(reference, "_timeline", lambda degree, width, vertices: over_time(degree, width, 200))
+    monkeypatch.setattr(reference, "_STATIC", ("gcn", "gcnii"))
+    monkeypatch.setattr(reference, "_DYNAMIC", ("wd-gcn",))
     monkeypatch.setattr(reference, "_WIDTHS", (8,))
     monkeypatch.setattr(reference, "_CUT", ("gcnii",))
     calibrate._rank(tmp_path, World(0, 1, 0, 1))
     values = json.loads((tmp_path / "0.json").read_text())
+    alone, singles = values.pop("alone"), values.pop("singles")
+    kinds = {"GCNLayer", "GCN2Layer", "GCNLayer+LSTM"}
+    assert set(singles) == kinds
+    assert all(0 < single <= 1 for single in singles.values())
+    assert 0 < alone <= values["libraries"]
     device = Device(**values, memory=8 << 30)
-    assert set(device.layers) == {"GCNLayer", PAIRS}
+    assert set(device.layers) == {*kinds, PAIRS}
     assert device.gather_cached is not None
     assert device.gather_cached[512] > device.gather[512]
     cluster = Cluster("small", device, Link(bandwidth=4e9), Link(bandwidth=1e8), devices=2)
-    sharing = reference.measure_sharing(cluster, 2)
+    sharing = reference.measure_sharing(cluster, 2, alone, singles)
     assert 0 < sharing.share <= 1
-    assert set(sharing.cuts) == {"GCN2Layer"}
-    assert sharing.joined >= 0  # of this process, which has more than a worker, the libraries may be larger
+    assert set(sharing.cuts) == kinds
+    assert sharing.latency >= 0
+    assert sharing.joined >= 0  # this process has more than a worker, and may take more alone
+    assert reference.measure_sharing(cluster, 2, 0, singles).joined > sharing.joined
     whole = replace(
         cluster, shares={1: 1.0, 2: sharing.share}, cuts=sharing.cuts, device=replace(device, turn=sharing.turn)
     )

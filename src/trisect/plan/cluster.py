@@ -224,11 +224,13 @@ class Cluster:
         between = 0.0 if below == above else (ranks - below) / (above - below)
         return (1.0 - between) * measured[below] + between * measured[above]
 
-    def share_of_part(self, world: int, working: int, kind: str) -> float:
-        """Give the share that a rank has for a kind of layer whose rows parts exchange."""
-        if kind not in self.cuts:
-            return self.share(world, working)
-        return self.cuts[kind] * min(1.0, self.devices / working)
+    def share_of_kind(self, world: int, working: int, kind: str) -> float:
+        """Give the share that a rank has for a kind of layer."""
+        share = self.share(world, working)
+        if kind not in self.cuts or self.ranks_on_host(world) == 1 or self.devices not in self.shares:
+            return share
+        # as much slower or faster than others as it is where there are as many ranks as cores
+        return share * self.cuts[kind] / self.shares[self.devices]
 
     def memory_of_rank(self, world: int) -> int:
         """Give the bytes that a rank may take; ranks of a CPU share those of the host."""

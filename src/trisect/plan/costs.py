@@ -163,9 +163,9 @@ class CostModel:
     def _share_of(self, half: int) -> float:
         """The share of a lone rank's speed that a half has."""
         number = self.facts.halves[half].layer
-        if self.facts.parts == 1 or number >= len(self.workload.layers):
+        if number >= len(self.workload.layers):
             return self._share
-        return self.cluster.share_of_part(self.world, self._working, kind_of(self.workload.layers[number]))
+        return self.cluster.share_of_kind(self.world, self._working, kind_of(self.workload.layers[number]))
 
     def _rows(self, action: Action, steps: range) -> tuple[float, float, float]:
         """Give the rows and entries (of a step) that a cell goes over, and the rows that it reads from."""

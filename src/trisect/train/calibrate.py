@@ -35,7 +35,7 @@ from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.processes.threads import limited_threads
-from trisect.train.reference import Reference, layer_ratios, measure_sharing
+from trisect.train.reference import Reference, layer_ratios, measure_sharing, with_all_threads
 
 Say = Callable[[str], None]
 
@@ -58,13 +58,14 @@ def calibrate(say: Say = lambda sentence: None) -> Cluster:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="trisect-calibrate-") as folder:
         launch([sys.executable, "-m", "trisect.train.calibrate", folder], 1, folders=[])
-        found = json.loads(Path(folder, "0.json").read_text())
-    device = Device(**found, memory=free_bytes(torch.device("cpu"), bounded=False))
+        measured = json.loads(Path(folder, "0.json").read_text())
+    singles, alone = measured.pop("singles"), measured.pop("alone")
+    device = Device(**measured, memory=free_bytes(torch.device("cpu"), bounded=False))
     inside, share = Link(bandwidth=4e9, latency=1e-6, message=2e-5, copies=True), {1: 1.0}
     cluster = Cluster("this machine", device, inside, _BETWEEN, devices=cores, shares=share, source="measured")
     if cores > 1:
-        sharing = measure_sharing(cluster, cores)
-        inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message)
+        sharing = measure_sharing(cluster, cores, alone, singles)
+        inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message, latency=sharing.latency)
         shares = {**share, cores: sharing.share}
         device = replace(device, turn=sharing.turn, joined=sharing.joined)
         cluster = replace(
@@ -91,8 +92,8 @@ def _describe(device: Device, inside: Link, share: Mapping[int, float]) -> str:
 
 
 def _rank(folder: Path, world: World) -> None:
-    half, step = _measure_overhead()
-    # of a run on next to nothing: what is left is libraries
+    half, step, alone = _measure_overhead()
+    # of runs on next to nothing: what is left is libraries
     libraries = peak_rss_bytes()
     link = Link(bandwidth=1e30)
     with limited_threads(1):
@@ -100,6 +101,9 @@ def _rank(folder: Path, world: World) -> None:
         single = Device(**measure_rates(time.process_time), half=half, step=step, memory=1 << 60)
         layers = layer_ratios(Cluster("this machine", single, link, link))
     values = {**measure_rates(time.perf_counter), "half": half, "step": step, "libraries": libraries, "layers": layers}
+    device = Device(**values, memory=1 << 60)
+    values["layers"], values["singles"] = with_all_threads(Cluster("this machine", device, link, link))
+    values["alone"] = alone
     (folder / f"{world.rank}.json").write_text(json.dumps(values))
 
 
@@ -165,15 +169,18 @@ def _cache_of(near: Mapping[int, float], far: Mapping[int, float], both: Mapping
     return max(1 << 20, int(share * _BETWEEN_BOTH))
 
 
-def _measure_overhead() -> tuple[float, float]:
-    """Seconds that half a layer, and a step of a timeline, cost whatever their size: epochs on next to nothing."""
+def _measure_overhead() -> tuple[float, float, int]:
+    """Seconds that half a layer, and a step of a timeline, cost whatever their size: epochs on next to nothing. And the
+    bytes that the first of them took, on a static graph.
+    """
     graph = Graph.from_record(generate("community", vertices=64))  # type: ignore[arg-type]
     tiny = Reference("gcn", {"layers": 16, "hidden": 4}, graph)
     half = _own_seconds(tiny) / _units(tiny, 1.0, 0.0)
+    alone = peak_rss_bytes()
     timeline = Timeline.from_record(generate("evolving", vertices=100, steps=24))  # type: ignore[arg-type]
     moving = Reference("wd-gcn", {"layers": 2, "hidden": 4}, timeline)
     fixed, each = _units(moving, half, 0.0), _units(moving, 0.0, 1.0)
-    return half, max(1e-6, (_own_seconds(moving) - fixed) / each)
+    return half, max(1e-6, (_own_seconds(moving) - fixed) / each), alone
 
 
 def _own_seconds(reference: Reference) -> float:

@@ -35,11 +35,13 @@ from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.workloads import workload_of
 
-_EPOCHS = 7
+_EPOCHS = 6
 _WIDTHS = (16, 64)
 _STATIC = ("gcn", "gcnii", "sage", "resgcn+", "gin", "gat", "gatv2")
-_CUT = ("gcnii", "gcn", "sage", "gat")
+_CUT = ("gcnii", "gcn", "gat")
 _DYNAMIC = ("wd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h")
+_BETWEEN = 32
+_SLOWEST = 3.0  # times, for what all threads do beyond what one thread shows
 _LEAST, _MOST = 0.05, 50.0  # no kind is so much faster or slower than its rates; what says so was disturbed
 _FORWARD, _BACKWARD = Verb.FORWARD.value, Verb.BACKWARD.value
 _NODES, _LINKS = "node-classification", {"name": "link-prediction", "eval_negatives": 1}
@@ -232,6 +234,28 @@ def seconds_of(workload: Workload, cluster: Cluster, layout: Layout, letters: st
     return sum(seconds(action) for action in schedule_of(facts).ranks[0] if action.verb.value in letters)
 
 
+def with_all_threads(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...]]], dict[str, float]]:
+    """Train each kind with all threads and with one, on larger data of a width between those of the ratios.
+
+    Gives the ratios as all threads have them, since not every kind of work is divided as well as the rates are; and by
+    kind the share of that speed that one thread has.
+    """
+    ratios, singles = dict(cluster.device.layers), {}
+    graph, timeline = _graph(10.0, _BETWEEN, 20_000), _timeline(3.0, _BETWEEN, 12_000)
+    for name in (*_STATIC, *_DYNAMIC):
+        data = graph if name in _STATIC else timeline
+        reference = Reference(name, {"layers": 4, "hidden": _BETWEEN}, data)
+        kind, workload = _main_kind(reference), reference.workload()
+        all_threads, one = reference.timed(), reference.timed(threads=1)
+        slower = min(_SLOWEST, max(1.0 / _SLOWEST, all_threads.epoch / seconds_of(workload, cluster, Layout(), "FBU")))
+        ratios[kind] = {
+            width: (rows * slower, entries * slower, calls, rows_back * slower, entries_back * slower, calls_back)
+            for width, (rows, entries, calls, rows_back, entries_back, calls_back) in ratios[kind].items()
+        }
+        singles[kind] = min(1.0, all_threads.epoch / one.epoch)
+    return ratios, singles
+
+
 def _pair_ratio(cluster: Cluster) -> dict[int, tuple[float, ...]]:
     """The time that a loss on pairs takes beyond what its model does."""
     reference = Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(4.0, 16, 8_000), _LINKS)
@@ -256,9 +280,10 @@ class Sharing:
 
     Attributes:
         share: of a lone rank's speed that each of as many ranks as cores has.
-        cuts: the same of parts that exchange rows, by kind of layer.
+        cuts: the same by kind of layer.
         single: the share that one thread has, while nobody else works.
-        bandwidth: bytes a second that a rank hands to another; `message`: seconds that each post or wait costs.
+        bandwidth: bytes a second that a rank hands to another; `message`: seconds that each post or wait costs;
+            `latency`: seconds until a message is there, beyond that.
         turn: seconds until a rank that waited has a core again, where there are twice as many ranks as cores.
         joined: bytes that a rank takes besides, since it is one of several.
     """
@@ -268,34 +293,44 @@ class Sharing:
     single: float
     bandwidth: float
     message: float
+    latency: float
     turn: float
     joined: int
 
 
-def measure_sharing(cluster: Cluster, cores: int) -> Sharing:
-    """Train with one rank of one thread, with as many ranks as cores, and with twice as many."""
-    options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=20_000)
+def measure_sharing(cluster: Cluster, cores: int, alone: int, singles: Mapping[str, float]) -> Sharing:
+    """Train with as many ranks as cores, and with twice as many.
+
+    Args:
+        alone: bytes that one rank takes by itself, on a static graph of next to nothing.
+        singles: by kind of layer, the share of a lone rank's speed that one of its threads has.
+    """
+    options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=40_000)
     even, crowded = f"vertex={cores}", f"vertex={2 * cores}"
-    lone = Reference("gcnii", options, graph)
-    single = lone.timed().epoch / lone.timed(threads=1).epoch
     # ranks that send next to nothing: what is left of a post is Python
     idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
     resting = idle.timed()
     message = _posting(resting) / waits_of(idle)
-    joined = max(0, resting.memory - cluster.device.libraries)
-    cuts, bandwidths = {}, []
+    joined = max(0, resting.memory - alone)
+    # ranks that exchange little beside what they compute: what they take from each other
+    apart = Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(3.0, 16, 16_000), layout=f"time={cores}")
+    lone = _working(apart, cluster) / singles[_main_kind(apart)]
+    beside = min(1.0, lone / max(1e-9, apart.timed().epoch - 2 * waits_of(apart) * message))
+    cuts = {kind: single * beside for kind, single in singles.items()}
+    bandwidths, latencies = [], []
     for model in _CUT:
         reference = Reference(model, options, graph, layout=even)
-        timed, overhead = reference.timed(), waits_of(reference) * message
-        posted = _posting(timed)
+        timed, waits = reference.timed(), waits_of(reference)
+        posted, overhead = _posting(timed), waits * message
         bandwidths.append(_posted_bytes(reference, cluster) / max(1e-6, posted - overhead))
-        cuts[_main_kind(reference)] = min(1.0, _working(reference, cluster) / (timed.epoch - posted - overhead))
-    bandwidth, share = statistics.median(bandwidths), statistics.geometric_mean(cuts.values())
+        working = _working(reference, cluster) / cuts[_main_kind(reference)]
+        latencies.append(max(0.0, timed.epoch - working - posted - overhead) / waits)
+    bandwidth, latency = statistics.median(bandwidths), statistics.median(latencies)
     crowd = Reference("gcnii", options, graph, layout=crowded)
-    own = cuts[_main_kind(crowd)]
-    least = 2 * _working(crowd, cluster) / own + 2 * _posted_bytes(crowd, cluster) / bandwidth
-    turn = max(0.0, (crowd.timed().epoch - least) / waits_of(crowd) - 4 * message)
-    return Sharing(share, cuts, min(1.0, single), bandwidth, message, turn, joined)
+    least = 2 * _working(crowd, cluster) / cuts[_main_kind(crowd)] + 2 * _posted_bytes(crowd, cluster) / bandwidth
+    turn = max(0.0, (crowd.timed().epoch - least) / waits_of(crowd) - 4 * message - latency)
+    share, single = (statistics.geometric_mean(values) for values in (cuts.values(), singles.values()))
+    return Sharing(share, cuts, single, bandwidth, message, latency, turn, joined)
 
 
 def _working(reference: Reference, cluster: Cluster) -> float:
