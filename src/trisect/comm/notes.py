@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from trisect.comm.world import Store
 
-_LONGEST_POLL = 0.2  # seconds
+_LONGEST_POLL = 20  # times the first
 T = TypeVar("T")
 
 
@@ -81,7 +81,7 @@ def wait_for(
     Raises:
         RuntimeError: they are over, in the words of a lost rank.
     """
-    deadline = time.monotonic() + timeout
+    deadline, longest = time.monotonic() + timeout, _LONGEST_POLL * poll
     while True:
         value = look()
         if value is not None:
@@ -91,4 +91,4 @@ def wait_for(
         if time.monotonic() > deadline:
             raise RuntimeError(f"Timed out: {missing} within {timeout:g} s")
         time.sleep(poll)
-        poll = min(_LONGEST_POLL, 2 * poll)
+        poll = min(longest, 2 * poll)
