@@ -4,7 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+WITH_EXTRAS := .[metis,parquet,tensorboard]
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# runs a command that is silent for minutes, and prints a dot every few seconds, so that it is seen to be alive
+with_dots = (while sleep 3; do printf .; done) & dots=$$!; trap 'kill $$dots' EXIT; $(1) && echo
 
 .PHONY: train test check pytest slow fuzz soak sanitize docs dist format clean
 
@@ -17,10 +21,10 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/
 	@echo "1 of 3: the build tools ..."
 	@$(PIP) setuptools wheel
 	@echo "2 of 3: torch and the other packages; one to five minutes, most of them torch's download ..."
-	@$(PIP) torch
+	@$(call with_dots,$(PIP) torch)
 	@echo "3 of 3: Trisect, whose kernels are compiled; about a minute ..."
-	@$(PIP) --no-build-isolation --editable '.[metis,parquet,tensorboard]'
-	touch $@
+	@$(call with_dots,$(PIP) --no-build-isolation --editable '$(WITH_EXTRAS)')
+	@touch $@
 
 $(DEV_STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/trisect/native/*.[ch]) | $(BIN)/python
 	$(PIP) setuptools wheel
@@ -53,7 +57,7 @@ slow: $(DEV_STAMP)
 # damaged files and odd settings through every reader; the count of each is printed
 CASES ?= 100000
 fuzz: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES) $(SEED)
 
 # random faults on random layouts for half an hour, or until FAULTS have come; each run ends as its undisturbed twin
 SECONDS ?= 1800

@@ -1,13 +1,17 @@
-"""Progress: the measure that is monitored, in lines, and in the cell of a notebook."""
+"""Progress: what is shown of an epoch, in lines, in a terminal of any width, and in the cell of a notebook."""
 
 from __future__ import annotations
 
+import io
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from trisect.api import pace
+from trisect.api.bar import TerminalBar, duration
 from trisect.api.notebook import in_notebook
 from trisect.api.progress import Progress, figures
 from trisect.train.run.summary import compare_with_rules
@@ -36,9 +40,72 @@ def test_lines_where_nothing_can_be_redrawn(capsys: pytest.CaptureFixture[str]) 
         progress.epoch(RECORD)
     progress.metrics(SUMMARY)
     shown = capsys.readouterr().out
-    assert "a sentence\nepoch 1/1  loss 0.5  val auc 0.9  100 ms\n" in shown
+    assert "a sentence\nepoch 1/1  loss 0.5  val auc 0.9  100 ms an epoch\n" in shown
     assert "test, edgebank alone: map 0.2000  auc 0.9200" in shown
     assert "A simple rule is ahead of the model: edgebank has test auc 0.920, the model 0.870. Try task.memory" in shown
+
+
+COSTS = {"sent_bytes": 34 << 20, "peak_rss_bytes": 512 << 20}
+
+
+def test_lines_say_what_an_epoch_costs_and_how_long_the_rest_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(11) as progress:
+        progress.epoch({**RECORD, **COSTS, "seconds": 30.0})
+        progress.epoch({**RECORD, "epoch": 2, "sent_bytes": 0, "peak_rss_bytes": 3 << 30})
+    first, second = capsys.readouterr().out.splitlines()
+    tail = "34 MiB sent  512 MiB memory a rank  30.00 s an epoch, 5 min 0 s left"
+    assert first == f"epoch 1/11  loss 0.5  val map 0.1  {tail}"
+    assert "  3 GiB memory  " in second  # one process sends nothing
+
+
+def test_time_left_counts_evaluations_and_what_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    clock = pace.Pace(10)
+    assert (clock.each, clock.left, clock.elapsed) == (None, None, 0.0)
+    for epoch in (5, 6, 7):  # the others were done before the run was resumed
+        now[0] += 4.0
+        clock.epoch(epoch, 1.0)
+    assert (clock.each, clock.left) == (1.0, 12.0)
+    now[0] += 5.0
+    assert clock.left == 7.0
+    now[0] += 50.0
+    assert clock.left == 0.0
+    read = pace.Pace(10)  # of a run that is watched: all at once, out of its file
+    for epoch in (1, 2, 3):
+        read.epoch(epoch, 2.0)
+    assert read.left == 14.0
+    assert [duration(value) for value in (0.4, 59.4, 125.0, 11523.0)] == ["0 s", "59 s", "2 min 5 s", "3 h 12 min"]
+
+
+@pytest.mark.parametrize("width", [20, 39, 80, 200])
+def test_no_line_of_the_bar_is_wider_than_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(
+        "trisect.api.progress.Console",
+        lambda **more: Console(file=written, force_terminal=True, width=width, height=25, **more),
+    )
+    record = {**RECORD, **COSTS, "epoch": 123, "seconds": 0.123, "val": {"f1_macro": 0.8123}, "loss": 0.12345}
+    with Progress(1000) as progress:
+        assert isinstance(progress._bar, TerminalBar)
+        _, lines = drawn(progress._bar, width)
+        assert lines[0].startswith("epoch 0/1000 ")
+        assert lines[0].endswith(" 0 s so far" if width > 20 else " 0 s so…")
+        progress.epoch(record)
+        longest, lines = drawn(progress._bar, width)
+    assert longest <= width
+    assert "\x1b[?25h" in written.getvalue()  # the cursor is shown again
+    if width >= 80:
+        assert lines[0].startswith("epoch 123/1000 ━━━")
+        assert lines[0].endswith(" 123 ms an epoch, 1 min 48 s left")
+        assert lines[1] == "loss 0.1235  val f1_macro 0.8123  34 MiB sent  512 MiB memory a rank"
+
+
+def drawn(bar: TerminalBar, width: int) -> tuple[int, list[str]]:
+    """Give the width of the longest line, and the lines without what is blank at their ends."""
+    console = Console(file=io.StringIO(), width=width, soft_wrap=True)
+    lines = ["".join(part.text for part in line) for line in console.render_lines(bar._draw(), pad=False)]
+    return max(map(len, lines)), [line.rstrip() for line in lines]
 
 
 def test_a_model_that_is_ahead_is_told_so() -> None:
@@ -79,6 +146,6 @@ def test_a_bar_in_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> Non
         progress.epoch(RECORD)
         progress.epoch({**RECORD, "epoch": 2})
     progress.metrics(SUMMARY)
-    assert shown[0]["text/plain"] == "epoch 1/2  loss 0.5  val auc 0.9"
+    assert shown[0]["text/plain"] == "epoch 1/2  loss 0.5  val auc 0.9  100 ms an epoch, 0 s left"
     assert '<progress value="2" max="2"' in handle.updates[0]["text/html"]
     assert "<th>auc</th><td>0.9000</td><td>0.8700</td>" in shown[1]["text/html"]

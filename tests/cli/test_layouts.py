@@ -57,6 +57,10 @@ def test_exact_layouts_have_the_result_of_one(folder: Path, alone: dict[str, Any
     sent = found["communication"]
     assert sent["bytes_per_epoch"] == sent["formula_bytes_per_epoch"] > 0
     assert len(found["memory"]["peak_rss_bytes"]) == found["world"]
+    # what progress shows is what the summary has
+    told = [json.loads(line) for line in (folder / layout / "metrics.jsonl").read_text().splitlines()]
+    assert {line["sent_bytes"] for line in told} == {sent["bytes_per_epoch"]}
+    assert 0 < told[-1]["peak_rss_bytes"] <= max(found["memory"]["peak_rss_bytes"])
 
 
 def test_another_seed_has_another_result(folder: Path, alone: dict[str, Any]) -> None:

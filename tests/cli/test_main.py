@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -68,9 +69,30 @@ def test_how_failures_end(trisect, small, monkeypatch):
     monkeypatch.setattr("trisect.report.write_report", raising(KeyboardInterrupt()))
     shown = trisect("report", "run")
     assert (shown.code, shown.err) == (130, "trisect: Stopped.\n")
+    monkeypatch.setattr("trisect.report.write_report", raising(PermissionError(errno.EACCES, "Permission denied", "x")))
+    shown = trisect("report", "run")
+    assert shown.code == 1
+    assert shown.err.startswith("trisect: Permission denied (x); make it readable and writable for this user")
     monkeypatch.setattr("trisect.report.write_report", raising(ZeroDivisionError("ours")))
     with pytest.raises(ZeroDivisionError):
         trisect("report", "run")
+
+
+def test_a_second_request_does_not_interrupt_what_the_first_began():
+    code = """
+import os, signal, time
+from trisect.cli.source import end_on_request, stop_code
+end_on_request()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except KeyboardInterrupt:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+    print(stop_code())
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stdout) == (0, "143\n"), shown.stderr
 
 
 def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):

@@ -34,6 +34,8 @@ train: {epochs: 7, lr: 0.01, eval_every: 2, checkpoint_every: 2, timeout: 5}
 """
 FAULTS = Path(__file__).resolve().parents[1] / "ranks" / "faults"
 
+VARYING = ("seconds", "peak_rss_bytes")
+
 
 def environment(folder: Path, faults: list[dict[str, Any]]) -> dict[str, str]:
     (folder / "tmp").mkdir(exist_ok=True)
@@ -68,8 +70,8 @@ def require_fired(faults: list[dict[str, Any]]) -> None:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in VARYING} for record in records]
 
 
 def summary(run: Path) -> dict[str, Any]:

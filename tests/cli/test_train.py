@@ -36,9 +36,9 @@ KEYS = {
 
 
 def metrics(run: Path) -> list[dict]:
-    """metrics.jsonl without its times."""
+    """metrics.jsonl without its times and the memory."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if "seconds" not in key} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "peak_rss_bytes")} for line in lines]
 
 
 def shard(run: Path, epoch: int) -> bytes:

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from array_calls import CALLS
-from run_files import changed, checkpoint_cases, report_of
+from run_files import calibration_cases, changed, checkpoint_cases, report_of, watch_cases
 
 from trisect.config import load_config
 from trisect.data import generate, load, read_directory, write_directory
@@ -36,6 +37,8 @@ from trisect.data.generators.generate import GENERATORS
 from trisect.data.ingest.encoding import Encoding, encode
 from trisect.data.ingest.ingest import Table, read_table
 from trisect.errors import TrisectError
+from trisect.plan.cluster import read_cluster
+from trisect.plan.presets import PRESETS
 
 LONGEST = 1100
 Case = Callable[[], Any]
@@ -302,6 +305,24 @@ def _read_labels(path: Path, rng: random.Random) -> Any:
 LABELS = [b"id,label\nv0,0\nv1,1\nv2,1\n", b"v0 good\nv1 bad\nv2 good\n", b"id,label,split\nv0,0.5,train\nv1,,val\n"]
 
 
+def _cluster_cases(folder: Path, rng: random.Random) -> Iterator[Case]:
+    """A cluster file, as `trisect plan --calibrate` writes it, damaged or with a number that makes no sense."""
+    path = folder / "cluster.yaml"
+    clusters = [PRESETS[name].plain() for name in ("8xa100", "cpu-10gb")]
+
+    def read() -> None:
+        cluster = read_cluster(path)
+        json.dumps(cluster.plain())
+        cluster.resized(3).share(3)
+
+    while True:
+        if rng.random() < 0.5:
+            path.write_bytes(damaged(yaml.safe_dump(rng.choice(clusters)).encode(), rng))
+        else:
+            path.write_text(yaml.safe_dump(changed(rng.choice(clusters), rng)))
+        yield read
+
+
 READERS: dict[str, Reader] = {
     "yaml": _files(".yaml", [CONFIG, CONFIG.rpartition(b", started")[0] + b"}\n"], _yaml),
     "csv": _files(".csv", [_csv()], _read_table),
@@ -317,6 +338,10 @@ READERS: dict[str, Reader] = {
     "events": report_of("events/rank-1.jsonl", damaged),
     "summary.json": report_of("summary.json", damaged),
     "plan.json": report_of("plan.json", damaged),
+    "scores.json": report_of("scores.json", damaged),
+    "calibration.json": calibration_cases(damaged),
+    "watch": watch_cases(damaged),
+    "cluster": _cluster_cases,
     "checkpoint": checkpoint_cases(damaged),
     **CALLS,
 }
@@ -377,14 +402,21 @@ def _be_apart(at: Path, cases: int, seed: int, names: Sequence[str]) -> None:
     print(json.dumps(counts))
 
 
-def main(cases: int, seed: int = 0, names: Sequence[str] = ()) -> None:
-    """Run all readers, or those that are named, and print what came of each."""
+def main(cases: int, seed: int = 0, names: Sequence[str] = ()) -> int:
+    """Run all readers, or those that are named, and print what came of each; give the number of those that failed."""
     names = names or list(READERS)
-    each = -(-cases // len(names))
+    each, failed = -(-cases // len(names)), 0
     for name in names:
-        counts = fuzz_apart([name], each, seed)[name] if name in CALLS else fuzz(name, each, seed)
+        try:
+            counts = fuzz_apart([name], each, seed)[name] if name in CALLS else fuzz(name, each, seed)
+        except AssertionError as error:  # the other readers are run all the same
+            failed += 1
+            print(f"{name:<16}   FAILED: {error}", flush=True)
+            continue
         print(f"{name:<16} {each:>8,} cases: {counts['values']:,} read, {counts['sentences']:,} refused", flush=True)
-    print(f"{'all':<16} {each * len(names):>8,} cases, no traceback")
+    ran = f"{'all':<16} {each * (len(names) - failed):>8,} cases, seed {seed}"
+    print(f"{ran}; {failed} readers FAILED" if failed else f"{ran}, no traceback")
+    return failed
 
 
 if __name__ == "__main__":
@@ -392,4 +424,4 @@ if __name__ == "__main__":
         _be_apart(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
     else:
         numbers = [int(text) for text in sys.argv[1:3]]
-        main(*(numbers or [100_000]), names=sys.argv[3:])
+        sys.exit(min(1, main(*(numbers or [100_000]), names=sys.argv[3:])))

@@ -17,7 +17,10 @@ from trisect.config import TrainOptions, parse_config
 from trisect.graph.graph import Graph
 from trisect.nn.models.source import NamedModel
 from trisect.report import render
+from trisect.report.watch.follow import Follower
+from trisect.tasks.curves import count_classes, summarise
 from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.outputs.calibration import Calibration
 from trisect.train.run.checkpoint import Checkpoints, Shard, write_shard
 from trisect.train.run.digest import require_same_data
 from trisect.train.run.manifest import manifest_hash
@@ -91,6 +94,9 @@ SUMMARY = {
 }
 
 
+CALIBRATION = Calibration(1.5, -0.2, 40, 7)
+
+
 def changed(plain: Any, rng: random.Random) -> Any:
     """A copy in which one value, anywhere, is another, or is gone."""
     plain = copy.deepcopy(plain)
@@ -137,7 +143,10 @@ def finished_run(path: Path) -> RunDirectory:
                 recorder.epoch({"epoch": epoch, "loss": 1 / epoch, "lr": 0.1, "seconds": 0.2, **splits})
         recorder.close()
     directory.write_plan({"halves": ["prepare 0", "combine 0", "prepare 1"], "rows": [3]})
-    directory.write_summary(SUMMARY)
+    numbers = torch.Generator().manual_seed(1)
+    logits, labels = torch.randn(40, 3, generator=numbers), torch.randint(3, (40,), generator=numbers)
+    scores = summarise(count_classes(logits, labels))
+    directory.write_summary(SUMMARY, {"val": scores, "test": scores, "classes": ["a", "b", "c"]})
     return directory
 
 
@@ -151,6 +160,47 @@ def report_of(name: str, damage: Damage) -> Callable[[Path, random.Random], Iter
         while True:
             path.write_bytes(changed_json(content, damage, rng))
             yield lambda: render(RunDirectory.reopen(directory.path))
+
+    return cases
+
+
+def watch_cases(damage: Damage) -> Callable[[Path, random.Random], Iterator[Case]]:
+    """Cases of a run that is watched as it goes on."""
+
+    def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
+        directory = finished_run(folder / "run")
+        contents = {name: (directory.path / name).read_bytes() for name in ("metrics.jsonl", "summary.json")}
+
+        def look() -> None:
+            follower = Follower(directory.path)
+            follower.look()
+            json.dumps(follower.records)
+
+        while True:
+            for name, content in contents.items():
+                (directory.path / name).write_bytes(changed_json(content, damage, rng))
+            yield look
+
+    return cases
+
+
+def calibration_cases(damage: Damage) -> Callable[[Path, random.Random], Iterator[Case]]:
+    """Cases of the probabilities that a run directory keeps."""
+
+    def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
+        CALIBRATION.write(folder)
+        path = folder / "calibration.json"
+        content = path.read_bytes()
+
+        def use() -> None:
+            kept = Calibration.read(folder)
+            assert kept is not None
+            probabilities = kept(torch.linspace(-3, 3, 7))
+            assert bool(((probabilities >= 0) & (probabilities <= 1)).all())
+
+        while True:
+            path.write_bytes(changed_json(content, damage, rng))
+            yield use
 
     return cases
 

@@ -35,8 +35,9 @@ readers = _module()
 def test_any_bytes(name: str) -> None:
     counts = readers.fuzz(name, 60, seed=1)
     assert sum(counts.values()) == 60
-    # damaged lines of events are left out and counted on the page; everything else is refused in a sentence
-    assert counts["sentences"] > 0 or name == "events"
+    # damaged lines of events are left out and counted on the page, and who watches a run waits for better ones;
+    # everything else is refused in a sentence
+    assert counts["sentences"] > 0 or name in ("events", "watch")
 
 
 def test_any_arrays() -> None:

@@ -57,7 +57,7 @@ def environment(library: Path, reports: Path, level: str) -> dict[str, str]:
         "LD_PRELOAD": preload,
         "ASAN_OPTIONS": f"detect_leaks=0:quarantine_size_mb=32:log_path={reports}/asan",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={reports}/ubsan",
-        "PYTHONMALLOC": "malloc",
+        "PYTHONMALLOC": "malloc",  # Python's own allocator would hide where an array ends
         "OMP_NUM_THREADS": "2",
         "TRISECT_KERNELS": str(library),
         "TRISECT_NATIVE": level,
@@ -78,12 +78,21 @@ def tests_of(level: str) -> list[str]:
 
 def check(library: Path, reports: Path, level: str, tests: list[str], *more: str) -> bool:
     """Run tests with an instruction set; print reports; say whether all went well."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *more, *tests]
-    done = subprocess.run(command, cwd=ROOT, env=environment(library, reports, level), check=False)
+    command = [sys.executable, "-m", "pytest", "-v", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *more, *tests]
+    # a process that is ended in the middle says nothing by itself: its last lines name the test
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        variables = {**environment(library, reports, level), "PYTHONUNBUFFERED": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=log, stderr=subprocess.STDOUT, check=False)
+        log.seek(0)
+        lines = log.read().splitlines()
     written = sorted(reports.iterdir())
+    clean = done.returncode == 0 and not written
     for report in written:
         print(report.read_text(errors="replace")[:4000], flush=True)
-    return done.returncode == 0 and not written
+    print("\n".join(lines[-1:] if clean else lines[-60:]), flush=True)
+    if done.returncode < 0:
+        print(f"the tests were ended by signal {-done.returncode}", flush=True)
+    return clean
 
 
 def main(levels: list[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from tests.plan.workloads import cluster
 
@@ -45,6 +47,20 @@ def test_refused():
         cluster_of_mapping({"name": "x", "device": {"flops": 1}}, "The file")
     with pytest.raises(ConfigError, match=r"cluster\.device\.flops is 'fast'"):
         Device(flops="fast", gather=1, elementwise=1, memory=1)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_bytes(b"name: \xff\n")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        read_cluster(path)
+    path.write_text("{1: 2}")
+    with pytest.raises(ConfigError, match="has the key 1; keys are names"):
+        read_cluster(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="no regular file"):
+        read_cluster(path)
 
 
 def test_ranks_fill_hosts_one_after_the_other():

@@ -31,7 +31,7 @@ class Case:
     layout: str
     ranks: int
     train: str = "{}"
-    epochs: int = 24
+    epochs: int = 32
     eval_every: int = 2
     checkpoint_every: int = 1
 
@@ -48,6 +48,7 @@ class Case:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "timeout": 5,
+            "startup_timeout": 15,
             "grace": 10,
             **json.loads(self.train),
         }

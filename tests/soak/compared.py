@@ -18,6 +18,8 @@ from trisect.train.processes.listening import NoListener
 _MEASURED = ("loss", "metrics", "best_epoch", "epochs", "parameters")
 _ONE_AT_A_TIME = threading.Lock()
 
+VARYING = ("seconds", "peak_rss_bytes")
+
 
 def differences(one: Path, two: Path) -> list[str]:
     """Say in what two runs differ: nothing where the second was disturbed and lost nothing by it."""
@@ -35,9 +37,9 @@ def differences(one: Path, two: Path) -> list[str]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl without the seconds."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+    """Read metrics.jsonl without the seconds and the memory."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in VARYING} for record in records]
 
 
 def seconds(run: Path) -> float:

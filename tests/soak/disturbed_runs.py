@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from cases import Case
@@ -19,7 +22,14 @@ from drawn_faults import DrawnRun, Fault
 from leftovers import MARK, clear, drafts, end_orphans
 
 FAULTS = Path(__file__).resolve().parents[1] / "ranks" / "faults"
-_CODES = {"SIGTERM": 143, "launcher SIGTERM": 143, "launcher SIGINT": 130, "launcher SIGKILL": -9, "frozen": -9}
+_CODES = {
+    "SIGTERM": 143,
+    "SIGTERM, SIGKILL": 143,
+    "launcher SIGTERM": 143,
+    "launcher SIGINT": 130,
+    "launcher SIGKILL": -9,
+    "frozen": -9,
+}
 _SPARE = 3  # restarts that no fault asks for: a busy machine may be taken for a stall
 _LONGEST = 240.0  # seconds of a command; one that takes longer hangs
 _PAUSE = 0.3
@@ -54,8 +64,10 @@ class Report:
 class Training:
     """Commands that train one case in a folder, as a user would give them."""
 
-    def __init__(self, case: Case, folder: Path, report: Report) -> None:
-        self.case, self.folder, self.report = case, folder, report
+    def __init__(
+        self, case: Case, folder: Path, report: Report, faults: Sequence[Fault] = (), *, forked: bool = False
+    ) -> None:
+        self.case, self.folder, self.report, self._faults, self._forked = case, folder, report, faults, forked
         self.run = folder / "run"
         self.log = folder / "log"
         self._temporary = folder / "tmp"
@@ -67,6 +79,12 @@ class Training:
         """Give the file that the fault of this number makes when it comes."""
         return self.folder / f"fired-{number}"
 
+    def _plain(self, number: int, fault: Fault) -> dict[str, Any]:
+        """Give what the process that meets a fault reads; one at a start waits for the fault that leads to it."""
+        before = [earlier for earlier in range(number) if self._faults[earlier].starts_again]
+        after = str(self.fired(before[-1])) if before else None
+        return {**asdict(fault), "fired": str(self.fired(number)), "after": after}
+
     def train(self, faults: dict[int, Fault], *words: str) -> int | None:
         """Train until the command ends, and look what it left; give its exit code, or None where it hung."""
         mark = uuid.uuid4().hex
@@ -77,9 +95,10 @@ class Training:
             "TMPDIR": str(self._temporary),
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torch"),  # torch's own, which runs of a user share
             "PYTHONPATH": paths,
-            "TRISECT_TEST_FAULTS": json.dumps([f.plain(str(self.fired(number))) for number, f in faults.items()]),
+            "TRISECT_TEST_FAULTS": json.dumps([self._plain(number, fault) for number, fault in faults.items()]),
             "TRISECT_TEST_EPOCHS": str(self._entered),
             MARK: mark,
+            **({"TRISECT_TEST_FORK": "1"} if self._forked else {}),
         }
         command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", "run", "--layout", self.case.layout]
         begin = time.monotonic()
@@ -131,6 +150,11 @@ class Training:
         """Count the epochs that were entered, those that were lost included."""
         return self._entered.stat().st_size if self._entered.exists() else 0
 
+    @property
+    def restarts(self) -> int:
+        """Count how often the commands said that they start the ranks again."""
+        return len(re.findall(r" Restart \d+ of \d+\.$", self.log.read_text(errors="replace"), re.MULTILINE))
+
     def said(self) -> str:
         """Give the last lines of what the commands printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
@@ -149,7 +173,7 @@ def undisturbed(case: Case, folder: Path, report: Report) -> Path:
 def disturbed(drawn: DrawnRun, folder: Path, twin: Path) -> Report:
     """Train a drawn run to its end, and compare it with its twin."""
     report = Report()
-    training = Training(drawn.case, folder, report)
+    training = Training(drawn.case, folder, report, drawn.faults, forked=drawn.forked)
     pending = dict(enumerate(drawn.faults))
     try:
         _go_through(drawn, training, pending)
@@ -160,6 +184,10 @@ def disturbed(drawn: DrawnRun, folder: Path, twin: Path) -> Report:
         report.lost += [f"differs: {said}" for said in differences(twin, training.run)]
         report.left += drafts(training.run)
         report.restarts = json.loads((training.run / "summary.json").read_text())["restarts"]
+        # a restart during whose start the command itself was ended leaves no trace in the run
+        ended = sum(fault.ends and fault.at == "start" for fault in drawn.faults)
+        if not training.restarts - ended <= report.restarts <= training.restarts:
+            report.lost.append(f"the summary counts {report.restarts} restarts, and there were {training.restarts}")
         report.useful, report.counted = seconds(training.run), drawn.case.epochs
     report.computed = training.computed
     if report.lost:
@@ -181,8 +209,11 @@ def _go_through(drawn: DrawnRun, training: Training, pending: dict[int, Fault]) 
         for number in came:
             report.fired.append((armed[number].kind, armed[number].at))
             del pending[number]
-        if damaged is not None and not damaged.with_name(f"{damaged.name}.damaged").exists():
-            report.lost.append(f"nobody noticed that {damaged.name} was damaged ({report.fired[-1]})")
+        # ranks that were ended at their start may not have read it
+        if damaged is not None and not any(armed[number].ends and armed[number].at == "start" for number in came):
+            if not damaged.with_name(f"{damaged.name}.damaged").exists():
+                report.lost.append(f"nobody noticed that {damaged.name} was damaged ({report.fired[-1]})")
+            damaged = None
         if code == 0 or report.lost:
             return
         allowed = {_CODES[armed[number].kind] for number in came if armed[number].ends}
@@ -191,9 +222,10 @@ def _go_through(drawn: DrawnRun, training: Training, pending: dict[int, Fault]) 
             report.lost.append("a command hung" if code is None else f"a command ended with {code}, {expected}")
             return
         damage = drawn.damages.get(ending)
-        damaged = None if damage is None else _damage(training.run, damage)
-        if damaged is not None:
-            report.fired.append(("damage", str(damage)))
+        if damage is not None and damaged is None:
+            damaged = _damage(training.run, damage)
+            if damaged is not None:
+                report.fired.append(("damage", damage))
 
 
 def _damage(run: Path, damage: str) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,24 +13,27 @@ from cases import CASES, Case
 # Where a fault of a kind may come; tests/ranks/faults/sitecustomize.py says what each point is. A point that stands
 # twice is drawn twice as often.
 GOES_ON = {
-    "SIGKILL": ("train", "train", "evaluate", "shard", "manifest", "metrics", "recovery", "summary"),
-    "SIGSTOP": ("train", "evaluate", "shard", "metrics", "recovery", "summary"),
+    "SIGKILL": ("start", "train", "train", "evaluate", "shard", "manifest", "metrics", "recovery", "summary"),
+    "SIGSTOP": ("start", "train", "evaluate", "shard", "metrics", "recovery", "summary"),
     "pause": ("train", "shard"),
     "memory": ("train", "evaluate", "shard", "recovery"),
     "ENOSPC": ("shard", "manifest", "metrics", "events", "recovery", "summary"),
     "EIO": ("shard", "manifest", "metrics", "events", "recovery", "summary"),
 }
 ENDS = {
-    "SIGTERM": ("train", "evaluate", "shard"),
-    "launcher SIGTERM": ("train", "train"),
-    "launcher SIGINT": ("train",),
-    "launcher SIGKILL": ("train", "train", "shard"),
-    "frozen": ("train",),  # a rank is stopped, and then its launcher killed
+    "SIGTERM": ("start", "train", "evaluate", "shard"),
+    "SIGTERM, SIGKILL": ("train",),  # both to the same rank, which has no time to stop with the others
+    "launcher SIGTERM": ("start", "train", "train"),
+    "launcher SIGINT": ("start", "train"),
+    "launcher SIGKILL": ("start", "train", "train", "shard"),
+    "frozen": ("start", "train"),  # a rank is stopped, and then its launcher killed
 }
 DAMAGES = ("cut", "flipped", "no shard", "no manifest", "manifest", "empty")
 KINDS = (*GOES_ON, *ENDS, "damage")
 _OF_RANK_0 = ("manifest", "metrics", "recovery", "summary")
 _OF_RANKS = ("SIGSTOP", "frozen")  # nobody would notice that a single process is stopped
+_UNTIL_END = 3  # epochs that a run may still train, and keep, after a fault that ends its command (SIGTERM at a shard)
+_FRESH = 4  # every so many runs, ranks are new interpreters: loading torch takes longer than all else that they do
 _AT_ONCE = 3  # faults after which a command goes on by itself: the pause before a restart doubles each time
 
 
@@ -49,12 +52,13 @@ class Fault:
         """Say whether the command ends with it, and the run goes on by another command."""
         return self.kind in ENDS
 
-    def plain(self, fired: str) -> dict[str, Any]:
-        """Give what the process that meets it reads."""
-        return {**asdict(self), "fired": fired}
+    @property
+    def starts_again(self) -> bool:
+        """Say whether the ranks are started again soon after it."""
+        return self.kind != "pause" and self.at != "summary"
 
     def __str__(self) -> str:
-        action = f", action {self.action:.0%}" if self.at in ("train", "evaluate") else ""
+        action = f", action {self.action:.0%}" if self.at in ("start", "train", "evaluate") else ""
         return f"{self.kind} at {self.at} (rank {self.rank}, epoch {self.epoch}{action})"
 
 
@@ -63,6 +67,7 @@ class DrawnRun:
     """A layout, and the faults that its run meets.
 
     Attributes:
+        forked: whether ranks are forks of their launcher (tests/ranks/faults/forked_ranks.py), not new interpreters.
         damages: what is done to the newest checkpoint before the run goes on, by the number of the fault that ends a
             command.
     """
@@ -71,6 +76,7 @@ class DrawnRun:
     case: Case
     faults: tuple[Fault, ...]
     damages: dict[int, str] = field(default_factory=dict)
+    forked: bool = False
 
 
 class Bag:
@@ -103,23 +109,23 @@ def draw(seed: int) -> Iterator[DrawnRun]:
         case = cases.take()
         commands = rng.choice((1, 2, 2, 3, 3))
         counts = [rng.randint(2, _AT_ONCE) for _ in range(commands)]
-        epochs = _spread(sum(counts) + commands - 1, case.epochs - 2, rng)
+        epochs = _spread(sum(counts) + commands - 1, case.epochs - 2 - _UNTIL_END * (commands - 1), rng)
         faults: list[Fault] = []
         damaged: dict[int, str] = {}
         for index, count in enumerate(counts):
             pairs: list[tuple[str, str]] = []
             for _ in range(count):
-                disturbed = bool(faults) or any(at not in ("recovery", "summary") for _, at in pairs)
+                disturbed = any(_recovers(*pair) for pair in (*((f.kind, f.at) for f in faults), *pairs))
                 pairs.append(goes_on.take(partial(_fits, case=case, disturbed=disturbed)))
             # the last of a run may come after its last epoch, and only then
             pairs.sort(key=lambda pair: pair[1] == "summary")
             if index + 1 < commands:
                 pairs.append(ends.take(partial(_fits, case=case, disturbed=False)))
             for kind, at in pairs:
-                faults.append(_placed(kind, at, case, epochs.pop(0), rng))
-            if faults[-1].ends and rng.random() < 0.7:
+                faults.append(_placed(kind, at, case, epochs.pop(0) + _UNTIL_END * index, rng))
+            if faults[-1].ends and rng.random() < 0.85:
                 damaged[len(faults) - 1] = damages.take()
-        yield DrawnRun(number, case, tuple(faults), damaged)
+        yield DrawnRun(number, case, tuple(faults), damaged, forked=number % _FRESH != 0)
         number += 1
 
 
@@ -130,6 +136,11 @@ def _spread(count: int, last: int, rng: random.Random) -> list[int]:
     """
     offsets = sorted(rng.randint(0, last - 2 * count) for _ in range(count))
     return [2 * index + 1 + offset for index, offset in enumerate(offsets)]
+
+
+def _recovers(kind: str, at: str) -> bool:
+    """Say whether a run has begun when this comes, and goes on from its directory soon after."""
+    return kind != "pause" and at not in ("start", "recovery", "summary")
 
 
 def _fits(pair: tuple[str, str], case: Case, disturbed: bool) -> bool:

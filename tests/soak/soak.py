@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="begin no run after so many seconds")
     parser.add_argument("--faults", type=int, default=None, help="begin no run after so many faults")
     parser.add_argument("--seed", type=int, default=None, help="of what is drawn; by default the day")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time; faults make processes wait, not work")
     parser.add_argument("--only", type=int, default=None, help="the number of one drawn run")
     parser.add_argument("--keep", action="store_true", help="leave the folder where it is")
     asked = parser.parse_args()

@@ -72,6 +72,37 @@ def test_a_run_directory_that_resumes(community: Graph, tmp_path: Path, capsys: 
         trisect.fit("gcn", community, resume=True)
 
 
+def test_classes_have_their_names_in_the_report(tmp_path: Path) -> None:
+    edges = {"from": list("abcdefgh"), "to": list("bcdefgha")}
+    accounts = {"id": list("abcdefgh"), "size": list(range(8)), "kind": ["honest", "fraud"] * 4}
+    graph = Graph.from_table(edges, vertices=accounts, id="id", label_column="kind")
+    assert graph.class_names == ["fraud", "honest"]
+    trisect.fit("gcn", graph, hidden=4, epochs=1, out=tmp_path / "table", progress=False)
+    assert json.loads((tmp_path / "table" / "scores.json").read_text())["classes"] == ["fraud", "honest"]
+    assert "honest" in (tmp_path / "table" / "report.html").read_text()
+
+    ring = torch.arange(30)
+    timeline = Timeline.from_events(
+        ring, (ring + 1) % 30, ring % 6, period=1, y=ring % 2, class_names=["odd", "even"], edge_y=ring % 3,
+        edge_class_names=["lost", "drawn", "won"],
+    )  # fmt: skip
+    trisect.fit("cd-gcn", timeline, "edge-classification", hidden=4, epochs=1, out=tmp_path / "events", progress=False)
+    assert json.loads((tmp_path / "events" / "scores.json").read_text())["classes"] == ["lost", "drawn", "won"]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"y": [0, 1, 2], "class_names": ["a", "b"]}, "class_names has 2 names for 3 classes"),
+        ({"class_names": ["a", "b"]}, "class_names has 2 names, and there are no classes"),
+        ({"y": [0, 1, 1], "class_names": "ab"}, "class_names is a str; give a list of texts"),
+    ],
+)
+def test_names_that_do_not_fit_their_classes(more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        Graph.from_edges([0, 1], [1, 2], vertices=3, **more)
+
+
 def test_what_a_file_cannot_hold_is_said_where_it_is_read(community: Graph, tmp_path: Path) -> None:
     assert community.x is not None
     trisect.fit([GCNLayer(community.x.shape[1], 10)], community, epochs=1, out=tmp_path / "run", progress=False)

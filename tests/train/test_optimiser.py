@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -152,3 +154,19 @@ def test_learning_rates() -> None:
     again = LearningRate(0.1, "plateau", 100, patience=2)
     again.load(plateau.state())
     assert math.isclose(again.at(6), 0.05)
+
+
+def test_the_compiler_of_torch_is_not_loaded() -> None:
+    """It would double the time that each rank takes to start."""
+    code = """
+import sys, torch
+from trisect.train.optimiser import Optimiser
+for name in ("adam", "adamw", "sgd"):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimiser = Optimiser(name, {"w": weight}, [], lr=0.1)
+    weight.sum().backward()
+    optimiser.step(0.1)
+    print(bool((weight < 1).all()), "torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"] * 3

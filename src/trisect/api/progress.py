@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
+from trisect.api.bar import TerminalBar, times
 from trisect.api.notebook import Cell, in_notebook
+from trisect.api.pace import Pace
+from trisect.report.quantities import seconds, size
 from trisect.train.run.summary import compare_with_rules
 
 _LINES = 10
@@ -33,33 +34,27 @@ class Progress:
         self.epochs = epochs
         self._console = Console(soft_wrap=True, highlight=False, markup=False)
         self._cell = Cell(epochs) if live is None and in_notebook() else None
-        self._live = self._cell is None and (self._console.is_terminal if live is None else live)
+        live = self._console.is_terminal if live is None else live
+        self._pace = Pace(epochs)
+        self._bar = TerminalBar(epochs, self._pace, self._console) if live and self._cell is None else None
         self._monitor: str | None = None
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._live,
-        )
-        self._task = self._bar.add_task("epoch", total=epochs, figures="")
         self._figures: dict[str, float] = {}
         self._last_line = -math.inf
 
     def __enter__(self) -> Progress:
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def say(self, text: str) -> None:
         """Print a sentence above the bar, or as a line."""
-        if self._live:
+        if self._bar is not None:
             self._console.print(text)
         else:
             print(text, flush=True)
@@ -71,12 +66,14 @@ class Progress:
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Show that one more epoch has ended."""
         number = int(record["epoch"])
+        self._pace.epoch(number, record.get("seconds"))
         # splits are measured now and then; until the next time, their last figures stay in sight
         self._figures.update(figures(record, self._monitor))
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in self._figures.items())
-        if self._live:
-            self._bar.update(self._task, completed=number, figures=shown)
+        shown = "  ".join((*(f"{name} {value:.4g}" for name, value in self._figures.items()), *_costs(record)))
+        if self._bar is not None:
+            self._bar.epoch(number, shown)
             return
+        shown = f"{shown}  {times(self._pace, ended=number == self.epochs)}".rstrip()
         if self._cell is not None:
             self._cell.epoch(number, shown)
             return
@@ -88,13 +85,14 @@ class Progress:
             or time.time() - self._last_line > _LONGEST_SILENCE
         ):
             self._last_line = time.time()
-            print(f"epoch {number}/{self.epochs}  {shown}  {_seconds(record.get('seconds'))}".rstrip(), flush=True)
+            print(f"epoch {number}/{self.epochs}  {shown}", flush=True)
 
     def metrics(self, summary: Mapping[str, Any]) -> None:
         """Print the figures at the end, a column a split, and how simple rules do on the same test."""
         median = summary["seconds_per_epoch"]["median"]
         tail = "" if summary.get("best_epoch") is None else f", best epoch {summary['best_epoch']}"
-        print(f"{len(summary['loss'])} epochs, {_seconds(median)} each{tail}", flush=True)
+        each = "" if median is None else f", {seconds(median)} each"
+        print(f"{len(summary['loss'])} epochs{each}{tail}", flush=True)
         self._table({name: dict(_numbers(measures)) for name, measures in summary["metrics"].items() if measures})
         rules = summary.get("baselines", {}).get("test") or {}
         self._table({f"test, {name} alone": dict(measures) for name, measures in rules.items() if measures})
@@ -134,6 +132,15 @@ def figures(record: Mapping[str, Any], monitor: str | None = None) -> dict[str, 
     return result
 
 
+def _costs(record: Mapping[str, Any]) -> Iterator[str]:
+    """Say what left all ranks in an epoch, and how much memory the rank holds that holds most."""
+    sent, held = record.get("sent_bytes"), record.get("peak_rss_bytes")
+    if sent:
+        yield f"{size(sent)} sent"
+    if held:
+        yield f"{size(held)} memory{' a rank' if sent else ''}"
+
+
 def _numbers(measures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name, value in measures.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -142,9 +149,3 @@ def _numbers(measures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"

@@ -20,7 +20,10 @@ def bench(
     set_: Annotated[list[str] | None, typer.Option("--set", help="An argument of the measurement, KEY=VALUE.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
-    """Measure side by side, peers included where installed. `--timeline` is short for `--set timeline=true`."""
+    """Measure how fast Trisect is, beside other libraries where they are installed.
+
+    `--timeline` is short for `--set timeline=true`.
+    """
     names = available()
     name = None if name is None else name.replace("-", "_")
     if name is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from trisect.cli.source import find_config, sentence
+from trisect.cli.source import DataDirOption, LayoutOption, SetOption, find_config, sentence
 from trisect.errors import ConfigError, LayoutError, TrisectError
 
 if TYPE_CHECKING:
@@ -20,20 +20,30 @@ Value = TypeVar("Value")
 
 
 def check(
-    config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A configuration, or the name of an example.")],
-    layout: Annotated[str | None, typer.Option("--layout", help="As for train.")] = None,
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG.yaml", help="A configuration file, or the name of an example.")
+    ],
+    layout: LayoutOption = None,
     devices: Annotated[
-        int | None, typer.Option("--devices", help="Check a world of so many ranks, which need not be here.")
+        int | None, typer.Option("--devices", help="Check a run of so many processes, which need not fit here.")
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="Whose memory counts: a file or a preset; else this machine."),
+        typer.Option(
+            "--cluster",
+            help="The machines it would run on: a cluster file, or a preset like 8xa100. [default: this one]",
+        ),
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="As for train.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Also look whether a run could be put there.")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
+    set_: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also check whether a new run could be written there.")
+    ] = None,
+    data_dir: DataDirOption = None,
 ) -> None:
-    """Read the data, build the model, and say what is wrong; writes nothing, trains nothing."""
+    """Say everything that would go wrong, before anything starts.
+
+    Reads the data and builds the model. Writes nothing, trains nothing.
+    """
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")
     from trisect.comm.world import world_from_environment

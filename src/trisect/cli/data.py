@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from trisect.cli.source import DataDirOption
 from trisect.data import describe
 from trisect.data.formats.store import MANIFEST, check_free, read_directory, write_directory
 from trisect.data.generators.generate import GENERATORS, generate
@@ -22,15 +23,18 @@ from trisect.data.named import DATA_VARIABLE, NAMED, data_directory
 from trisect.data.records import Record, TimelineRecord
 from trisect.errors import ConfigError, DataError
 
-app = typer.Typer(help="Named data sets, ingestion of tables, generators.", no_args_is_help=True)
+app = typer.Typer(
+    help="List data sets, look at one, turn tables into a graph, or generate one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help=f"Where named data sets lie (else {DATA_VARIABLE}).")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="The graph directory to write; must not exist or be empty.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The graph directory to write, new or empty.")]
 
 
 @app.command("list")
-def list_sets(data_dir: DataDir = None) -> None:
-    """Named data sets, which of them the data directory holds, and the generators."""
+def list_sets(data_dir: DataDirOption = None) -> None:
+    """List the generators, and the named data sets with those that are in your data folder."""
     console = Console()
     directory = data_directory(data_dir)
     present = {path.stem for path in directory.glob("*.npz")} if directory is not None and directory.is_dir() else set()
@@ -58,11 +62,15 @@ def info(
     source: Annotated[
         str, typer.Argument(metavar="NAME|PATH", help="A named set, a graph directory, an npz or a table.")
     ],
-    data_dir: DataDir = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A reading option, such as period=1d.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare every array with its SHA-256.")] = False,
+    data_dir: DataDirOption = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="How to read it, such as period=1d; may be given several times.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare every array of a graph directory with its SHA-256.")
+    ] = False,
 ) -> None:
-    """Counts, degrees, steps, classes and memory of a graph."""
+    """Show how large a graph is: its vertices, edges, degrees, steps, classes and memory."""
     options = parse_settings(settings or [])
     path = Path(source).expanduser()
     named = source in NAMED or not path.exists()
@@ -129,41 +137,64 @@ def _columns(record: Record, part: str) -> str:
 
 @app.command()
 def ingest(
-    table: Annotated[Path, typer.Argument(help="CSV, TSV, edge-list text (each also .gz) or Parquet.")],
+    table: Annotated[Path, typer.Argument(help="The table of edges: CSV, TSV, text (each also .gz) or Parquet.")],
     out: Out,
-    src: Annotated[str | None, typer.Option(help="Column of sources; by default the first.")] = None,
-    dst: Annotated[str | None, typer.Option(help="Column of targets; by default the second.")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of times: numbers or ISO moments.")] = None,
-    period: Annotated[str | None, typer.Option(help="Length of a step: 1d, 12h, 30min, 1w, or a number.")] = None,
-    weight: Annotated[str | None, typer.Option(help="Column of weights.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="Vertex labels: a table of id and label, or .npy.")] = None,
-    vertices: Annotated[Path | None, typer.Option(help="A table of vertices: an id, and columns for features.")] = None,
-    identity: Annotated[str | None, typer.Option("--id", help="Its column of ids; by default the first.")] = None,
+    src: Annotated[str | None, typer.Option(help="The column of edge sources. [default: the first]")] = None,
+    dst: Annotated[str | None, typer.Option(help="The column of edge targets. [default: the second]")] = None,
+    time: Annotated[
+        str | None, typer.Option(help="The column of times, numbers or ISO dates; makes a timeline.")
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option(help="With --time: the length of a step, like 1d, 12h, 30min, 1w, or a number.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="The column of edge weights.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Labels of vertices: a table of ids and labels, or a .npy file.")
+    ] = None,
+    vertices: Annotated[
+        Path | None, typer.Option(help="A table of vertices: their ids, and columns that become features.")
+    ] = None,
+    identity: Annotated[
+        str | None, typer.Option("--id", help="The column of ids in --vertices or --labels. [default: the first]")
+    ] = None,
     label_column: Annotated[
         str | None, typer.Option("--label-column", help="The column of labels in --vertices or --labels.")
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="Columns of --vertices, such as age,country:category; by default all others."),
+        typer.Option(
+            help="The columns of --vertices that become features, like age,country:category. [default: all others]"
+        ),
     ] = None,
     vertex_time: Annotated[
-        str | None, typer.Option("--vertex-time", help="Column of times in --vertices, where its values change.")
+        str | None,
+        typer.Option("--vertex-time", help="The column of times in --vertices, where features change with time."),
     ] = None,
-    edge_label: Annotated[str | None, typer.Option("--edge-label", help="Column of edge classes.")] = None,
+    edge_label: Annotated[
+        str | None, typer.Option("--edge-label", help="The column of edge classes, for edge classification.")
+    ] = None,
     edge_features: Annotated[
-        str | None, typer.Option("--edge-features", help="Columns of the table that become features of edges.")
+        str | None,
+        typer.Option("--edge-features", help="The columns that become features of edges, like amount,channel."),
     ] = None,
-    categories: Annotated[int, typer.Option(help="Categories of a column with a feature of their own.")] = 32,
+    categories: Annotated[
+        int, typer.Option(help="How many categories of a column get a feature of their own; the others share one.")
+    ] = 32,
     on_missing: Annotated[
-        str, typer.Option("--on-missing", help="Bad rows: refuse, drop, or zero (for missing weights).")
+        str, typer.Option("--on-missing", help="What to do with bad rows: refuse, drop, or zero (for missing weights).")
     ] = "refuse",
-    undirected: Annotated[bool, typer.Option("--undirected", help="Each row stands for both directions.")] = False,
-    time_unit: Annotated[str, typer.Option("--time-unit", help="Unit of times that are numbers: s, ms, us, ns.")] = "s",
+    undirected: Annotated[bool, typer.Option("--undirected", help="Count each row in both directions.")] = False,
+    time_unit: Annotated[
+        str, typer.Option("--time-unit", help="The unit of times that are numbers: s, ms, us, ns.")
+    ] = "s",
     encoding: Annotated[
-        Path | None, typer.Option("--encoding", help="A graph directory whose encoding of columns is used again.")
+        Path | None,
+        typer.Option(
+            "--encoding", help="Encode columns as this graph directory does, to predict with a model trained on it."
+        ),
     ] = None,
 ) -> None:
-    """Turn a table of edges, with or without times, into a graph directory; beside it perhaps a table of vertices."""
+    """Turn a table of edges, and perhaps one of vertices, into a graph directory that train can read."""
     with progress_bar(f"reading {table.name}") as progress:
         target = ingest_table(
             table,
@@ -211,9 +242,12 @@ def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
 def synthesize(
     name: Annotated[str, typer.Argument(help="A generator; see `trisect data list`.")],
     out: Out,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="An argument, such as vertices=5000.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An argument of the generator, such as vertices=5000; may be given several times."),
+    ] = None,
 ) -> None:
-    """Generate a graph or a timeline, and write it into a graph directory."""
+    """Generate a graph or a timeline, and write it to a graph directory."""
     check_free(out.absolute())
     arguments = parse_settings(settings or [])
     record = generate(name, **arguments)

@@ -18,13 +18,14 @@ import typer
 from trisect import __version__
 from trisect.cli import bench, check, data, plan, predict, report, train, watch
 from trisect.cli.source import end_on_request, stop_code
-from trisect.errors import TrisectError
+from trisect.errors import RunError, TrisectError
 
 _PATIENCE = 2.0  # seconds
 
 app = typer.Typer(
     name="trisect",
     help="Train graph neural networks that no longer fit one device: cut by vertex, by layer, by time.",
+    epilog="Begin with: trisect train. Then read the report that it names, and `trisect COMMAND --help`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -105,7 +106,12 @@ def run_command(arguments: list[str] | None = None) -> int:
         # typer's own usage errors, whose class differs between its releases
         message = getattr(error, "format_message", None)
         if message is None:
-            raise
+            from trisect.train.processes.resources import explain
+
+            limit = explain(error)
+            if limit is None:
+                raise
+            return _end(limit, RunError.exit_code)
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message())
             return 0

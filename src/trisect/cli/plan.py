@@ -8,31 +8,43 @@ from typing import Annotated
 
 import typer
 
-from trisect.cli.source import find_config, sentence
+from trisect.cli.source import DataDirOption, SetOption, find_config, sentence
 from trisect.errors import ConfigError, TrisectError
 
 
 def plan(
     config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG.yaml]", help="A configuration, or the name of an example.")
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml]", help="A configuration file, or the name of an example. [default: deep]"
+        ),
     ] = None,
-    devices: Annotated[int | None, typer.Option("--devices", help="How many; by default those of the cluster.")] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", help="How many processes at most. [default: all devices of the cluster]")
+    ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="A cluster file or a preset such as 8xa100; else this machine.")
+        str | None,
+        typer.Option(
+            "--cluster", help="The machines: a cluster file, or a preset like 8xa100 or cpu-10gb. [default: this one]"
+        ),
     ] = None,
     json_: Annotated[
-        Path | None, typer.Option("--json", help="Also write the plan to this file; - prints it alone.")
+        Path | None, typer.Option("--json", help="Also write the plan to this file; with -, print it and nothing else.")
     ] = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Also layouts whose result is not that of one process.")
+        bool, typer.Option("--approximate", help="Also consider layouts whose result differs from that of one process.")
     ] = False,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine first (under a minute), and keep what was found.")
+        bool,
+        typer.Option("--calibrate", help="First measure this machine (about a minute), and keep the result for later."),
     ] = False,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="As for train.")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
+    set_: SetOption = None,
+    data_dir: DataDirOption = None,
 ) -> None:
-    """Say what each layout would cost: seconds, bytes and memory, the best first; trains nothing."""
+    """Say what each layout would cost in seconds, bytes and memory, the best first.
+
+    Trains nothing.
+    """
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")
     if json_ is not None and json_.is_dir():

@@ -7,51 +7,69 @@ from typing import Annotated
 
 import typer
 
-from trisect.cli.source import Spoken, sentence
+from trisect.cli.source import DataDirOption, InterfaceOption, Spoken, sentence
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, typer.Argument(help="A run directory, as train has written it.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="A .parquet or .npz file; predictions.parquet in the run otherwise.")
+        Path | None,
+        typer.Option("--out", help="The file to write, .parquet or .npz. [default: predictions.parquet in RUN]"),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="A table of rows that came later, or a graph directory that stands alone."),
+        typer.Option("--data", help="A table of rows that came later, or a graph directory to predict on instead."),
     ] = None,
     vertices: Annotated[
-        Path | None, typer.Option("--vertices", help="Beside a table: attributes of new or changed vertices.")
+        Path | None,
+        typer.Option("--vertices", help="With --data: a table of the attributes of new or changed vertices."),
     ] = None,
     on_late: Annotated[
-        str, typer.Option("--on-late", help="Events that are not later than the trained ones: refuse, or drop.")
+        str,
+        typer.Option(
+            "--on-late", help="What to do with new events that are not later than the trained ones: refuse, drop."
+        ),
     ] = "refuse",
     steps: Annotated[
-        str | None, typer.Option("--steps", help="Steps of a timeline: last, all, 7, 3:10; by default the last.")
+        str | None, typer.Option("--steps", help="Which steps of a timeline: last, all, 7, 3:10. [default: last]")
     ] = None,
     since: Annotated[
-        int | None, typer.Option("--since", help="The steps from this one on; earlier ones are run as far as needed.")
+        int | None,
+        typer.Option("--since", help="All steps from this one on; earlier ones are run only as far as needed."),
     ] = None,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings/--no-embeddings", help="Embeddings beside the predictions.")
+        bool,
+        typer.Option(
+            "--embeddings/--no-embeddings", help="Write embeddings beside the predictions, or leave them out."
+        ),
     ] = True,
-    pairs: Annotated[Path | None, typer.Option("--pairs", help="A table of src and dst: score these pairs.")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="The so many best pairs.")] = None,
-    per: Annotated[str, typer.Option("--per", help="With --top-k: the best of all, or of each source.")] = "all",
+    pairs: Annotated[
+        Path | None, typer.Option("--pairs", help="Score the pairs of this table, which has the columns src and dst.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Write the so many pairs that are likeliest to be linked.")
+    ] = None,
+    per: Annotated[
+        str, typer.Option("--per", help="With --top-k: so many in all, or of each source vertex: all, source.")
+    ] = "all",
     known: Annotated[
-        bool, typer.Option("--known/--new-only", help="With --top-k: whether pairs that are linked now may be given.")
+        bool,
+        typer.Option("--known/--new-only", help="With --top-k: also pairs that are linked already, or new ones alone."),
     ] = False,
     layout: Annotated[
         str | None,
-        typer.Option("--layout", help="How to cut the work, as for train (vertex=1: one process); else as trained."),
+        typer.Option(
+            "--layout", help="How to cut the work, like vertex=2; vertex=1 is one process. [default: as it was trained]"
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; else that of the training.")] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="As for train.")] = None,
-    interface: Annotated[
-        str | None,
-        typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
-    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda. [default: as it was trained]")] = None,
+    data_dir: DataDirOption = None,
+    interface: InterfaceOption = None,
 ) -> None:
-    """Write embeddings and predictions, with the parameters of the best epoch."""
+    """Write the predictions of a trained run to a file, with your own vertex ids.
+
+    The parameters are those of the run's best epoch.
+    """
     from trisect.comm.interface import use_interface
     from trisect.comm.world import world_from_environment
     from trisect.config import parse_layout

@@ -16,11 +16,14 @@ def report(
         Path | None,
         typer.Option(
             "--out",
-            help=f"Where to; otherwise report.html in the run directory, of several runs {COMPARISON} here.",
+            help=f"The file to write. [default: report.html in RUN; of several runs {COMPARISON} in this folder]",
         ),
     ] = None,
 ) -> None:
-    """Write a run, finished or not, as one HTML page; or several, beside each other."""
+    """Write a run as one HTML page, or several runs beside each other.
+
+    A run that is still going on, or that has failed, has a report too.
+    """
     from trisect.errors import TrisectError
     from trisect.report import write_comparison, write_report
     from trisect.train.run.run_directory import RunDirectory

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,18 +15,44 @@ from trisect.errors import CheckpointError, ConfigError, StoppedError, unknown
 
 BUILT_IN = "deep"
 
+# options that several commands take
+LayoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layout", help="How to cut the work: vertex=2, layer=2,chunks=8, time=2, … or auto. [default: the file's]"
+    ),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting, like train.epochs=20; may be given several times.")
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="The folder of named data sets. [default: what TRISECT_DATA says]"),
+]
+InterfaceOption = Annotated[
+    str | None,
+    typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
+]
 
-_requests: set[int] = set()
+_requests: dict[int, float] = {}
+_PATIENCE = 5.0  # seconds
 
 
 def end_on_request() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: what was begun is put in order, with a sentence."""
+    """Let SIGTERM end this process as Ctrl-C does: what was begun is put in order, with a sentence.
+
+    Whoever asks again within some seconds does not interrupt that.
+    """
 
     def end(number: int, frame: object) -> None:
-        _requests.add(number)
-        raise KeyboardInterrupt
+        now = time.monotonic()
+        if all(now - earlier > _PATIENCE for earlier in _requests.values()):
+            _requests[number] = now
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells have it for what runs in the background
+        signal.signal(signal.SIGINT, end)
 
 
 def stop_code() -> int:

@@ -9,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from trisect.cli.source import find_config, newest_run, sentence, stopped
+from trisect.cli.source import (
+    DataDirOption,
+    InterfaceOption,
+    LayoutOption,
+    SetOption,
+    find_config,
+    newest_run,
+    sentence,
+    stopped,
+)
 from trisect.errors import CheckpointError, ConfigError, StoppedError
 
 
@@ -17,33 +26,33 @@ def train(
     config: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CONFIG.yaml]", help="A configuration, or the name of an example (deep, large, timeline)."
+            metavar="[CONFIG.yaml]",
+            help="A configuration file, or the name of an example: deep (the default), large, timeline.",
         ),
     ] = None,
-    layout: Annotated[
-        str | None, typer.Option("--layout", help="How to cut the work, like vertex=2,layer=2, or auto.")
-    ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, like train.epochs=20.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run directory; runs/NAME-TIME otherwise.")] = None,
+    layout: LayoutOption = None,
+    set_: SetOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run directory. [default: runs/NAME-TIME]")] = None,
     devices: Annotated[
-        int | None, typer.Option("--devices", help="Let the planner choose a layout of at most so many ranks.")
+        int | None, typer.Option("--devices", help="Let the planner choose a layout of at most so many processes.")
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Continue the run in --out (or begin it), or the newest of this name."),
+        typer.Option(
+            "--resume",
+            help="Continue the run in --out, or begin it where there is none; without --out, the newest under runs/.",
+        ),
     ] = False,
     restarts: Annotated[
-        int, typer.Option("--restarts", help="After a fault, go on from the newest checkpoint, at most so often.")
+        int, typer.Option("--restarts", help="After a fault, go on from the newest checkpoint, at most so many times.")
     ] = 0,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where named data sets lie (or TRISECT_DATA).")
-    ] = None,
-    interface: Annotated[
-        str | None,
-        typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
-    ] = None,
+    data_dir: DataDirOption = None,
+    interface: InterfaceOption = None,
 ) -> None:
-    """Train a model; without CONFIG the built-in example, a deep network on a generated community graph."""
+    """Train a model, and write a run directory with a report.
+
+    Without CONFIG.yaml it trains the built-in example: 32 layers on a generated graph of communities.
+    """
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")
     if restarts < 0:

@@ -106,19 +106,18 @@ def notes(data: Any) -> list[str]:
         data: a record, or a graph or timeline made of one, whose arrays are tensors.
     """
     lines = []
-    meta = getattr(data, "meta", {})
     if data.y is not None and (y := np.asarray(data.y)).dtype.kind in "iu":
-        lines.append(f"classes: {class_counts(y, meta.get('classes'))}")
+        lines.append(f"classes: {class_counts(y, data.class_names)}")
     elif data.y is not None and y.size:
         lines.append(f"targets: {target_range(y)}")
     edge_y = getattr(data, "edge_y", None)
     if edge_y is not None:
-        lines.append(f"edge classes: {class_counts(np.asarray(edge_y), meta.get('edge_classes'))}")
+        lines.append(f"edge classes: {class_counts(np.asarray(edge_y), data.edge_class_names)}")
     if data.x is None:
         lines.append(
             "The data have no features; log(1 + in-degree) and log(1 + out-degree) stand in for them (a table of"
             " vertices brings its own: trisect data ingest --vertices)."
         )
-    elif meta.get("made_features"):
-        lines.append(f"The features are made up: {meta['made_features']}.")
+    elif made := getattr(data, "meta", {}).get("made_features"):
+        lines.append(f"The features are made up: {made}.")
     return lines

@@ -81,6 +81,11 @@ class StaticRecord:
     meta: dict[str, Any] = field(default_factory=dict)
     edge_x: Array | None = None
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """Give what class k of y is called; None where classes are numbers."""
+        return _named(self.y, self.meta.get("classes"))
+
 
 @dataclass(frozen=True, eq=False)
 class TimelineRecord:
@@ -117,5 +122,23 @@ class TimelineRecord:
         """Count the snapshots of the timeline."""
         return len(self.offsets) - 1
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """Give what class k of y is called; None where classes are numbers."""
+        return _named(self.y, self.meta.get("classes"))
+
+    @property
+    def edge_class_names(self) -> list[str] | None:
+        """Give what class k of edge_y is called; None where classes are numbers."""
+        return _named(self.edge_y, self.meta.get("edge_classes"))
+
 
 Record: TypeAlias = "StaticRecord | TimelineRecord"
+
+
+def _named(classes: Array | None, names: Any) -> list[str] | None:
+    """Give the names where there is one for each class; a file that somebody else made may hold anything."""
+    if classes is None or classes.dtype.kind not in "iu" or not isinstance(names, list):
+        return None
+    enough = len(names) > int(classes.max(initial=-1)) and all(isinstance(name, str) for name in names)
+    return names if enough else None

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
-from trisect.engine.values import run_backward
+from trisect.engine.values import root_of, run_backward
 from trisect.exchanges.facts import LayerFacts
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
@@ -50,7 +51,7 @@ class _Open:
 
     leaves: list[Tensor]
     initial: State | None
-    after: State
+    after: list[GradientEdge | None]
     frames: list[Tensor]
     out: Tensor | None = None
     buffers: OutputBuffers | None = None
@@ -142,14 +143,15 @@ class Recurrence:
             for i, tensor in enumerate(state)
         ]
         if grad:
-            self._open[chunk] = _Open(leaves, initial, (), [])
+            self._open[chunk] = _Open(leaves, initial, [], [])
         return leaves
 
     def leave(self, chunk: int, after: State) -> None:
         """Note the state after a block; the next one begins with it."""
         self.after[chunk] = tuple(_own(tensor) for tensor in after)
         if torch.is_grad_enabled():
-            self._open[chunk].after = after
+            # where backward begins, and not the tensors: a state may be a view of the frames of all steps
+            self._open[chunk].after = [root_of(tensor) for tensor in after]
 
     def hand_over(self, chunk: int, *, back: bool) -> Tensor:
         """Give the state after the last block (or the gradient of the one before it) as a matrix, and forget it."""
@@ -163,15 +165,13 @@ class Recurrence:
         else:
             self.before[block, chunk] = state
 
-    def roots(self, chunk: int) -> list[tuple[Tensor, Tensor]]:
+    def roots(self, chunk: int) -> list[tuple[GradientEdge | Tensor, Tensor]]:
         """Give the states after a block with their gradients, as far as these are wanted."""
         wanted = self.wanted.pop(chunk, None)
         if wanted is None:
             return []
         return [
-            (root, gradient)
-            for root, gradient in zip(self._open[chunk].after, wanted, strict=True)
-            if root.requires_grad
+            (root, gradient) for root, gradient in zip(self._open[chunk].after, wanted, strict=True) if root is not None
         ]
 
     def finish(self, block: int, chunk: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,19 @@ def check_names(names: Any, vertices: int) -> None:
     if names is not None and count != vertices:
         held = "no list" if count is None else f"{count} entries"
         raise DataError(f"names has {held} for {vertices} vertices; give one name a vertex.")
+
+
+def check_class_names(field: str, names: Any, labels: Tensor | None) -> None:
+    """Refuse names that are not one a class."""
+    if names is None:
+        return
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{field} is a {type(names).__name__}; give a list of texts, one for each class.")
+    if labels is None or labels.is_floating_point():
+        raise DataError(f"{field} has {len(names)} names, and there are no classes; give labels that are integers.")
+    classes = int(labels.max()) + 1 if labels.numel() else 0
+    if len(names) < classes:
+        raise DataError(f"{field} has {len(names)} names for {classes} classes; give one for each class.")
 
 
 def order_array(order: Any, vertices: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, adjacency_from_edges, normalise
 from trisect.graph.check import (
+    check_class_names,
     check_flag,
     check_names,
     feature_array,
@@ -50,6 +51,7 @@ class Graph:
         names: the user's vertex ids, in the user's order, or None where they are 0..n-1.
         order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
         edge_x: float32 [entries of adjacency, features], in the order of its entries, or None.
+        class_names: what class k of y is called, or None where classes are numbers.
     """
 
     adjacency: Adjacency
@@ -59,6 +61,7 @@ class Graph:
     names: Names | None = None
     order: Tensor | None = None
     edge_x: Tensor | None = None
+    class_names: Sequence[str] | None = field(default=None, compare=False)
 
     @classmethod
     def from_edges(
@@ -76,6 +79,7 @@ class Graph:
         names: Names | None = None,
         edge_x: Any = None,
         merge: Merge = "mean",
+        class_names: Sequence[str] | None = None,
     ) -> Graph:
         """From edges src → dst and arrays of numpy or torch, all checked.
 
@@ -87,6 +91,7 @@ class Graph:
             edge_x: [edges, features], the features of edges.
             merge: what the features of parallel edges become: their `sum`, their `mean`, those of the `last`, or how
                 many edges there are (`count`). Weights of parallel edges are added up.
+            class_names: what class 0, 1, … of y is called, for the report.
         """
         for array in (x, y):
             if vertices is None and array is not None:
@@ -100,12 +105,13 @@ class Graph:
             raise DataError(f"y has the shape {list(labels.shape)} for {count} vertices; give one label a vertex.")
         masks = split_masks({} if splits is None else splits, count, split, _labelled(labels))
         check_names(names, count)
+        check_class_names("class_names", class_names, labels)
         attributes = None
         if edge_x is not None:
             source, target = index_array("src", src), index_array("dst", dst)
             attributes = edge_feature_array(edge_x, source.numel())
             attributes = merge_parallel(attributes, source, target, count, both=undirected, merge=merge)
-        return cls(adjacency, features, labels, masks, names, edge_x=attributes)
+        return cls(adjacency, features, labels, masks, names, edge_x=attributes, class_names=class_names)
 
     @classmethod
     def from_record(cls, record: StaticRecord, split: int = 0, merge: Merge = "mean") -> Graph:
@@ -123,6 +129,7 @@ class Graph:
             names=record.names,
             edge_x=record.edge_x,
             merge=merge,
+            class_names=record.class_names,
         )
 
     @classmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +19,23 @@ from trisect.plan.quantities import rate, seconds, size
 from trisect.settings.reading import read_yaml
 from trisect.settings.section import CLOSED, Flag, Positive, Text, section
 
-Rate = Annotated[float, BeforeValidator(rate)]
-Size = Annotated[int, BeforeValidator(size)]
-Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+
+def _reading(read: Callable[[Any], Any]) -> BeforeValidator:
+    """Give a validator of a value that may be of any type."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return read(value)
+        except (TypeError, OverflowError):
+            raise ValueError(f"is {value!r}, which is of a type or size that makes no sense there") from None
+
+    return BeforeValidator(checked)
+
+
+Rate = Annotated[float, _reading(rate)]
+Size = Annotated[int, _reading(size)]
+SizeOrNone = Annotated[int, _reading(lambda value: 0 if value == 0 else size(value))]
+Seconds = Annotated[float, _reading(seconds), Field(ge=0)]
 
 
 def _rates_by_width(value: Any) -> dict[int, float]:
@@ -55,9 +71,9 @@ def _ratios_by_kind(value: Any) -> dict[str, dict[int, tuple[float, ...]]]:
 # what a task does with pairs of rows is rated beside the layers; what is no layer of its own is not rated
 PAIRS, UNRATED = "pairs", "_"
 
-RatesByWidth = Annotated[dict[int, float], BeforeValidator(_rates_by_width)]
-RatiosByKind = Annotated[dict[str, dict[int, tuple[float, ...]]], BeforeValidator(_ratios_by_kind)]
-Shares = Annotated[dict[int, float], BeforeValidator(_shares)]
+RatesByWidth = Annotated[dict[int, float], _reading(_rates_by_width)]
+RatiosByKind = Annotated[dict[str, dict[int, tuple[float, ...]]], _reading(_ratios_by_kind)]
+Shares = Annotated[dict[int, float], _reading(_shares)]
 
 
 @section("cluster.device", ConfigError)
@@ -87,7 +103,7 @@ class Device:
     elementwise: Rate
     memory: Size
     gather_cached: RatesByWidth | None = None
-    cache: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
+    cache: SizeOrNone = 0
     half: Seconds = 1e-4
     step: Seconds = 2e-5
     fresh: Rate | None = None
@@ -95,7 +111,7 @@ class Device:
     layers: RatiosByKind = Field(default_factory=dict)
     host_link: Rate | None = None
     libraries: Size = 335 << 20
-    joined: Annotated[int, BeforeValidator(lambda value: 0 if value == 0 else size(value))] = 0
+    joined: SizeOrNone = 0
     page: Positive = 1 << 21
 
     def gather_rate(self, width: int, table: float) -> float:
@@ -255,7 +271,9 @@ class Cluster:
     def write(self, path: Path) -> None:
         """Write the cluster as a file that `read_cluster` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+        draft = path.with_name(f".{path.name}.{os.getpid()}")  # every training reads it, and never half of it
+        draft.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+        draft.replace(path)
 
 
 def cluster_of_mapping(plain: Any, where: str) -> Cluster:
@@ -271,7 +289,10 @@ def cluster_of_mapping(plain: Any, where: str) -> Cluster:
     return Cluster(**values)
 
 
-def _require_fields(kind: type[Any], values: dict[str, Any], where: str) -> None:
+def _require_fields(kind: type[Any], values: dict[Any, Any], where: str) -> None:
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"{where} has the key {key!r}; keys are names (docs/planner.md shows a cluster file).")
     for field in fields(kind):
         if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where} has no {field.name}; add it (docs/planner.md shows a cluster file).")
@@ -279,8 +300,12 @@ def _require_fields(kind: type[Any], values: dict[str, Any], where: str) -> None
 
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file as `Cluster.write` writes it; a mistake in it is one sentence."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"--cluster is {path}, which is no regular file; give a YAML file.")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--cluster is {path}, which cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The cluster file {path} is not UTF-8 text; remove it, or write it anew.") from None
     return cluster_of_mapping(read_yaml(text, f"The cluster file {path}"), f"The cluster file {path}")

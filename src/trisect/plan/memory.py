@@ -7,23 +7,27 @@ comes before (reading, sorting, preparing the matrix) has its own peak, and the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.reduce import stage_bytes
+from trisect.ops.spmm.grouping import worthwhile
 from trisect.plan.cluster import Device
-from trisect.plan.probe import Saved, SavedTensor, key_of, saved_by
+from trisect.plan.probe import Passing, Saved, SavedTensor, key_of, saved_by
 from trisect.plan.segments import overlaps, segments_of
 from trisect.plan.workload import Workload
 
 # bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
 _ENTRY, _ROW = 8, 16
 _SMALLEST = 1 << 20  # below, buffers are no pages of their own
-# gradients of what is read, of what is written and of the message between them
-_GRADIENTS = 3.0
 # buffers of a layer whose rows are turned into columns and back
 _TURNED = 4.0
+# buffers of rows that are dealt to other ranks along time
+_DEALT = 3.0
+# entries of a row on which layers are tried
+_MOST_ENTRIES = 64
 # of a layer that could not be run to see what it keeps, in units of its output
 _UNKNOWN = 3.0
 # what torch keeps of the C library's memory takes more than its bytes: gaps between tensors of different lives
@@ -120,7 +124,7 @@ class MemoryModel:
             features=features,
             adjacency=adjacency,
             activations=self._activations(facts, device, stage, rows, held),
-            gradients=self._working(facts, device, stage, rows, held),
+            gradients=self._passing(facts, device, stage, rows, held),
             history=self._history(facts, device, stage, columns),
             halo=self._boards(facts, device, stage, columns, held),
             carries=self._carries(facts, device, stage, rows),
@@ -149,11 +153,22 @@ class MemoryModel:
         return one if self.workload.symmetric and facts.parts == 1 else 2.0 * one
 
     def _snapshots(self, facts: Facts) -> float:
-        """Prepared matrices of the steps that are kept, each with its transpose."""
-        share = self.workload.parts(facts.parts).heaviest / facts.parts
-        entries = sum(self.workload.entries[: self.workload.training]) * share / facts.layout.time
-        rows = max(facts.rows) * self.workload.training / facts.layout.time
-        return 2.0 * (entries * _ENTRY + rows * _ROW)
+        """Prepared matrices of the steps that are kept, each with its transpose, and groups of them."""
+        work = self.workload
+        share = work.parts(facts.parts).heaviest / facts.parts
+        entries = sum(work.entries[: work.training]) * work.distinct * share / facts.layout.time
+        rows = max(facts.rows) * work.training / facts.layout.time
+        alone = 2.0 * (entries * _ENTRY + rows * _ROW)
+        # narrow rows are summed up over two steps at once, of matrices that are laid over each other for it
+        widths = [
+            layer.message_channels // (facts.parts if layer.across == "redistribute" else 1)
+            for number, layer in enumerate(facts.layers)
+            if layer.spatial and layer.across != "halo" and not (number == 0 and facts.aggregated)
+        ]
+        size = facts.dtype.itemsize
+        if not any(worthwhile(width, facts.dtype, 2, work.overlaid, 0, 1) for width in widths):
+            return alone
+        return alone + (1.0 if work.symmetric else 2.0) * work.overlaid * entries * (4 + 2 * size) + rows * _ROW
 
     def _labels(self, *, last: bool) -> float:
         """Labels, masks and the order of all vertices, on every rank."""
@@ -195,11 +210,13 @@ class MemoryModel:
         key = (*key_of(layer), aggregated)
         if key not in self._saved:
             try:
-                self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype)
+                self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype, degree=self._degree())
             except Exception as error:  # a user's layer may want what a few rows of a ring do not have
                 self.unprobed[repr(layer)] = f"{type(error).__name__}: {error}".split("\n")[0]
+                width = (layer.in_channels + layer.out_channels) * facts.dtype.itemsize
                 each = SavedTensor(_UNKNOWN * layer.out_channels * facts.dtype.itemsize, 0.0, 0.0)
-                self._saved[key] = Saved((each,), reads=True, writes=True)
+                passing = Passing(width, 0.0, 0.0, share=1.0)
+                self._saved[key] = Saved((each,), reads=True, writes=True, forward=passing, backward=passing)
         return self._saved[key]
 
     def _layers_kept(self, facts: Facts, stage: int) -> range:
@@ -214,28 +231,37 @@ class MemoryModel:
 
     def _activations(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
         """What autograd saves of the layers of a stage, and with recompute what each group begins with."""
-        entries = self._entries_of_part(facts)
-        total, size = 0.0, facts.dtype.itemsize
         kept = self._layers_kept(facts, stage)
+        total = sum(self._kept_by(facts, device, stage, rows, steps))
+        # rows that are dealt out again lie where they were made, and where the temporal half reads them
+        again = sum(self._dealt(facts, k) + facts.layers[k].out_channels for k in self._dealers(facts, stage))
+        total += again * rows * steps * facts.dtype.itemsize
+        if facts.recompute:
+            groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
+            width = max(facts.layers[number].in_channels for number in kept)
+            total += groups * paged(rows * steps * width * facts.dtype.itemsize, device)
+        return total
+
+    def _kept_by(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> list[float]:
+        """What autograd saves of each layer, with the input that it has from the layer before."""
+        entries = self._entries_of_part(facts)
+        size = facts.dtype.itemsize
+        kept, totals = self._layers_kept(facts, stage), []
         shares = self._shares(facts, stage)
         before: Saved | None = None
         for number in kept:
-            saved, layer = self.saved(number, facts), facts.layers[number]
+            saved, layer, total = self.saved(number, facts), facts.layers[number], 0.0
             for tensor in saved.inside:
-                taken = in_pieces(tensor.bytes(rows * steps, entries * steps), device, shares)
-                total += taken * (1.0 if tensor.pooled else _SCATTERED)
+                total += in_pieces(tensor.bytes(rows * steps, entries * steps), device, shares, pooled=tensor.pooled)
             # the input is the output of the layer before: one of the two keeps it, or neither
             if (before.writes if before is not None else False) or (saved.reads and number > 0):
-                taken = in_pieces(rows * steps * layer.in_channels * size, device, shares)
-                total += taken * (1.0 if before is None or before.pooled else _SCATTERED)
+                pooled = before is None or before.pooled
+                total += in_pieces(rows * steps * layer.in_channels * size, device, shares, pooled=pooled)
+            totals.append(total)
             before = saved
         if before is not None and before.writes:
-            total += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)
-        groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
-        if facts.recompute:
-            width = max(facts.layers[number].in_channels for number in kept)
-            total += groups * paged(rows * steps * width * size, device)
-        return total
+            totals[-1] += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)
+        return totals
 
     def _shares(self, facts: Facts, stage: int) -> list[float]:
         """The shares of a part's rows that cells have: chunks, the boundary and the interior of a part, or all."""
@@ -246,22 +272,47 @@ class MemoryModel:
             return [boundary, 1.0 - boundary]
         return [1.0]
 
+    def _degree(self) -> int:
+        """Entries of a row, as far as a few rows can have them."""
+        return min(_MOST_ENTRIES, max(1, int(max(self.workload.entries) / max(1, self.workload.vertices))))
+
     def _entries_of_part(self, facts: Facts) -> float:
         training = self.workload.entries[: self.workload.training]
         return sum(training) / len(training) / facts.parts
 
-    def _working(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
-        """Gradients on their way back, and the outputs with what the loss makes of them."""
-        layers = facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]]
-        width = max(max(layer.in_channels if k > 0 else 0, layer.out_channels) for k, layer in enumerate(layers))
-        size = facts.dtype.itemsize
-        # with several parts, gradients of messages are counted with the halo
-        count = _GRADIENTS - (1.0 if facts.parts > 1 else 0.0)
-        total = count * paged(rows * steps * width * size, device)
-        if stage == facts.layout.layer - 1:
-            total += 2.0 * paged(rows * steps * facts.out_channels * size, device)
+    def _passing(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+        """What is there beside all activations at the moment that takes most: what a layer has for a while on its way
+        forward or back, when those after it have let go of theirs; and the outputs with what the loss makes of them.
+        """
+        size, share = facts.dtype.itemsize, max(self._shares(facts, stage))
+        entries = self._entries_of_part(facts)
+        activations = self._kept_by(facts, device, stage, rows, steps)
+        most = after = 0.0
+        for number, kept in zip(reversed(self._layers_kept(facts, stage)), reversed(activations), strict=True):
+            saved = self.saved(number, facts)
+            extra = max(each.bytes(rows * share, entries * share, steps) for each in (saved.forward, saved.backward))
+            most = max(most, extra - after)
+            after += kept
+        # what is dealt out again lies side by side, then cut for its readers, then side by side from all of them
+        dealt = max((self._dealt(facts, number) for number in self._dealers(facts, stage)), default=0)
+        most = max(most, _DEALT * rows * steps * dealt * size)
         shared = {layer.writes for layer in facts.layers if layer.writes is not None}
-        return total + len(shared) * paged(rows * steps * width * size, device)
+        width = max(layer.out_channels for layer in facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]])
+        most += len(shared) * paged(rows * steps * width * size, device)
+        if stage == facts.layout.layer - 1:
+            most += 2.0 * paged(rows * steps * facts.out_channels * size, device)
+        return most
+
+    def _dealers(self, facts: Facts, stage: int) -> list[int]:
+        """Give the layers of a stage whose rows are dealt to other ranks along time before their temporal half."""
+        numbers = range(facts.bounds[stage], facts.bounds[stage + 1])
+        return [k for k in numbers if facts.layout.time > 1 and facts.layers[k].along == "redistribute"]
+
+    def _dealt(self, facts: Facts, number: int) -> int:
+        """Give how many numbers of a row are dealt out before a layer's temporal half."""
+        layer = facts.layers[number]
+        beside = layer.concat and not (number == 0 and facts.fixed)
+        return layer.inside_channels + (layer.in_channels if beside else 0)
 
     def _history(self, facts: Facts, device: Device, stage: int, columns: float) -> float:
         """Rows of an earlier epoch, and where they are kept apart from this epoch's, those too."""
@@ -326,14 +377,27 @@ class MemoryModel:
             kept = facts.blocks if facts.timeline else 1
             total += rows * steps * size * (boundary * max(1, kept) + after / chunks)
         if facts.layout.time > 1:
-            widths = [sum(layer.state_widths) for layer in facts.layers if layer.state in ("vertex", "window")]
+            others = (facts.layout.time - 1) / facts.layout.time
+            dealers = self._dealers(facts, stage)
+            # what is sent and what is received, both in memory that ranks share
+            total += 2.0 * others * rows * steps * size * max((self._dealt(facts, k) for k in dealers), default=0)
+            widths = [
+                math.prod(layer.state_shape(1))
+                for number, layer in enumerate(facts.layers)
+                if layer.state in ("vertex", "window") and number not in dealers
+            ]
             total += _SLOTS * rows * max(widths, default=0) * size
         return total
 
 
-def in_pieces(count: float, device: Device, shares: Sequence[float]) -> float:
-    """Give the bytes that buffers take which together have so many, each a share of them."""
-    return sum(paged(count * share, device) for share in shares)
+def in_pieces(count: float, device: Device, shares: Sequence[float], *, pooled: bool = True) -> float:
+    """Give the bytes that buffers take which together have so many, each a share of them.
+
+    Args:
+        pooled: whether they come from the pool where they are large enough for it; others lie scattered on the heap.
+    """
+    pieces = [count * share for share in shares]
+    return sum(paged(size, device) if pooled and size >= _SMALLEST else size * _SCATTERED for size in pieces)
 
 
 def paged(count: float, device: Device) -> float:

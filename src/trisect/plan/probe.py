@@ -7,20 +7,22 @@ line, for the project's own layers and for users' alike; nothing has to be known
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.nn.halves import AnyLayer
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.noise import Noise
-from trisect.ops.memory import is_pooled, pooling_all
+from trisect.ops.memory import empty, is_pooled, pooling_all
+from trisect.plan.storages import StorageLog
 
-_ROWS, _DEGREE, _STEPS = 32, 3, 8
+_ROWS, _DEGREE, _STEPS = 256, 3, 8
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,25 @@ class SavedTensor:
 
 
 @dataclass(frozen=True)
+class Passing:
+    """The most bytes that a layer has for a moment in a pass, beside what it keeps.
+
+    They are those of one step and those of all steps: `share` of them grows with the steps.
+    """
+
+    row: float
+    entry: float
+    constant: float
+    share: float = 0.0
+    steps: int = 1
+
+    def bytes(self, rows: float, entries: float, steps: int) -> float:
+        """Give its bytes with so many rows and entries of a step, and so many steps."""
+        longer = 1.0 + self.share * (steps / self.steps - 1.0)
+        return max(0.0, self.constant + (self.row * rows + self.entry * entries) * longer)
+
+
+@dataclass(frozen=True)
 class Saved:
     """What a layer keeps for backward beside its parameters and the data.
 
@@ -48,20 +69,27 @@ class Saved:
         inside: tensors that are neither its input nor its output.
         reads, writes: whether its input, or its output, is kept.
         pooled: whether its output lies on a buffer of `ops.memory`.
+        forward: what it has besides while it goes forward, its output included unless that is kept.
+        backward: what it has besides while it goes back, the gradients of its output and input included.
     """
 
     inside: tuple[SavedTensor, ...]
     reads: bool
     writes: bool
     pooled: bool = True
+    forward: Passing = Passing(0.0, 0.0, 0.0)
+    backward: Passing = Passing(0.0, 0.0, 0.0)
 
 
-def saved_by(layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = torch.float32) -> Saved:
+def saved_by(
+    layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = torch.float32, degree: int = _DEGREE
+) -> Saved:
     """List what a layer keeps when it is run in training.
 
     Args:
         layer: may lie on the meta device.
         aggregated: whether it is the first layer, and its sum over neighbours is at hand.
+        degree: about how many entries a row of the matrix has: which of a layer's moments takes most depends on it.
     """
     real = copy.deepcopy(layer)
     if any(p.is_meta for p in real.parameters()) or any(b.is_meta for b in real.buffers()):
@@ -70,25 +98,45 @@ def saved_by(layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = 
     with torch.no_grad():
         for parameter in real.parameters():
             parameter.fill_(0.01)
+    steps = _STEPS if isinstance(layer, DynamicLayer) else 1
     with pooling_all():
         runs = [
-            _record(real, rows, degree, aggregated, dtype)
-            for rows, degree in ((_ROWS, _DEGREE), (2 * _ROWS, _DEGREE), (_ROWS, 2 * _DEGREE))
+            _record(real, rows, entries, aggregated, dtype, steps)
+            for rows, entries in ((_ROWS, degree), (2 * _ROWS, degree), (_ROWS, degree + 1))
         ]
-    small, rows_doubled, degree_doubled = (run.sizes for run in runs)
+        longer = _record(real, _ROWS, degree, aggregated, dtype, 2 * steps) if steps > 1 else runs[0]
+    small, rows_doubled, degree_higher = (run.sizes for run in runs)
     origins = runs[0].origins
-    if not len(small) == len(rows_doubled) == len(degree_doubled):
+    if not len(small) == len(rows_doubled) == len(degree_higher):
         # a layer that saves more tensors for more rows; its sum is a line all the same
-        small, rows_doubled, degree_doubled = ([sum(sizes)] for sizes in (small, rows_doubled, degree_doubled))
+        small, rows_doubled, degree_higher = ([sum(sizes)] for sizes in (small, rows_doubled, degree_higher))
         origins = [all(origins)]
-    steps = _STEPS if isinstance(layer, DynamicLayer) else 1
-    base_rows, base_entries = _ROWS * steps, _ROWS * _DEGREE * steps
     inside = []
-    for first, second, third, pooled in zip(small, rows_doubled, degree_doubled, origins, strict=True):
-        entry = (third - first) / base_entries
-        row = (second - first - entry * base_entries) / base_rows
-        inside.append(SavedTensor(row, entry, first - row * base_rows - entry * base_entries, pooled))
-    return Saved(tuple(inside), runs[0].reads, runs[0].writes, runs[0].pooled)
+    for sizes, pooled in zip(zip(small, rows_doubled, degree_higher, strict=True), origins, strict=True):
+        row, entry, constant = _line(sizes, _ROWS * steps, degree)
+        inside.append(SavedTensor(row, entry, constant, pooled))
+    forward, backward = (
+        _passing([getattr(run, name) for run in (*runs, longer)], degree, steps) for name in ("forward", "backward")
+    )
+    return Saved(tuple(inside), runs[0].reads, runs[0].writes, runs[0].pooled, forward, backward)
+
+
+def _line(sizes: Sequence[float], rows: int, degree: int) -> tuple[float, float, float]:
+    """From the bytes with some rows, with twice as many and with an entry more a row: those of each row and entry, and
+    the rest.
+    """
+    first, second, third = sizes
+    entry = (third - first) / rows
+    row = (second - first) / rows - entry * degree
+    return row, entry, first - (row + entry * degree) * rows
+
+
+def _passing(sizes: Sequence[float], degree: int, steps: int) -> Passing:
+    *three, longer = sizes
+    row, entry, constant = _line(three, _ROWS, degree)
+    one = three[0] - constant
+    share = min(1.0, max(0.0, (longer - three[0]) / one)) if one > 0.0 else 0.0
+    return Passing(row, entry, constant, share, steps)
 
 
 @dataclass(frozen=True)
@@ -98,53 +146,66 @@ class _Run:
     reads: bool
     writes: bool
     pooled: bool
+    forward: int
+    backward: int
 
 
-def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype) -> _Run:
-    """Run a layer on some rows of a ring, and note the storages that it saves."""
-    call, inputs = _call_of(layer, rows, degree, aggregated, dtype)
-    saved: dict[int, Tensor] = {}
+def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int = _STEPS) -> _Run:
+    """Run a layer on some rows of a ring, forward and back, and note the storages that it saves and those that pass."""
+    call, inputs = _call_of(layer, rows, degree, aggregated, dtype, steps)
+    # what a matrix remembers of itself (its transpose, groups of steps) is no part of a pass, and made before it
+    with torch.enable_grad():
+        first = call()
+    if first.requires_grad:
+        first.backward(torch.ones_like(first))
+    del first
+    given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    log, reads = StorageLog((*inputs, *layer.parameters(), *layer.buffers())), False
 
     def keep(tensor: Tensor) -> Tensor:
-        # it is held, so that no other comes to lie at its address; but without its place in the graph, which would hold
-        # itself where an operation saves its own result
-        return saved.setdefault(tensor.untyped_storage().data_ptr(), tensor.detach())
+        nonlocal reads
+        reads = reads or tensor.untyped_storage().data_ptr() in given
+        # without its place in the graph, which would hold itself where an operation saves its own result
+        return tensor.detach()
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with log, torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = call()
-    outside = {p.untyped_storage().data_ptr() for p in (*layer.parameters(), *layer.buffers())}
-    given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-    result = out.untyped_storage().data_ptr()
-    inside = [
-        tensor
-        for storage, tensor in saved.items()
-        if storage not in outside and storage not in given and storage != result
-    ]
+    result, pooled, turn, shape = log.number_of(out), is_pooled(out), len(log.events), out.shape
+    root = get_gradient_edge(out) if out.requires_grad else None
+    del out
+    kept = log.live()
+    staying = sum(log.storages[number].bytes for number in kept)
+    forward, backward = log.highest(last=turn) - staying, 0
+    if root is not None:
+        with log:
+            torch.autograd.backward((root,), (empty(shape, dtype).fill_(1.0),))
+        backward = log.highest(first=turn) - staying
+    for tensor in (*inputs, *layer.parameters()):
+        tensor.grad = None
+    inside = [log.storages[number] for number in sorted(kept - {result})]
     return _Run(
-        # the shape is asked, since a buffer of the pool is larger than what lies on it
-        [
-            tensor.numel() * tensor.element_size() if is_pooled(tensor) else tensor.untyped_storage().nbytes()
-            for tensor in inside
-        ],
-        [is_pooled(tensor) for tensor in inside],
-        bool(given & set(saved)),
-        result in saved,
-        is_pooled(out),
+        [storage.bytes for storage in inside],
+        [storage.pooled for storage in inside],
+        reads,
+        result in kept,
+        pooled,
+        forward,
+        backward,
     )
 
 
 def _call_of(
-    layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype
+    layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
     """Give a function that runs the layer once, and the tensors that it reads."""
     adjacency = _ring(rows, degree, dtype)
     noise = Noise(0, 1, vertices=torch.arange(rows))
     if isinstance(layer, DynamicLayer):
-        xs = torch.ones(_STEPS, rows, layer.in_channels, dtype=dtype)
+        xs = torch.ones(steps, rows, layer.in_channels, dtype=dtype)
         sums = xs.clone() if aggregated else None
         x = xs.requires_grad_(not aggregated)
         state = layer.initial_state(rows, dtype=dtype, device=torch.device("cpu"))
-        snapshots = [adjacency] * _STEPS
+        snapshots = [adjacency] * steps
         inputs = [xs, *state, *([] if sums is None else [sums])]
         return (lambda: layer(x, snapshots, state, noise.at(layer=0), 0, sums)[0]), inputs
     shared = {name: torch.ones(rows, layer.out_channels, dtype=dtype) for name in layer.reads}

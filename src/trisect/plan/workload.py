@@ -26,6 +26,8 @@ class Workload:
         layers: of the model; they may lie on the meta device. `head` and `extra`: see `make_facts`.
         vertices, features: how many there are.
         entries: of the prepared matrix of each step, self-loops included.
+        distinct: the share of these entries that a matrix has in memory, where edges come several times in its window.
+        overlaid: entries of two steps that follow each other, laid over each other, for each entry of the two.
         training: how many steps are trained on; 1 for a graph.
         events: edges as they are stored, of all steps together.
         work: of each training step, by which steps are dealt to ranks.
@@ -49,6 +51,8 @@ class Workload:
     events: int
     parts_of: Callable[[int], Parts]
     extra: int = 0
+    distinct: float = 1.0
+    overlaid: float = 1.0
     training: int = 1
     work: tuple[int, ...] = (1,)
     timeline: bool = False

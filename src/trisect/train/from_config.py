@@ -138,7 +138,7 @@ class ConfiguredData:
     Attributes:
         names: the user's vertex ids, or None where they are 0, 1, ….
         vertices, steps: how many there are.
-        classes: the names of the classes, of vertices or else of edges; None where they are numbers.
+        classes: the names of the classes that the task predicts; None where they are numbers.
     """
 
     def __init__(self, config: Config, say: Say = lambda sentence: None) -> None:
@@ -155,10 +155,17 @@ class ConfiguredData:
         if note is not None:
             self._say(note)
         self.names, self.vertices = record.names, record.vertices
-        self.classes = record.meta.get("classes") if record.y is not None else record.meta.get("edge_classes")
+        self.classes = predicted_classes(self._config, record)
         if isinstance(record, TimelineRecord):
             self.steps, self.timeline = record.steps, True
         return data_of(self._config, record)
+
+
+def predicted_classes(config: Config, record: Record) -> list[str] | None:
+    """Give the names of the classes that the task predicts; None where they are numbers."""
+    if isinstance(record, TimelineRecord) and config.task.name == "edge-classification":
+        return record.edge_class_names
+    return record.class_names
 
 
 def describe_record(record: Record) -> str:

@@ -35,6 +35,7 @@ class Job:
         resume: whether `train` goes on from the newest checkpoint, where the run has begun.
         restarts: how often ranks that are started here are started again after a fault.
         restarted: how often that was done so far, by us or by torchrun.
+        command: names the command that counts restarts, and no other one that continues the run.
         rows: the folder where `predict` puts its rows.
         steps, embedded: which outputs `predict` computes; see `outputs.steps` and `outputs.predict`.
     """
@@ -52,6 +53,7 @@ class Job:
     embedded: bool = True
     restarts: int = 0
     restarted: int = 0
+    command: str = ""
 
     @classmethod
     def of_config(cls, verb: Verb, config: Config, run: Path, **more: Any) -> Job:
@@ -85,6 +87,7 @@ class Job:
             "steps": self.steps,
             "embedded": self.embedded,
             "restarted": self.restarted,
+            "command": self.command,
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
         (folder / JOB).write_text(json.dumps(plain))
@@ -111,6 +114,7 @@ class Job:
             plain["steps"],
             plain["embedded"],
             restarted=plain["restarted"],
+            command=plain["command"],
         )
 
 

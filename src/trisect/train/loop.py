@@ -33,7 +33,9 @@ class Recorder(Protocol):
     """An object that keeps what a run tells."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Keep an epoch's `epoch` (1, 2, …), `loss`, `lr`, `seconds`, and where evaluated `train`, `val`, `test`."""
+        """Keep an epoch's `epoch` (1, 2, …), `loss`, `lr`, `seconds`, `sent_bytes` of all ranks together and
+        `peak_rss_bytes` of the rank that holds most, and where evaluated `train`, `val`, `test`.
+        """
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
         """Keep an action that ran."""
@@ -215,6 +217,8 @@ class Trainer:
                 "loss": self._current,
                 "lr": self.lr.at(epoch),
                 "seconds": seconds[-1],
+                "sent_bytes": self.program.sent_bytes,
+                "peak_rss_bytes": self.program.peak_bytes,
                 **self._guard_after(epoch),
             }
             self._longest = max(self._longest, seconds[-1])

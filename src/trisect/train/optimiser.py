@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -54,7 +56,8 @@ class Optimiser:
         groups = [group for group in groups if group["params"]]
         self._torch: torch.optim.Optimizer | None = None
         if groups:
-            self._torch = _make(name, groups, lr, momentum, nesterov)
+            with _without_compiler():
+                self._torch = _make(name, groups, lr, momentum, nesterov)
 
     def zero_grad(self) -> None:
         """Set every parameter's gradient to None, as an epoch begins."""
@@ -84,7 +87,8 @@ class Optimiser:
         for key, parameter in self.parameters.items():
             if self._masters[key] is not parameter:
                 self._masters[key].grad = None if parameter.grad is None else parameter.grad.float()
-        self._torch.step()
+        # what is wrapped around it would load torch's compiler; gradients are off here already, and there are no hooks
+        inspect.unwrap(type(self._torch).step)(self._torch)
         for key, parameter in self.parameters.items():
             if self._masters[key] is not parameter:
                 parameter.copy_(self._masters[key])
@@ -136,6 +140,24 @@ class Optimiser:
                     f"the checkpoint has no optimiser state '{lacking[0]}.{key}', which {self.name} needs; start a new"
                     " run in another --out."
                 )
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch from loading its compiler, which takes as long as the rest of torch and would do nothing here.
+
+    They ask the compiler for the function that adds a group of parameters, and remember what it gives; that is the
+    function itself where nothing is compiled.
+    """
+    function, remembered = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None), "__dynamo_disable"
+    if function is None or hasattr(function, remembered):
+        yield
+        return
+    setattr(function, remembered, function)
+    try:
+        yield
+    finally:
+        delattr(function, remembered)
 
 
 # what each keeps of a parameter, once it was trained

@@ -38,6 +38,7 @@ from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
+from trisect.train.processes.memory import peak_rss_bytes
 
 
 class Program:
@@ -58,6 +59,7 @@ class Program:
         decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
         resumption: where `outputs` begin that carry a state; None: at step 0.
         asked_to_stop: whether this rank was; `stops`: whether any rank was, as of the loss of the latest epoch.
+        sent_bytes: that left all ranks in the latest epoch; `peak_bytes`: the most memory that a rank has held so far.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Program:
         self.decodes = decoder is not None
         self.resumption: Resumption | None = None
         self.asked_to_stop = self.stops = False
+        self.sent_bytes = self.peak_bytes = 0
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
@@ -168,11 +171,15 @@ class Program:
     def total_loss(self) -> float:
         """Give the loss of the epoch, once backward is done: the sum over chunks, runs and ranks.
 
-        Whether a rank was asked to end travels along, so that all of them stop after the same epoch.
+        Whether a rank was asked to end travels along, so that all of them stop after the same epoch; and so does what
+        each has sent and holds, for whoever watches the run.
         """
-        own = self._require_state().finish().detach().double().cpu().reshape(())
-        loss, asked = self._transport.sum_everywhere(torch.stack((own, own.new_tensor(float(self.asked_to_stop)))))
-        self.stops = bool(asked)
+        own = torch.zeros(3 + self.mesh.layout.world, dtype=torch.float64)
+        own[0] = self._require_state().finish().detach().double().cpu()
+        own[1], own[2] = self.asked_to_stop, self.ledger.bytes
+        own[3 + self.mesh.rank] = peak_rss_bytes()
+        loss, asked, sent, *held = self._transport.sum_everywhere(own).tolist()
+        self.stops, self.sent_bytes, self.peak_bytes = bool(asked), int(sent), int(max(held))
         return float(loss)
 
     def _require_state(self) -> Executor:

@@ -8,6 +8,7 @@ middle of their work, and autograd refuses it.) Under torchrun each process that
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -42,7 +43,7 @@ from trisect.train.outputs.predict import load_parameters, outputs, trained_para
 from trisect.train.outputs.saved_rows import RowsWriter
 from trisect.train.outputs.states import hand_back, resume
 from trisect.train.outputs.steps import parse_steps
-from trisect.train.processes.faults import Phase, be_rank, is_lost, leave, show_phase
+from trisect.train.processes.faults import Phase, be_rank, is_lost, leave, show_phase, tell_request
 from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
@@ -218,10 +219,12 @@ class _Worker:
             apart=self.apart,
         )
         if self.job.restarted > 0 and self.rank == 0:
-            recorder.restarted(self.job.restarted)
+            # torchrun's agent, whose ranks are all its children, is the command where we did not start them
+            recorder.restarted(self.job.restarted, self.job.command or f"agent {os.getppid()}")
         callers = recorder if self.recorder is None else Several(WithCopies(self.recorder), recorder)
         # a caller of `fit` decides itself what signals do
-        heeding = heeding_requests(self.job.options.grace) if self.job.verb == "train" else nullcontext()
+        heard = partial(tell_request, self.rank)
+        heeding = heeding_requests(self.job.options.grace, heard) if self.job.verb == "train" else nullcontext()
         try:
             with heeding as stop:
                 trainer = Trainer(

@@ -136,6 +136,8 @@ def _of_timeline(model: AnyModel, timeline: Timeline, bound: BoundTask, options:
     return Workload(
         vertices=timeline.vertices,
         entries=tuple(step_work(timeline, 1.0 if model.self_loops else 0.0)),
+        distinct=_distinct(timeline, self_loops=model.self_loops),
+        overlaid=_overlaid(timeline.smoothing.window),
         features=feature_width(timeline),
         events=int(timeline.src.numel()),
         parts_of=partial(_timeline_parts, timeline),
@@ -147,6 +149,20 @@ def _of_timeline(model: AnyModel, timeline: Timeline, bound: BoundTask, options:
         symmetric=is_symmetric(timeline, model),
         **_common(model, bound, options),
     )
+
+
+def _distinct(timeline: Timeline, *, self_loops: bool) -> float:
+    """The share of entries that is left where an edge that comes again is one entry, by the step in the middle."""
+    step = timeline.steps // 2
+    counted = step_work(timeline, 1.0 if self_loops else 0.0)[step]
+    if not 0 < counted <= MOST_ENTRIES:
+        return 1.0
+    return timeline.snapshot(step, "none", self_loops=self_loops).entries / counted
+
+
+def _overlaid(window: int) -> float:
+    """Two windows of so many steps, one a step later than the other: what both have counts once."""
+    return (window + 1) / (2 * window)
 
 
 def _timeline_parts(timeline: Timeline, parts: int) -> Parts:
@@ -264,6 +280,7 @@ def workload_of_description(
         head=model.head if isinstance(model, DynamicModel) else None,
         vertices=data.vertices,
         entries=data.entries,
+        overlaid=_overlaid(data.length),
         features=data.features,
         events=data.edges,
         parts_of=data.parts,

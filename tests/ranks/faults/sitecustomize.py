@@ -3,7 +3,10 @@
 `TRISECT_TEST_FAULTS` is a JSON list of {"rank", "epoch", "kind", "fired"}, and where the fault is not to come when the
 rank enters the epoch, {"at", "action"}:
 
-    at        epoch      (or left out) when the rank enters the epoch
+    at        start      when the rank says how far it has come before the first epoch, whatever the epoch; `action` is
+                         which time it says so, as a share of all of them. `after`, if any, is the file of another
+                         fault that must have fired before
+              epoch      (or left out) when the rank enters the epoch
               train      before an action of the epoch; `action` is which one, as a share of all of them, 0 to below 1
               evaluate   before an action of the evaluation after the epoch
               shard      when half of the first bytes of its shard of the epoch's checkpoint are written
@@ -37,6 +40,7 @@ RANK = int(os.environ.get("RANK", "0"))
 ERRORS = {"disk": errno.EIO, "EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 # a rank that is stopped in a `pause`, or `frozen`, is for the test to continue, or to rid of its launcher
 SIGNALS = {"SIGKILL": "SIGKILL", "SIGSTOP": "SIGSTOP", "SIGTERM": "SIGTERM", "pause": "SIGSTOP", "frozen": "SIGSTOP"}
+IN_TURN = ("SIGTERM", "SIGKILL")  # how a scheduler that has no patience ends a process
 TO_LAUNCHER = {"launcher SIGKILL": "SIGKILL", "launcher SIGTERM": "SIGTERM", "launcher SIGINT": "SIGINT"}
 _LONGEST = 10.0  # seconds that a rank waits for what the launcher does
 
@@ -82,6 +86,20 @@ def change_loop(module: Any) -> None:
         return float(honest(self, epoch))
 
     module.Trainer.train_epoch = train_epoch
+
+
+def change_start(module: Any) -> None:
+    honest = module.show_phase
+
+    def show_phase(rank: int, phase: Any) -> None:
+        honest(rank, phase)
+        for fault in due("start", None):
+            phases = 1 if int(os.environ.get("WORLD_SIZE", "1")) == 1 else len(module.Phase)
+            after = fault.get("after")
+            if 1 + int(fault["action"] * phases) == phase and (after is None or os.path.exists(after)):
+                fire(fault)
+
+    module.show_phase = show_phase
 
 
 def change_executor(module: Any) -> None:
@@ -191,6 +209,9 @@ def fire(fault: dict[str, Any], trainer: Any = None) -> None:
         return
     elif kind in SIGNALS:
         os.kill(os.getpid(), getattr(signal, SIGNALS[kind]))
+    elif kind == ", ".join(IN_TURN):
+        for name in IN_TURN:
+            os.kill(os.getpid(), getattr(signal, name))
     elif kind in TO_LAUNCHER:
         signal_launcher(getattr(signal, TO_LAUNCHER[kind]))
     elif kind == "memory":
@@ -221,6 +242,8 @@ def signal_launcher(number: signal.Signals) -> None:
         time.sleep(0.02)
     if main:
         signal.signal(signal.SIGTERM, heed)
+        if handed_on and not callable(heed):  # what it would have done is to end this process
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def dump(trainer: Any, folder: Path) -> None:
@@ -233,9 +256,19 @@ def dump(trainer: Any, folder: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Any], None]] = {
+    "trisect.train.processes.faults": change_start,
     "trisect.train.loop": change_loop,
     "trisect.engine.executor": change_executor,
     "trisect.train.run.checkpoint": change_checkpoint,
     "trisect.train.run.recorder": change_recorder,
 }
+if "TRISECT_TEST_FORK" in os.environ and "RANK" not in os.environ:
+    import forked_ranks
+
+    def begun() -> None:
+        global RANK
+        RANK = int(os.environ["RANK"])
+
+    forked_ranks.Forked.begun = staticmethod(begun)
+    CHANGES["trisect.train.processes.launch"] = forked_ranks.change_launch
 sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]

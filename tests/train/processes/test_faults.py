@@ -4,12 +4,17 @@ import json
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
-from trisect.train.processes.faults import remove_folders
+from trisect.comm.world import World
+from trisect.errors import RunError
+from trisect.train.processes import faults
+from trisect.train.processes.faults import LostRankError, naming_lost_ranks, remove_folders
 from trisect.train.processes.launch import launch
 
 
@@ -65,3 +70,48 @@ def test_a_folder_that_is_still_written_to_is_removed(tmp_path: Path) -> None:
             writer.join()
     assert not list(tmp_path.iterdir())
     assert written[0] > 20
+
+
+def said_by(rank: int, store: HashStore, late: float, error: Exception) -> str:
+    """Give what a rank of three says that meets an error after so many seconds."""
+    time.sleep(late)
+    with pytest.raises((LostRankError, RunError)) as caught, naming_lost_ranks(store, World(rank, 3, rank, 3)):
+        raise error
+    return str(caught.value)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRISECT_FAILURES", raising=False)
+    monkeypatch.setattr(faults, "_SETTLE", 0.05)
+
+
+def three_ranks(errors: dict[int, tuple[float, Exception]]) -> dict[int, str]:
+    store, said = HashStore(), dict[int, str]()
+    threads = [
+        threading.Thread(target=lambda rank=rank: said.update({rank: said_by(rank, store, *errors[rank])}))
+        for rank in errors
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return said
+
+
+def test_a_rank_that_notices_late_is_not_named_as_silent(quick: None) -> None:
+    lost = RuntimeError("Timed out waiting 5000ms for recv operation")
+    said = three_ranks({0: (0.0, lost), 2: (1.0, lost)})
+    assert said == dict.fromkeys((0, 2), "rank 1 is gone or silent; the run is stopped.")
+
+
+def test_two_silent_ranks_are_both_named(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_LATEST", 0.2)
+    said = three_ranks({2: (0.0, RuntimeError("Connection closed by peer"))})
+    assert said == {2: "rank 0, 1 is gone or silent; the run is stopped."}
+
+
+def test_the_reason_of_a_rank_that_failed_is_what_the_others_say(quick: None) -> None:
+    failed, lost = RunError("the disk is full"), RuntimeError("Connection reset by peer")
+    said = three_ranks({0: (0.0, lost), 1: (0.0, failed), 2: (0.3, lost)})
+    assert said == {0: "rank 1: the disk is full", 1: "the disk is full", 2: "rank 1: the disk is full"}

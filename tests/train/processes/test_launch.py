@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trisect.comm.world import world_from_environment
-from trisect.errors import LayoutError, RunError
+from trisect.errors import FaultError, LayoutError, RunError, StoppedError, TrisectError
 from trisect.ops import memory
 from trisect.train.processes.launch import launch, require_room
 
@@ -48,6 +48,31 @@ def test_the_culprit_is_named_not_the_rank_that_lost_it() -> None:
         "sys.exit(1)\n"
     )
     with pytest.raises(RunError, match="rank 1: out of memory"):
+        launch(python(code), 2)
+
+
+@pytest.mark.parametrize(("asked", "kind"), [(True, StoppedError), (False, FaultError)])
+def test_a_request_is_not_forgotten_where_another_rank_is_lost(asked: bool, kind: type[TrisectError]) -> None:
+    # rank 1 is asked to end, and rank 0 is killed before they could stop together
+    program = (
+        "import os, pathlib, signal, time\n"
+        "from trisect.train.processes.faults import tell_request\n"
+        "from trisect.train.processes.stopping import heeding_requests\n"
+        "rank, folder = int(os.environ['RANK']), pathlib.Path(os.environ['TRISECT_FAILURES'])\n"
+        "with heeding_requests(60, lambda: tell_request(rank)):\n"
+        f"    if rank == 1 and {asked}: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"    while rank == 1 or ({asked} and not list(folder.glob('rank-1.asked'))): time.sleep(0.1)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with pytest.raises(kind):
+        launch(python(program), 2)
+
+
+def test_a_rank_that_is_asked_before_it_heeds_requests_was_asked() -> None:
+    code = (
+        "import os, signal, time; time.sleep(60) if os.environ['RANK'] == '0' else os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    with pytest.raises(StoppedError):
         launch(python(code), 2)
 
 

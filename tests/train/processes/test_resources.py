@@ -13,7 +13,7 @@ from trisect.errors import RunError
 from trisect.train.processes.resources import explain, explaining_limits
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM])
 def test_errors_of_the_system_are_sentences(number: int):
     with (
         pytest.raises(RunError, match=r"\(/disk/file\); .* then go on with trisect train --resume --out run\.$"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from trisect.config import apply_overrides, parse_config
-from trisect.errors import CheckpointError
+from trisect.errors import CheckpointError, FaultError
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.run.recorder import RunRecorder
 from trisect.train.run.run_directory import RunDirectory, fingerprint, read_config
 
@@ -62,7 +65,7 @@ def test_files_of_a_run(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"summary.json is damaged: it says world: None, and that must be"):
         directory.summary()
     trace = json.loads((tmp_path / "run" / "trace.json").read_bytes())
-    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == 0]
     assert [(span["ts"], span["dur"], span["args"]["epoch"]) for span in spans] == [
         (0.0, 5e5, 1),
         (1e6, 5e5, 2),
@@ -147,6 +150,11 @@ def test_restarts_are_counted_over_all_commands(tmp_path: Path):
     recorder.close()
     directory.continue_from(None)
     assert directory.restarts() == 4
+    recorder = RunRecorder(directory)
+    for count, command in ((1, "a"), (2, "b"), (3, "b"), (2, "c")):  # also of the second and the third command
+        recorder.restarted(count, command)
+    recorder.close()
+    assert directory.restarts() == 4 + 1 + 3 + 2
 
 
 def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path):
@@ -166,6 +174,28 @@ def test_another_run_is_not_continued(tmp_path: Path):
     assert contents(tmp_path) == before
     with pytest.raises(CheckpointError, match="holds no run"):
         RunDirectory.reopen(tmp_path)
+
+
+def test_what_is_in_the_way_is_named_and_not_waited_for(tmp_path: Path):
+    path = RunDirectory.create(tmp_path / "run", config()).path
+    (path / "checkpoints").write_text("a file")
+    with (
+        pytest.raises(CheckpointError, match="checkpoints is no directory"),
+        RunDirectory.writing(path, config(), resume=True),
+    ):
+        pass
+    (path / "config.yaml").unlink()
+    os.mkfifo(path / "config.yaml")
+    with pytest.raises(CheckpointError, match=r"config\.yaml cannot be read: it is no regular file"):
+        read_config(path)
+
+
+def test_a_run_directory_that_was_removed_does_not_come_back(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", config())
+    shutil.rmtree(directory.path)
+    with pytest.raises(FaultError, match="it was removed while the run needed it"), explaining_limits(directory.path):
+        directory.checkpoints.draft(1)
+    assert not directory.path.exists()
 
 
 def test_fingerprints_follow_what_is_computed():

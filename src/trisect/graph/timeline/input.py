@@ -59,6 +59,8 @@ class TimelineInput(ABC):
             names=record.names,
             edge_x=record.edge_x,
             merge=merge,
+            class_names=record.class_names,
+            edge_class_names=record.edge_class_names,
         )
 
     @classmethod
@@ -119,6 +121,7 @@ class TimelineInput(ABC):
         names: Names | None = None,
         edge_x: Any = None,
         merge: Merge = "mean",
+        **more: Any,
     ) -> Self:
         """From events in any order: the step of an event is floor((time - earliest) / period); empty steps stay.
 
@@ -126,6 +129,7 @@ class TimelineInput(ABC):
             time: numbers, or datetimes: datetime64, with a zone, or ISO text (without a zone they count as UTC).
             period: a number in the unit of `time` (seconds for datetime64), or `"1d"`, `"12h"`, `"30min"`, `"1w"`
                 (numbers in `time` are then seconds), or a time difference.
+            **more: `class_names` and `edge_class_names`: what class 0, 1, … of y and of edge_y is called.
         """
         times, unit, length = numbers_of(time, period)
         source, target = index_array("src", src), index_array("dst", dst)
@@ -154,6 +158,7 @@ class TimelineInput(ABC):
             names=names,
             edge_x=None if edge_x is None else _taken(edge_feature_array(edge_x, len(times)), order),
             merge=merge,
+            **more,
         )
 
     @classmethod

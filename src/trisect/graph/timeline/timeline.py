@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
 from trisect.graph.build import Normalisation, normalise
 from trisect.graph.check import (
+    check_class_names,
     check_flag,
     check_index,
     check_names,
@@ -60,6 +61,7 @@ class Timeline(TimelineInput):
         edge_x: float32 [events, features], the features of events, or None.
         merge: what the features of events between the same vertices become in a snapshot, those of the steps that
             smoothing gathers included: their `sum`, their `mean`, those of the `last`, or how many there are (`count`).
+        class_names, edge_class_names: what class k of y and of edge_y is called, or None where classes are numbers.
     """
 
     vertices: int
@@ -79,6 +81,8 @@ class Timeline(TimelineInput):
     steps: int = 0
     edge_x: Tensor | None = None
     merge: Merge = "mean"
+    class_names: Sequence[str] | None = field(default=None, compare=False)
+    edge_class_names: Sequence[str] | None = field(default=None, compare=False)
 
     @classmethod
     def from_arrays(
@@ -99,6 +103,8 @@ class Timeline(TimelineInput):
         names: Names | None = None,
         edge_x: Any = None,
         merge: Merge = "mean",
+        class_names: Sequence[str] | None = None,
+        edge_class_names: Sequence[str] | None = None,
     ) -> Timeline:
         """From events sorted by step, all checked; see the attributes."""
         source, target, cuts = index_array("src", src), index_array("dst", dst), index_array("offsets", offsets).long()
@@ -128,6 +134,8 @@ class Timeline(TimelineInput):
         if classes is not None and classes.shape != (count,):
             raise DataError(f"edge_y has the shape {list(classes.shape)} for {count} events; give one class an event.")
         check_names(names, n)
+        check_class_names("class_names", class_names, labels)
+        check_class_names("edge_class_names", edge_class_names, classes)
         features = None
         if x is not None:
             features = feature_array("x", x, (n,) if np.ndim(x) == 2 else (steps, n))
@@ -147,6 +155,8 @@ class Timeline(TimelineInput):
             steps=steps,
             edge_x=None if edge_x is None else edge_feature_array(edge_x, count),
             merge=check_merge(merge),
+            class_names=class_names,
+            edge_class_names=edge_class_names,
         )
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trisect.errors import CheckpointError
 from trisect.train.run.run_directory import METRICS, SUMMARY, read_config
+from trisect.train.run.sound_json import open_regular, parse, read_object
 
 _MOST = 16 << 20  # bytes of a line that is still taken for one
 
@@ -35,14 +37,14 @@ class Follower:
     def look(self) -> list[Mapping[str, Any]]:
         """Give the records that came since the last look."""
         fresh: list[Mapping[str, Any]] = []
-        with contextlib.suppress(OSError), (self.run / METRICS).open("rb") as file:
+        with contextlib.suppress(OSError), os.fdopen(open_regular(self.run / METRICS, links=True), "rb") as file:
             if file.seek(0, 2) < self._read:  # a run that went on from a checkpoint has cut its lines
                 self.records, self._read = [], 0
             file.seek(self._read)
             while (line := file.readline(_MOST)).endswith(b"\n"):
                 self._read += len(line)
                 with contextlib.suppress(ValueError):
-                    record = json.loads(line)
+                    record = parse(line)
                     if isinstance(record, dict) and isinstance(record.get("epoch"), int):
                         fresh.append(record)
         self.records += fresh
@@ -53,7 +55,7 @@ class Follower:
 
 def _epochs(path: Path) -> int | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8")).get("epochs")
-    except (OSError, ValueError, AttributeError):
+        value = read_object(path, {}).get("epochs")
+    except (OSError, CheckpointError):
         return None
     return value if isinstance(value, int) else None

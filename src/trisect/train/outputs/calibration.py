@@ -15,9 +15,11 @@ from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
 from trisect.tasks.link_prediction import BoundLinkPrediction
 from trisect.train.run.checkpoint import write_atomically
+from trisect.train.run.sound_json import COUNT, FINITE, read_object
 from trisect.train.setup import Setup
 
 CALIBRATION = "calibration.json"
+_FORM = {"slope": FINITE, "intercept": FINITE, "pairs": COUNT, "positives": COUNT}
 _ROUNDS = 100
 
 
@@ -50,14 +52,13 @@ class Calibration:
     @classmethod
     def read(cls, directory: Path) -> Calibration | None:
         """Read that of a run directory; None where none was fitted yet."""
-        path = directory / CALIBRATION
         try:
-            plain = json.loads(path.read_bytes())
-            return cls(float(plain["slope"]), float(plain["intercept"]), int(plain["pairs"]), int(plain["positives"]))
+            plain = read_object(directory / CALIBRATION, _FORM)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
-            raise CheckpointError(f"{path} is damaged; remove it, and it is fitted anew.") from None
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} Remove it, and it is fitted anew.") from None
+        return cls(float(plain["slope"]), float(plain["intercept"]), plain["pairs"], plain["positives"])
 
 
 def calibrate(setup: Setup, gather: Gather) -> dict[str, Any]:

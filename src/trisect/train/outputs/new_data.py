@@ -17,7 +17,7 @@ from trisect.data.records import Array, Record, TimelineRecord
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
-from trisect.train.from_config import data_of, load_record, source_of
+from trisect.train.from_config import data_of, load_record, predicted_classes, source_of
 from trisect.train.outputs.table import Described
 
 Say = Callable[[str], None]
@@ -95,7 +95,7 @@ class PredictedData:
     def described(self) -> Described:
         """Say what the rows are called."""
         record = self.record
-        classes = record.meta.get("classes") if record.y is not None else record.meta.get("edge_classes")
+        classes = predicted_classes(self._config, record)
         return Described(record.names, record.vertices, isinstance(record, TimelineRecord), classes)
 
     @property

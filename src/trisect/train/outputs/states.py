@@ -83,10 +83,13 @@ def state_files(run: Path) -> list[StateFile]:
 
 
 def _described(path: Path) -> StateFile | None:
+    if not path.is_file():
+        return None
     try:
         with safe_open(path, "pt") as file:
             meta = file.metadata() or {}
-        return StateFile(path, int(meta["step"]), int(meta["vertices"]), meta["parameters"], meta["data"])
+        step, vertices = int(meta["step"]), int(meta["vertices"])
+        return StateFile(path, step, vertices, meta["parameters"], meta["data"]) if min(step, vertices) >= 0 else None
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from trisect.data.records import Array, Names
-from trisect.errors import TrisectError
+from trisect.errors import CheckpointError, TrisectError
 from trisect.train.outputs.saved_rows import RowsReader
+from trisect.train.run.lock import LOCK, locked
 
 SUFFIXES = (".parquet", ".npz")
 _BLOCK = 65_536  # rows
@@ -70,14 +71,23 @@ def rows_folder(path: Path) -> Path:
 
 @contextmanager
 def rows_folder_beside(path: Path) -> Iterator[Path]:
-    """Make an empty folder for the rows, and remove it afterwards."""
+    """Make an empty folder for the rows, and remove it afterwards; what a process that was killed left is removed.
+
+    Raises:
+        CheckpointError: another process predicts to the same file.
+    """
     folder = rows_folder(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise CheckpointError(f"{folder} is no directory; remove it.")
+    folder.mkdir(exist_ok=True)
+    with locked(folder):
+        try:
+            for earlier in folder.iterdir():
+                if earlier.name != LOCK:
+                    shutil.rmtree(earlier) if earlier.is_dir() else earlier.unlink()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def join(rows: RowsReader, path: Path, described: Described) -> int:
@@ -96,6 +106,7 @@ def join(rows: RowsReader, path: Path, described: Described) -> int:
 def drafted(path: Path) -> Iterator[Path]:
     """Give the name of a draft beside a file, which takes its place when it is complete."""
     draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)  # it may be a link that leads elsewhere
     try:
         yield draft
         draft.replace(path)

@@ -22,7 +22,9 @@ from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World, agent_
 from trisect.errors import FaultError, RunError, StoppedError, TrisectError
 
 OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is removed
-_SETTLE = 2.0
+ASKED = "asked"  # how the file is named that a rank leaves for its launcher when it gets SIGTERM
+_SETTLE = 2.0  # seconds in which ranks that fail at about the same time leave word of it
+_LATEST = 20.0  # seconds in which the others notice that a rank is silent, on a machine that has much else to do
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 _LOST = (
     "Connection closed",
@@ -97,6 +99,14 @@ def show_phase(rank: int, phase: Phase) -> None:
     if folder is not None:
         with suppress(OSError):
             Path(folder, f"rank-{rank}.phase").write_text(str(int(phase)))
+
+
+def tell_request(rank: int) -> None:
+    """Let our launcher know that this rank was asked to end: another one may be lost before all have stopped."""
+    folder = os.environ.get(FAILURES)
+    if folder is not None:
+        with suppress(OSError):
+            Path(folder, f"rank-{rank}.{ASKED}").touch()
 
 
 def tell_failure(
@@ -231,35 +241,54 @@ def _name(store: Store, world: World, error: BaseException) -> str:
     said = str(error).splitlines()[0].split("] ", 1)[-1]
     if FAILURES in os.environ:  # the launcher sees all ranks, and names it
         return f"lost another rank ({said})."
+    if not _ask(lambda: store.set(f"lost/{world.rank}", "1")):  # the store was that of the rank which is lost
+        return f"rank {world.rank} lost another rank ({said})."
     reasons: dict[str, str] = {}
 
     def ask() -> None:
-        store.set(f"lost/{world.rank}", "1")
-        time.sleep(_SETTLE)  # the others notice at about the same time
-        silent = []
-        for rank in range(world.size):
-            if rank == world.rank or store.check([f"lost/{rank}"]):
-                continue
-            if store.check([f"failed/{rank}"]):
-                reasons["failed"] = f"rank {rank}: {store.get(f'failed/{rank}').decode()}"
-            else:
-                silent.append(rank)
+        time.sleep(_SETTLE)
+        # ranks begin to wait for a silent one at different times: one that has not noticed yet need not be silent
+        _until(lambda: len(_without(store, world, "lost")) <= 1 or bool(_failures(store, world)), _LATEST)
+        reasons.update(_failures(store, world))
+        silent = [rank for rank in _without(store, world, "lost") if not store.check([f"failed/{rank}"])]
         if silent:
             reasons["silent"] = f"rank {', '.join(map(str, silent))} is gone or silent; the run is stopped."
+        store.set(f"named/{world.rank}", "1")
+        if world.rank == 0:  # the store may be ours, and others may still ask
+            unaware = set(_without(store, world, "lost"))
+            _until(lambda: unaware.issuperset(_without(store, world, "named")), _LATEST)
 
-    _ask(ask)
-    if world.rank == 0:
-        time.sleep(_SETTLE)  # the store may be ours, and others may still ask
+    _ask(ask, 3 * _LATEST)
     return reasons.get("failed") or reasons.get("silent") or f"rank {world.rank} lost another rank ({said})."
 
 
-def _ask(question: Callable[[], object]) -> None:
-    """Ask the store, which may be gone as well, for a few seconds."""
+def _without(store: Store, world: World, word: str) -> list[int]:
+    """Give the ranks that have not left this word."""
+    return [rank for rank in range(world.size) if not store.check([f"{word}/{rank}"])]
+
+
+def _failures(store: Store, world: World) -> dict[str, str]:
+    """Give why a rank failed, where one has left word of it."""
+    failed = sorted(set(range(world.size)) - set(_without(store, world, "failed")))
+    return {"failed": f"rank {failed[0]}: {store.get(f'failed/{failed[0]}').decode()}"} if failed else {}
+
+
+def _until(ready: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _ask(question: Callable[[], object], seconds: float = _SETTLE + 3.0) -> bool:
+    """Ask the store, which may be gone as well, for some seconds; say whether it answered."""
+    answered: list[bool] = []
 
     def attempt() -> None:
         with suppress(Exception):
             question()
+            answered.append(True)
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(_SETTLE + 3.0)
+    thread.join(seconds)
+    return bool(answered)

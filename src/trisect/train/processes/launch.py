@@ -21,7 +21,7 @@ from trisect.comm.interface import loopback
 from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, LISTENER
 from trisect.errors import FaultError, LayoutError, RunError, StoppedError, TrisectError
 from trisect.ops.memory import free_bytes
-from trisect.train.processes.faults import Phase
+from trisect.train.processes.faults import ASKED, Phase
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.stopping import StopRequest, heeding_requests
 
@@ -118,6 +118,8 @@ def launch(
                 failure = _ask(ranks, on_poll, grace or 0.0)
             else:
                 failure = None if first is None else _failure(folder, ranks, first)
+                if isinstance(failure, FaultError) and _was_asked(folder, ranks):
+                    failure = StoppedError("Stopped, as asked (SIGTERM).")
         finally:
             _end(ranks)
         on_poll()
@@ -202,6 +204,11 @@ def _ask(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None], 
         on_poll()
         time.sleep(_POLL)
     return None if all(rank.poll() == 0 for rank in ranks) else StoppedError("Stopped, as asked (SIGTERM).")
+
+
+def _was_asked(folder: Path, ranks: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Say whether a rank got SIGTERM: it left word, or ended by it, since it was not yet ready to heed it."""
+    return any(folder.glob(f"rank-*.{ASKED}")) or any(rank.poll() == -signal.SIGTERM for rank in ranks)
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -67,6 +68,7 @@ def run_job(
                 check_resume(job, shards)
             if job.verb != "predict":
                 listener.say(f"{job.layout.world} ranks: {job.layout}.")
+        job = replace(job, command=uuid.uuid4().hex)
         before: FaultError | None = None
         while True:
             try:

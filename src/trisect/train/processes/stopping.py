@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from trisect.errors import StoppedError
@@ -20,11 +20,12 @@ class StopRequest:
 
 
 @contextmanager
-def heeding_requests(grace: float) -> Iterator[StopRequest]:
+def heeding_requests(grace: float, heard: Callable[[], None] = lambda: None) -> Iterator[StopRequest]:
     """Let SIGTERM be a request and no end, as long as this lasts.
 
     Args:
         grace: seconds after which a process that was asked leaves in any case.
+        heard: called at the first request.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -37,6 +38,7 @@ def heeding_requests(grace: float) -> Iterator[StopRequest]:
         if not request.asked:
             request.asked = True
             late.start()
+            heard()
 
     before = signal.signal(signal.SIGTERM, ask)
     try:

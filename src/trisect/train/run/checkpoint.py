@@ -104,7 +104,8 @@ class Checkpoints:
         """Make an empty directory beside the final one, for the ranks' shards."""
         draft = self.directory / f".epoch-{epoch:06d}.draft"
         _remove(draft)
-        draft.mkdir(parents=True)
+        self.directory.mkdir(exist_ok=True)  # the run directory itself must be there: who removed it wants it no more
+        draft.mkdir()
         return draft
 
     def commit(self, draft: Path, shards: Sequence[Shard], meta: Mapping[str, Any], *, epoch: int, best: bool) -> Path:

@@ -87,9 +87,9 @@ class RunRecorder:
             self._ending = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
         self._events.write(f'{{"name": {_quoted(name)}, "start": {start!r}, "seconds": {seconds!r}{self._ending}}}\n')
 
-    def restarted(self, count: int) -> None:
-        """Write that the run was started again by itself; `count`: how often since the command was given."""
-        self.event(RESTART, time.time(), 0.0, count=count)
+    def restarted(self, count: int, command: str = "") -> None:
+        """Write that the run was started again by itself; `count`: how often since the command of this name began."""
+        self.event(RESTART, time.time(), 0.0, count=count, command=command)
         self._events.flush()
 
     def checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, best: bool) -> None:

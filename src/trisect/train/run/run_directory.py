@@ -41,6 +41,7 @@ from trisect.train.run.sound_json import (
     read_bytes,
     read_object,
 )
+from trisect.train.run.trace import chrome_trace
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -52,7 +53,13 @@ LAYOUT = "layout"  # under which a checkpoint was written, in its meta
 RESTART = "restart"  # the name of an event
 
 # what their readers rely on; whoever made a run directory may have written anything
-_RECORD = {"epoch": COUNT, "loss": Maybe(NUMBER), "seconds": Maybe(FINITE)}
+_RECORD = {
+    "epoch": COUNT,
+    "loss": Maybe(NUMBER),
+    "seconds": Maybe(FINITE),
+    "sent_bytes": Maybe(FINITE),
+    "peak_rss_bytes": Maybe(FINITE),
+}
 _EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
 _PLAN = {"halves": Maybe([TEXT])}
 _SUMMARY = {
@@ -230,13 +237,14 @@ class RunDirectory:
 
     def restarts(self) -> int:
         """Count how often the run was started again by itself, under all commands that continued it."""
-        total = before = 0
+        total, before = 0, dict[str, int]()
         for event in self.events(0):
-            if event["name"] == RESTART:
+            count, command = event.get("count"), str(event.get("command"))
+            if event["name"] == RESTART and isinstance(count, int):
                 # each command counts from 1; a start that ended before it could write anything is in the next count
-                count = int(event["count"])
-                total += count - before if count > before else count
-                before = count
+                last = before.get(command, 0)
+                total += count - last if count > last else count
+                before[command] = count
         return total
 
     def summary(self) -> dict[str, Any] | None:
@@ -269,7 +277,8 @@ class RunDirectory:
         if scores:
             write_atomically(self.path / SCORES, json.dumps(scores).encode())
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
-        write_atomically(self.path / TRACE, json.dumps(self.trace()).encode())
+        trace = chrome_trace({rank: self.events(rank) for rank in self.ranks()})
+        write_atomically(self.path / TRACE, json.dumps(trace).encode())
 
     def name_classes(self, names: Sequence[str] | None) -> None:
         """Add the names of the classes to scores.json, where there are both."""
@@ -277,38 +286,18 @@ class RunDirectory:
         if names and scores:
             write_atomically(self.path / SCORES, json.dumps({**scores, "classes": list(names)}).encode())
 
-    def trace(self) -> dict[str, Any]:
-        """Give all ranks' events in the Chrome trace format: a process a rank, a row a kind of event."""
-        events: list[dict[str, Any]] = []
-        by_rank = {rank: self.events(rank) for rank in self.ranks()}
-        origin = min((event["start"] for own in by_rank.values() for event in own), default=0.0)
-        for rank, own in by_rank.items():
-            events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
-            for event in own:
-                extra = {key: value for key, value in event.items() if key not in {"name", "start", "seconds", "lane"}}
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": event["name"],
-                        "pid": rank,
-                        "tid": event.get("lane", 0),
-                        "ts": round((event["start"] - origin) * 1e6, 1),
-                        "dur": round(event["seconds"] * 1e6, 1),
-                        "args": extra,
-                    }
-                )
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
-
 
 def read_config(path: str | Path) -> Config:
     """Read the settings of the run in `path`."""
     path = Path(path)
+    if not path.is_dir():
+        raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.")
     try:
-        text = (path / CONFIG).read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+        text = read_bytes(path / CONFIG).decode()
+    except FileNotFoundError:
         raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.") from None
-    except (OSError, UnicodeDecodeError):
-        raise CheckpointError(f"{path / CONFIG} cannot be read.") from None
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path / CONFIG} is damaged: it is not UTF-8 text.") from None
     plain = read_yaml(text, str(path / CONFIG))
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path / CONFIG} is damaged: it is not a mapping.")
@@ -320,6 +309,9 @@ def _refuse_links(path: Path) -> None:
     for name in ("checkpoints", "events", METRICS, "tensorboard"):
         if (path / name).is_symlink():
             raise CheckpointError(f"{path / name} is a symbolic link; put what it leads to in its place, or remove it.")
+    for name in ("checkpoints", "events"):
+        if (path / name).exists() and not (path / name).is_dir():
+            raise CheckpointError(f"{path / name} is no directory; remove it.")
     for file in path.glob("events/*"):
         if file.is_symlink():
             raise CheckpointError(f"{file} is a symbolic link; remove it.")
