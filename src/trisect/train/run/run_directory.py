@@ -24,6 +24,7 @@ import yaml
 
 from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
+from trisect.train.run.apart import MARK
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
 from trisect.train.run.lock import LOCK, locked
 from trisect.train.run.sound_json import (
@@ -205,6 +206,8 @@ class RunDirectory:
     def tidy(self, say: Callable[[str], None]) -> None:
         """Put in order what a run that was ended left, and say it; called by the one process that may write."""
         self.checkpoints.remove_drafts()
+        for mark in self.path.glob(f"{MARK}*"):
+            mark.unlink(missing_ok=True)
         for name in self.checkpoints.set_aside_others():
             say(f"{name} in {self.checkpoints.directory} is no checkpoint, and was set aside as {name}.damaged.")
         if _ends_cut(self.path / METRICS):
