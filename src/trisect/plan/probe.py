@@ -172,7 +172,7 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     with torch.enable_grad():
         first = call()
     if first.requires_grad:
-        first.backward(torch.ones_like(first))
+        first.backward(torch.ones_like(first))  # type: ignore[no-untyped-call]
     del first
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     log, reads = StorageLog((*inputs, *layer.parameters(), *layer.buffers())), False
