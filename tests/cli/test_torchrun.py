@@ -194,6 +194,32 @@ def test_a_rank_that_was_started_by_hand_names_the_silent_one(folder: Path) -> N
         assert "Traceback" not in errors
 
 
+@pytest.mark.slow
+def test_ranks_that_were_started_by_hand_agree_on_a_layout(folder: Path) -> None:
+    """Rank 0 holds the store in which they meet for the layout, and then for the run."""
+    place = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", "trisect", "train", "c.yaml", "--out", "agreed", "--layout", "auto"]
+    ranks = [
+        subprocess.Popen(
+            [*command, "--set", "train.timeout=30"],
+            cwd=folder,
+            env={**ENVIRONMENT, **place, "RANK": str(k)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for k in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=240)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert summary(folder, "agreed")["world"] == 2
+
+
 def is_rank(process: psutil.Process) -> bool:
     try:
         return "RANK" in process.environ()

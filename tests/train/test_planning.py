@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 
@@ -121,25 +123,32 @@ def test_a_timeline():
 
 def test_ranks_of_torchrun_take_the_layout_of_the_first(graph, monkeypatch):
     left: dict[str, str] = {}
+    waited: list[timedelta] = []
 
     class Store:
         set, get = staticmethod(left.__setitem__), staticmethod(left.__getitem__)
 
+        @staticmethod
+        def wait(names, limit):
+            assert names == ["layout"]
+            waited.append(limit)
+
     def as_rank(rank: int, task: str = "node-classification"):
         monkeypatch.setattr(planning, "world_from_environment", lambda: World(rank, 2, rank, 2))
-        monkeypatch.setattr(planning, "meet", lambda world, timeout: Store)
+        monkeypatch.setattr(planning, "meet", lambda world: Store)
 
         def read():
             assert rank == 0, "only the first rank reads"
             return graph
 
         maker = NamedModel("gcn", {"layers": 2, "hidden": 8}, 0)
-        return planning.agreed_layout(maker, read, task, TrainOptions(), None)
+        return planning.agreed_layout(maker, read, task, TrainOptions(timeout=1), None)
 
     layout, said = as_rank(0)
     assert layout.world == 2
     assert "all 2 ranks that were started" in said
     assert as_rank(1) == (layout, said)
+    assert min(waited) > timedelta(hours=1)  # the first reads the data meanwhile, however long that takes
     with pytest.raises(TrisectError):
         as_rank(0, "edge-classification")
     assert "refused" in left["layout"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -151,7 +152,7 @@ def agreed_layout(
     if world is None:
         return choose_layout(maker, read(), task, options, devices)
     # every rank comes by here, and finds what the first one left
-    store = meet(world, options.timeout)
+    store = meet(world)
     if world.rank == 0:
         hosts = -(-world.size // world.local_size)
         try:
@@ -161,6 +162,8 @@ def agreed_layout(
             raise
         store.set(_PLANNED, json.dumps({"layout": str(layout), "said": said}))
         return layout, said
+    # reading the data may take the first one longer than ranks wait for each other later
+    store.wait([_PLANNED], _LONGEST_PLANNING)
     told = json.loads(store.get(_PLANNED))
     if "refused" in told:
         raise LayoutError(f"Rank 0 chose no layout: {told['refused']}")
@@ -168,6 +171,7 @@ def agreed_layout(
 
 
 _PLANNED = "layout"
+_LONGEST_PLANNING = datetime.timedelta(hours=12)
 
 
 def devices_here(device: str) -> int:
