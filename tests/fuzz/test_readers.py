@@ -16,6 +16,7 @@ from trisect.data import generate, load
 from trisect.data.ingest.encoding import Encoding
 from trisect.data.ingest.ingest import Table, read_table
 from trisect.errors import ConfigError, DataError, TrisectError
+from trisect.graph.timeline.timeline import Timeline
 
 pytest.importorskip("pyarrow")
 
@@ -140,3 +141,8 @@ def test_an_encoding_that_makes_no_sense(field: dict[str, Any]) -> None:
     Encoding.of({"statistics": "all rows", "columns": [good]})
     with pytest.raises(DataError, match="the encoding cannot be read"):
         Encoding.of({"statistics": "all rows", "columns": [{**good, **field}]})
+
+
+def test_times_that_are_lists_of_several_lengths() -> None:
+    with pytest.raises(DataError, match="lists of several lengths"):
+        Timeline.from_events([0, 1], [1, 0], time=[1, [2]], period=1)

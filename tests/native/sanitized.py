@@ -18,7 +18,7 @@ from trisect.native.library import LEVELS, kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 # what calls kernels; the second list is for the best instruction set alone, since these kernels have one form. Tests
-# that load Arrow, polars or a partitioner are not among them: these bring allocators of their own
+# that load Arrow, polars or a partitioner are not among them; whether they would run here is not known
 EVERY_LEVEL = ["tests/native/test_library.py", "tests/ops"]
 ONCE = [
     *(f"tests/graph/test_{name}.py" for name in ("adjacency", "build", "edge_features", "graph", "sound")),

@@ -139,7 +139,10 @@ def _times(time: Any) -> Array:
     unit = re.match(r"datetime64\[(\w+)", str(getattr(time, "dtype", "")))
     if unit is not None:
         return np.asarray(time, dtype=f"datetime64[{unit[1]}]")  # of pandas with a zone, too: it becomes UTC
-    times = np.asarray(time)
+    try:
+        times = np.asarray(time)
+    except ValueError:  # lists of several lengths
+        raise DataError("time holds lists of several lengths; give one number or date for each event.") from None
     if times.ndim != 1:
         return times
     if times.dtype.kind in "US":
