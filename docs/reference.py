@@ -88,7 +88,7 @@ def page() -> str:
         "This page is written by `docs/reference.py` from the code that reads the options, and a test compares both. "
         "The [guide](guide.md) explains what they are for.",
         "## `data`",
-        "Exactly one of `name`, `path` and `generate`, or `vertices` and `edges` of data that are not there.",
+        "Exactly one of `name`, `path` and `generate`, or `vertices` and `edges` of data that are described.",
         _data(),
         "### `data` with `name`, or an npz `path`",
         _table(_fields(Options)),

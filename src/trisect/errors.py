@@ -65,9 +65,15 @@ def one_line(message: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
+# what other libraries call an option, where it does not look like our name
+_ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "validation": "val", "valid": "val"}
+
+
 def nearest(word: str, names: Iterable[str]) -> str | None:
     """Give the name that looks most like `word`, or None where nothing is close."""
     spelled = {name.lower(): name for name in names}
+    if _ELSEWHERE.get(word.lower()) in spelled:
+        return spelled[_ELSEWHERE[word.lower()]]
     close = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.5)
     return spelled[close[0]] if close else None
 

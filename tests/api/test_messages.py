@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,3 +60,52 @@ def test_a_named_set_that_is_misspelt(monkeypatch: pytest.MonkeyPatch) -> None:
         load({"name": "coraa"})
     with pytest.raises(TrisectError, match="no data directory is known"):
         load({"name": "cora"})
+
+
+ENDS = ([0, 1], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: trisect.Graph.from_edges(["a", "b"], ["b", "c"]),
+            "src holds text; number the vertices from 0, or use",
+        ),
+        (lambda: trisect.Graph.from_edges(torch.zeros(2, 5), None), r"src has the shape \[2, 5\]; of an edge_index"),
+        (lambda: trisect.Graph.from_edges(*ENDS, y=["a", "b", "c"]), "y holds text; number the classes from 0"),
+        (lambda: trisect.Graph.from_edges(*ENDS, splits={"training": [1, 0, 0]}), "unknown split 'training'; did you"),
+        (lambda: trisect.Graph.from_edges(*ENDS, splits={"validation": [1, 0, 0]}), "did you mean 'val'"),
+        (lambda: trisect.Graph.from_table({"a": [1], "b": [2]}, source="a"), "option of from_table 'source'; did you"),
+        (lambda: trisect.Timeline.from_snapshots(5), "There are no snapshots; give a list"),  # type: ignore[arg-type]
+        (lambda: trisect.Timeline.from_snapshots([5]), "Snapshot 0 has no rows; give an edge_index"),
+        (lambda: trisect.load("no/run"), "no/run holds no run: .* give the directory of a run"),
+    ],
+)
+def test_data_of_the_wrong_kind(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(TrisectError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": None}, "task is a NoneType; give one of"),
+        ({"layout": 2}, "layout is a int; give a text such as 'vertex=2,layer=2'"),
+        ({"layout": {"vertx": 2}}, "layout.vertx is not a setting; did you mean layout.vertex?"),
+        ({"graph": "graph.csv"}, "graph is a str; .* A file is read by Graph.from_table"),
+        ({"learning_rate": 0.1}, "did you mean 'lr'"),
+        ({"graph": trisect.Graph.from_edges(*ENDS)}, "needs labels y, and the data have none; give y, or in a table"),
+        ({"graph": trisect.Graph.from_edges(*ENDS, y=torch.eye(3))}, r"they are float32; .* y.argmax\(1\)"),
+    ],
+)
+def test_arguments_of_fit(arguments: dict[str, Any], message: str, graph: trisect.Graph) -> None:
+    with pytest.raises(TrisectError, match=message):
+        trisect.fit("gcn", **{"graph": graph, "epochs": 1, "progress": False, **arguments})
+
+
+def test_steps_that_the_data_do_not_have(graph: trisect.Graph) -> None:
+    run = trisect.fit("gcn", graph, hidden=4, epochs=1, progress=False, layout={"vertex": 1})
+    with pytest.raises(TrisectError, match=r"steps is range\(5, 9\); give a range within range\(1\)"):
+        run.embeddings(range(5, 9))
+    assert run.embeddings(range(1)).shape[0] == graph.vertices

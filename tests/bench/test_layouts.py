@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import trisect
 from trisect.bench import layouts
-from trisect.bench._runs import finished
+from trisect.graph.graph import Graph
 from trisect.nn.models.registry import build
 
 
@@ -45,19 +48,15 @@ def test_which_events_wait() -> None:
 
 
 def test_a_run_moves_the_bytes_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = {"generate": "community", "vertices": 200, "features": 6, "classes": 8}
-    monkeypatch.setitem(layouts.GRAPHS, "community", data)
+    sizes_of_data = {"vertices": 200, "features": 6, "classes": 8}
+    monkeypatch.setitem(layouts.GRAPHS, "community", {"generate": "community", **sizes_of_data})
     found = layouts.run(graphs=["community"], models=["gcn"], layers=3, hidden=6, ranks=[2])
     sizes = found["graphs"]["community"]["bytes"]["gcn"]["2"]
-    config = {
-        "data": data,
-        "model": {"name": "gcn", "layers": 3, "hidden": 6},
-        "task": "node-classification",
-        "train": {"epochs": 1, "threads": 1, "order": "none"},
-    }
+    graph = Graph.generate("community", **sizes_of_data)
+    options: dict[str, Any] = {"layers": 3, "hidden": 6, "epochs": 1, "threads": 1, "order": "none", "progress": False}
     moved = {}
     for kind in ("halo", "redistribute"):
-        with finished((config, f"vertex=2,spatial={kind}")) as [run]:
-            moved[kind] = (run.summary() or {})["communication"]["bytes_per_epoch"]
+        run = trisect.fit("gcn", graph, layout=f"vertex=2,spatial={kind}", **options)
+        moved[kind] = run.summary["communication"]["bytes_per_epoch"]
     assert moved == {kind: sizes[kind] for kind in moved}
     assert moved["halo"] != moved["redistribute"]

@@ -225,3 +225,29 @@ def test_predict_to_a_bad_place(trisect, refused, small):
 
 def test_unknown_measurement(refused):
     assert "unknown measurement 'spmn'" in refused("bench", "spmn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("train", "{small}", "--set", "epochs=5"), "epochs is not a setting; did you mean train.epochs?"),
+        (("train", "{small}", "--epochs", "5"), "--set train.epochs=20; trisect train --help shows what there is."),
+        (("train", "{small}", "--devices", "two"), "it must be a whole number; trisect train --help"),
+        (("data", "foo"), "No such command 'foo'; trisect data --help shows what there is."),
+        (("report",), "trisect report --help shows what there is."),
+        (("check", "tabs.yaml"), "at line 2; indent with spaces, not with tabs."),
+        (("check", "empty.yaml"), "empty.yaml is empty, but a configuration is a mapping with the keys data, model"),
+        (("train", "edges.csv"), "of a table make a graph first, with trisect data ingest."),
+        (("data", "ingest", ".", "-o", "new"), "the table . is a directory; give a file."),
+        (("data", "ingest", "one.csv", "-o", "new"), "has 1 column, and dst would be column 2; check what separates"),
+        (("data", "info", "no/such"), "no/such does not exist; check the path, or give the name of a data set"),
+        (("predict", "."), ". holds no run: there is no config.yaml in it; give the directory of a run."),
+    ],
+)
+def test_what_newcomers_type(refused, small, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tabs.yaml").write_text("data:\n\tpath: payments\n")
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "edges.csv").write_text("from,to\na,b\n")
+    (tmp_path / "one.csv").write_text("from\na\nb\n")
+    assert sentence in refused(*(str(small) if word == "{small}" else word for word in arguments))

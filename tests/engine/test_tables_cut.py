@@ -81,9 +81,9 @@ def test_gradients_are_those_of_one_process() -> None:
 
     for layout in ("vertex=2", "layer=2,blocks=2", "time=2", "vertex=2,time=2"):
         assert distance(layout) < 1e-10, layout
-    # one feature of one payment, and one attribute of one account
+    # the comparison sees one feature of one payment, and one attribute of one account
     edge_x, x = timeline.edge_x.clone(), timeline.x.clone()
     edge_x[0, 0] += 1
     x[0, 0, 0] += 1
-    assert distance("vertex=2", replace(timeline, edge_x=edge_x)) > 1e-6
-    assert distance("vertex=2", replace(timeline, x=x)) > 1e-6
+    assert distance("vertex=1", replace(timeline, edge_x=edge_x)) > 1e-6
+    assert distance("vertex=1", replace(timeline, x=x)) > 1e-6

@@ -128,7 +128,7 @@ def test_integer_types_and_unusual_memory(dtype: type) -> None:
         (([0, 1], [1, -4]), r"dst\[1\] is -4; vertex ids must not be negative"),
         (([0.0, 1.0], [1, 0]), r"src holds float64 values; vertex ids must be integers"),
         (([True], [0]), r"src holds bool values"),
-        ((["a"], [0]), r"src holds <U1 values; give numbers"),
+        ((["a"], [0]), r"src holds text; number the vertices from 0, or use from_table"),
         (([[0]], [0]), r"src has the shape \[1, 1\]"),
         (([0, 1], [1]), r"src has 2 entries and dst 1"),
         (([], []), r"graph is empty"),

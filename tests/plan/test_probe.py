@@ -54,5 +54,24 @@ def test_a_layer_on_the_meta_device():
     layer = NamedModel("gcnii", {"layers": 2, "hidden": 16}, 0).outline(5, 3).stack[2]
     assert layer.weight.is_meta if hasattr(layer, "weight") else all(p.is_meta for p in layer.parameters())
     real = build("gcnii", 5, 3, layers=2, hidden=16).stack[2]
-    assert probe.saved_by(layer) == probe.saved_by(real)
+    assert probe.look(layer, False, torch.float32, 3) == probe.look(real, False, torch.float32, 3)
     assert probe.key_of(layer) == probe.key_of(real)
+
+
+def test_layers_that_are_alike_are_run_once(monkeypatch):
+    first, second = (build("gcn", 5, 3, layers=2, hidden=17).stack[0] for _ in range(2))
+    saved = probe.saved_by(first)
+    monkeypatch.setattr(probe, "look", None)
+    assert probe.saved_by(second) is saved
+    with pytest.raises(TypeError):
+        probe.saved_by(second, degree=9)  # another matrix, another look
+
+
+def test_what_passes_in_a_plain_layer():
+    """Nothing of a GCN layer belongs to entries; rows are written a few times over."""
+    layer = build("gcn", 16, 16, layers=2, hidden=16).stack[0]
+    saved = probe.saved_by(layer)
+    assert saved.backward.entry == pytest.approx(0.0, abs=1.0)
+    # the gradients of output and input, and what lies between them
+    assert 2 * 64 <= saved.backward.row <= 4 * 64
+    assert 0.0 < saved.forward.bytes(1000, 3000, 1) < saved.forward.bytes(2000, 6000, 1)

@@ -219,18 +219,22 @@ class RankOfCase:
         assert sum(moved.values()) == self.program.formula_bytes
         return {"/".join(key): size for key, size in sorted(moved.items()) if size}
 
+    def alone(self, steps: range, *, hidden: bool) -> Tensor:
+        """Give the outputs of a program of one process [steps, vertices, channels]."""
+        recipe, job = self.recipe, self.job
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            alone = Setup.of(self.model, recipe.data, job.task, job.options)
+        pieces = [frames for _, frames in alone.program.outputs(steps, hidden=hidden)]
+        return alone.to_user_order(torch.cat(pieces), 1)
+
     def evaluated(self, steps: range, wanted: Tensor | None, *, hidden: bool) -> float:
         """Give the largest error of exact outputs of the own rows against `wanted` [steps, vertices, channels].
 
         Without `wanted` they are compared with the outputs of a program of one process.
         """
         if wanted is None:
-            recipe, job = self.recipe, self.job
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                alone = Setup.of(self.model, recipe.data, job.task, job.options)
-            pieces = [frames for _, frames in alone.program.outputs(steps, hidden=hidden)]
-            wanted = alone.to_user_order(torch.cat(pieces), 1)
+            wanted = self.alone(steps, hidden=hidden)
         vertices = self.program.shard.vertices
         own = torch.arange(wanted.shape[1]) if vertices is None else vertices
         worst, seen = 0.0, torch.zeros(steps.stop, dtype=torch.int64)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ import torch
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
 from torch import Tensor, nn
 
+from trisect.graph.adjacency import Adjacency
 from trisect.graph.edge_features import Merge
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
@@ -30,6 +32,8 @@ from trisect.train.job import SHARDS
 
 FEATURES, CLASSES, EDGE_FEATURES = 3, 3, 4
 LATER = 3  # steps after those of training
+# what of a case says how the ranks do it, and not what one process does
+_OF_RANKS = ("layout", "run", "cut", "uneven", "evaluate", "twice", "delayed", "aggregated", "break", "train")
 
 
 def dense_snapshots(steps: int, n: int, *, symmetric: bool = False, near: int = 0) -> list[Tensor]:
@@ -192,6 +196,19 @@ def prepare(case: Case, folder: Path) -> None:
         np.save(path, features)
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What one process has: the loss, every gradient by name, and the outputs of all steps."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+    outputs: Tensor
+    hidden: Tensor
+
+
+_REFERENCES: dict[str, Reference] = {}
+
+
 class RankOfTimeline(RankOfCase):
     """A rank of a timeline; one process reads all snapshots, in one block."""
 
@@ -200,8 +217,24 @@ class RankOfTimeline(RankOfCase):
         assert isinstance(self.recipe.data, Timeline)
         self.timeline = self.recipe.data
         self.steps = timeline_of(case)[1]
+
+    @property
+    def reference(self) -> Reference:
+        """What one process has; once for all cases that differ in how ranks do it alone."""
+        key = json.dumps({name: value for name, value in self.case.items() if name not in _OF_RANKS}, sort_keys=True)
+        if key not in _REFERENCES:
+            loss = self.loss(self.frames(self.steps, Noise(SEED, EPOCH)))
+            gradients, every = self.taken_gradients(loss), range(self.timeline.steps)
+            with torch.no_grad():
+                outputs = self.frames(every.stop, None)
+            _REFERENCES[key] = Reference(float(loss.detach()), gradients, outputs, self.alone(every, hidden=True))
+        return _REFERENCES[key]
+
+    @cached_property
+    def snapshots(self) -> list[Adjacency]:
+        """The matrices of all steps, as the model reads them."""
         form = self.model
-        self.snapshots = [
+        return [
             self.timeline.snapshot(step, form.normalisation, self_loops=form.self_loops, dtype=torch.float64)
             for step in range(self.timeline.steps)
         ]
@@ -229,14 +262,13 @@ class RankOfTimeline(RankOfCase):
 def clipped(case: Case, folder: Path) -> dict[str, Any]:
     """Compare a step by clipped gradients with that of one process."""
     rank = RankOfTimeline(case, folder)
-    return rank.clipped(rank.taken_gradients(rank.loss(rank.frames(rank.steps, Noise(SEED, EPOCH)))))
+    return rank.clipped(rank.reference.gradients)
 
 
 def timeline(case: Case, folder: Path) -> dict[str, Any]:
     """Compare every parameter's gradient, the loss and the bytes of this rank with one process and the formula."""
     rank = RankOfTimeline(case, folder)
-    loss = rank.loss(rank.frames(rank.steps, Noise(SEED, EPOCH)))
-    wanted, expected = rank.taken_gradients(loss), float(loss.detach())
+    wanted, expected = rank.reference.gradients, rank.reference.loss
     result: dict[str, Any] = {"loss": 0.0, "gradient": 0.0}
     # twice, since an epoch must leave nothing behind
     for _ in range(2 if case.get("twice") else 1):
@@ -256,8 +288,6 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
     result["packed"] = rank.packed()
     if case.get("evaluate"):
         every = range(rank.timeline.steps)
-        with torch.no_grad():
-            outputs = rank.frames(every.stop, None)
-        result["outputs"] = rank.evaluated(every, outputs, hidden=False)
-        result["hidden"] = rank.evaluated(every, None, hidden=True)
+        result["outputs"] = rank.evaluated(every, rank.reference.outputs, hidden=False)
+        result["hidden"] = rank.evaluated(every, rank.reference.hidden, hidden=True)
     return result

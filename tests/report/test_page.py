@@ -224,7 +224,7 @@ def test_the_command(make_run, tmp_path: Path, monkeypatch, capsys, arguments: l
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nowhere"], "nowhere holds no run: there is no config.yaml in it."),
+        (["nowhere"], "nowhere holds no run: there is no config.yaml in it; give the directory of a run."),
         (["run", "--out", "run"], "--out is run, which is a directory; give a file, such as run/report.html."),
         (["run", "--out", "no/x.html"], "--out is no/x.html, but the directory no does not exist."),
         (["run", "run", "damaged"], "summary.json is damaged: it is not JSON."),

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+from trisect.cli.main import run_command
 from trisect.config import load_config
 from trisect.train.from_config import resolve
 
@@ -76,6 +77,20 @@ def test_only_the_very_same_finished_run_is_reused(tmp_path):
     assert benchmark.finished(case, 1, tmp_path)
     assert not benchmark.finished(case, 2, tmp_path)
     assert not benchmark.finished(benchmark.CASES["cora-gcnii"], 1, tmp_path)
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch):
+    data = {"generate": "community", "vertices": 60, "classes": 3, "features": 4, "per_class": 5}
+    config = {"data": data, "model": {"name": "gcn", "hidden": 4}, "task": "node-classification"}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**config, "train": {"epochs": 3, "checkpoint_every": 1}}))
+    monkeypatch.setattr(benchmark, "CONFIGS", tmp_path)
+    case, out = benchmark.Case("small", ()), tmp_path / "run"
+    assert run_command([*benchmark.command(case, 1, None, out), "--set", "train.epochs=2"]) == 0
+    (out / "summary.json").unlink()
+    begun = (out / "metrics.jsonl").read_text()
+    benchmark.train(case, 1, None, out)
+    assert benchmark.finished(case, 1, out)
+    assert (out / "metrics.jsonl").read_text().startswith(begun)  # with the seconds that those epochs took
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_unlabelled_vertices_do_not_count() -> None:
     ("y", "train", "message"),
     [
         (None, [True] * 4, "has? ?.*none"),
-        (np.array([0.5, 1, 0, 1], dtype=np.float32), [True] * 4, "integer labels"),
+        (np.array([0.5, 1, 0, 1], dtype=np.float32), [True] * 4, "labels y that are integers"),
         (np.array([0, 0, 0, 0]), [True] * 4, "at least 2 classes"),
     ],
 )

@@ -25,7 +25,7 @@ def fit(
     model: ModelLike,
     graph: Any,
     task: str | Mapping[str, Any] | Task = "node-classification",
-    layout: str | Layout = "",
+    layout: str | Mapping[str, Any] | Layout = "",
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -43,9 +43,9 @@ def fit(
         model: a name (`gcn`, `gcnii`, `cd-gcn`, …), a `trisect.nn` model, or a list of layers.
         graph: a `Graph`, a `Timeline`, or PyG's `Data`, `TemporalData` or list of `Data`.
         task: a name, {name: …, options}, or a `Task`.
-        layout: such as `vertex=2,layer=2`, a `Layout`, or `auto`: what the planner picks. Where it cuts, the ranks are
-            processes that are started here (no guard around the main module is needed), or under torchrun the world
-            that is found. The model ends up with the trained parameters all the same.
+        layout: such as `vertex=2,layer=2`, a mapping, a `Layout`, or `auto`: what the planner picks. Where it cuts, the
+            ranks are processes that are started here (no guard around the main module is needed), or under torchrun
+            the world that is found. The model ends up with the trained parameters all the same.
         out: a run directory, with all that `trisect train` writes into one, the report too. Checkpoints are then
             written every `checkpoint_every` epochs (10); without it, none.
         resume: go on from the newest checkpoint in `out`, with the same model, data and task.

@@ -16,13 +16,15 @@ from trisect.errors import ConfigError, TrisectError, unknown
 
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Which measurement; without it, all names are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which measurement; without it, all names are listed.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An argument of the measurement, KEY=VALUE.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
-    """Measure how fast Trisect is, beside other libraries where they are installed.
+    """Measure how fast Trisect is.
 
-    `--timeline` is short for `--set timeline=true`.
+    Other libraries are measured beside it where they are installed. `--timeline` is short for `--set timeline=true`.
     """
     names = available()
     name = None if name is None else name.replace("-", "_")

@@ -40,9 +40,9 @@ def check(
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Say everything that would go wrong, before anything starts.
+    """Say all that would go wrong, before anything starts.
 
-    Reads the data and builds the model. Writes nothing, trains nothing.
+    The data are read and the model is built. Nothing is written, nothing is trained.
     """
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")

@@ -24,7 +24,7 @@ from trisect.data.records import Record, TimelineRecord
 from trisect.errors import ConfigError, DataError
 
 app = typer.Typer(
-    help="List data sets, look at one, turn tables into a graph, or generate one.",
+    help="Look at data sets, read tables, generate graphs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -34,7 +34,10 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="The graph directory to w
 
 @app.command("list")
 def list_sets(data_dir: DataDirOption = None) -> None:
-    """List the generators, and the named data sets with those that are in your data folder."""
+    """List the generators and the named data sets.
+
+    Of the named sets it is said which ones are in your data folder.
+    """
     console = Console()
     directory = data_directory(data_dir)
     present = {path.stem for path in directory.glob("*.npz")} if directory is not None and directory.is_dir() else set()
@@ -70,10 +73,15 @@ def info(
         bool, typer.Option("--verify", help="Compare every array of a graph directory with its SHA-256.")
     ] = False,
 ) -> None:
-    """Show how large a graph is: its vertices, edges, degrees, steps, classes and memory."""
+    """Show how large a graph is.
+
+    Shown are vertices, edges, degrees, steps, classes and memory.
+    """
     options = parse_settings(settings or [])
     path = Path(source).expanduser()
     named = source in NAMED or not path.exists()
+    if named and (path.suffix or path.name != source):
+        raise DataError(f"{source} does not exist; check the path, or give the name of a data set (trisect data list).")
     if verify:
         if named or not (path / MANIFEST).is_file():
             raise DataError(f"--verify needs a graph directory; {source} is none.")
@@ -137,7 +145,9 @@ def _columns(record: Record, part: str) -> str:
 
 @app.command()
 def ingest(
-    table: Annotated[Path, typer.Argument(help="The table of edges: CSV, TSV, text (each also .gz) or Parquet.")],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="The table of edges: CSV, TSV, text (each also .gz) or Parquet.")
+    ],
     out: Out,
     src: Annotated[str | None, typer.Option(help="The column of edge sources. [default: the first]")] = None,
     dst: Annotated[str | None, typer.Option(help="The column of edge targets. [default: the second]")] = None,
@@ -194,7 +204,10 @@ def ingest(
         ),
     ] = None,
 ) -> None:
-    """Turn a table of edges, and perhaps one of vertices, into a graph directory that train can read."""
+    """Turn tables into a graph directory.
+
+    Needed is a table of edges; a table of vertices may bring features and labels.
+    """
     with progress_bar(f"reading {table.name}") as progress:
         target = ingest_table(
             table,
@@ -240,14 +253,14 @@ def progress_bar(text: str) -> Iterator[Callable[[float], None] | None]:
 
 @app.command()
 def synthesize(
-    name: Annotated[str, typer.Argument(help="A generator; see `trisect data list`.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A generator; see `trisect data list`.")],
     out: Out,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="An argument of the generator, such as vertices=5000; may be given several times."),
     ] = None,
 ) -> None:
-    """Generate a graph or a timeline, and write it to a graph directory."""
+    """Generate a graph directory."""
     check_free(out.absolute())
     arguments = parse_settings(settings or [])
     record = generate(name, **arguments)

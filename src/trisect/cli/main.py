@@ -21,11 +21,12 @@ from trisect.cli.source import end_on_request, stop_code
 from trisect.errors import RunError, TrisectError
 
 _PATIENCE = 2.0  # seconds
+_NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
 
 app = typer.Typer(
     name="trisect",
     help="Train graph neural networks that no longer fit one device: cut by vertex, by layer, by time.",
-    epilog="Begin with: trisect train. Then read the report that it names, and `trisect COMMAND --help`.",
+    epilog="Begin with: trisect train. It ends by naming a report to open. trisect COMMAND --help says more.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -115,10 +116,19 @@ def run_command(arguments: list[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message())
             return 0
-        return _end(message(), 2)
+        return _end(_usage(error, str(message())), 2)
     if result == 130:
         return _end("Stopped.", stop_code())
     return result if isinstance(result, int) else 0
+
+
+def _usage(error: Exception, message: str) -> str:
+    """Give a mistake on the command line as a sentence, with what to do."""
+    flaw = message.rstrip(".").replace(_NO_INTEGER, "it must be a whole number")
+    if flaw.startswith("No such option") and "Possible" not in flaw and "Did you mean" not in flaw:
+        flaw += "; settings of a configuration are changed by --set, like --set train.epochs=20"
+    command = getattr(getattr(error, "ctx", None), "command_path", "trisect")
+    return f"{flaw}; {command} --help shows what there is."
 
 
 def _one_line(

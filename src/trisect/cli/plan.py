@@ -15,9 +15,7 @@ from trisect.errors import ConfigError, TrisectError
 def plan(
     config: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CONFIG.yaml]", help="A configuration file, or the name of an example. [default: deep]"
-        ),
+        typer.Argument(metavar="CONFIG.yaml", help="A configuration file, or the name of an example. [default: deep]"),
     ] = None,
     devices: Annotated[
         int | None, typer.Option("--devices", help="How many processes at most. [default: all devices of the cluster]")
@@ -41,9 +39,9 @@ def plan(
     set_: SetOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Say what each layout would cost in seconds, bytes and memory, the best first.
+    """Say what each layout would cost, the best first.
 
-    Trains nothing.
+    Shown are the seconds of an epoch, the bytes that are sent and the memory of a process. Nothing is trained.
     """
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")

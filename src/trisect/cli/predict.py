@@ -11,7 +11,7 @@ from trisect.cli.source import DataDirOption, InterfaceOption, Spoken, sentence
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run directory, as train has written it.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, as train has written it.")],
     out: Annotated[
         Path | None,
         typer.Option("--out", help="The file to write, .parquet or .npz. [default: predictions.parquet in RUN]"),
@@ -66,9 +66,9 @@ def predict(
     data_dir: DataDirOption = None,
     interface: InterfaceOption = None,
 ) -> None:
-    """Write the predictions of a trained run to a file, with your own vertex ids.
+    """Write the predictions of a run to a file.
 
-    The parameters are those of the run's best epoch.
+    Rows have your own vertex ids, and the parameters are those of the run's best epoch.
     """
     from trisect.comm.interface import use_interface
     from trisect.comm.world import world_from_environment

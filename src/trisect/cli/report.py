@@ -11,7 +11,7 @@ COMPARISON = "comparison.html"
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN …]", help="Run directories.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="A run directory, or several.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -20,7 +20,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a run as one HTML page, or several runs beside each other.
+    """Write a run, or several, as one HTML page.
 
     A run that is still going on, or that has failed, has a report too.
     """

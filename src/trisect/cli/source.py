@@ -82,7 +82,7 @@ def find_config(config: str | None) -> tuple[str, Path]:
     if config is None:
         return BUILT_IN, built_in[BUILT_IN]
     path = Path(config)
-    if config in built_in and not path.exists():
+    if config in built_in and not path.is_file():
         return config, built_in[config]
     if not path.exists() and not path.suffix and path.name == config:
         raise ConfigError(f"{config} is no file; {unknown('example', config, built_in)}")

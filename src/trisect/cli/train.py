@@ -26,7 +26,7 @@ def train(
     config: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CONFIG.yaml]",
+            metavar="CONFIG.yaml",
             help="A configuration file, or the name of an example: deep (the default), large, timeline.",
         ),
     ] = None,

@@ -15,13 +15,16 @@ _PAUSE = 0.5  # seconds between two looks
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that is going on, or has ended.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run that is going on, or has ended.")],
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Show it in this terminal, and end when the run ends.")
     ] = False,
     port: Annotated[int, typer.Option("--port", help="The port of the page; with 0, any that is free.")] = 0,
 ) -> None:
-    """Show a run as it goes on: on a page that only this machine can open, or in the terminal."""
+    """Show a run as it goes on.
+
+    It is shown on a page that only this machine can open, or in the terminal.
+    """
     from trisect.errors import ConfigError
     from trisect.report.watch.follow import Follower
 

@@ -32,9 +32,11 @@ def load_config(path: str | Path, overrides: Iterable[str] = (), layout: str | N
         raise ConfigError(f"The configuration {path} cannot be read: {error.strerror}.") from None
     plain = read_yaml(text, str(path))
     if not isinstance(plain, dict):
-        raise ConfigError(
-            f"{path} holds {show(plain)}, but a configuration is a mapping with the keys {', '.join(keys_of(Config))}."
-        )
+        held = "is empty" if plain is None else f"holds {show(plain)}"
+        table = path.suffix.lower() in (".csv", ".tsv", ".txt", ".gz")
+        remedy = "; of a table make a graph first, with trisect data ingest" if table else ""
+        keys = ", ".join(keys_of(Config))
+        raise ConfigError(f"{path} {held}, but a configuration is a mapping with the keys {keys}{remedy}.")
     return parse_config(apply_overrides(plain, overrides, layout))
 
 

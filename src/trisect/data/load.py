@@ -72,7 +72,7 @@ def check(data: Mapping[str, Any]) -> None:
         GENERATORS[str(data[form])].check({key: value for key, value in settings.items() if key != "symmetrise"})
     else:
         if form == "path" and not Path(data[form]).expanduser().exists():
-            raise DataError(f"data.path {data[form]} does not exist.")
+            raise DataError(f"data.path is {data[form]}, which does not exist; check the path.")
         if set(settings) <= set(OPTION_NAMES):
             read_options(settings)
 

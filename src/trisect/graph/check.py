@@ -11,13 +11,20 @@ import torch
 from torch import Tensor
 
 from trisect.data.room import require_room
-from trisect.errors import DataError
+from trisect.errors import DataError, unknown
 from trisect.native.library import INT, INT64, POINTER, Kernel, available
 
 _FIRST_OUTSIDE = Kernel("trisect_first_outside", POINTER, INT, INT64, INT64, returns=INT64)
 
 LIMIT = 2**31
+SPLITS = ("train", "val", "test")
 _MANY = 1 << 24
+_NUMBERED = "number the vertices from 0, or use from_table, which takes ids of any kind"
+_INSTEAD_OF_TEXT = {
+    "src": _NUMBERED,
+    "dst": _NUMBERED,
+    "y": "number the classes from 0 (numpy.unique(y, return_inverse=True) does), or use from_table",
+}
 
 
 def as_tensor(name: str, array: Any) -> Tensor:
@@ -39,6 +46,8 @@ def as_tensor(name: str, array: Any) -> Tensor:
             raise DataError(f"{name} holds {numbers.max()}, which no vertex can have; ids must be below 2^31.")
         numbers = numbers.astype(np.int64)
     if numbers.dtype.kind not in "biuf":
+        if numbers.dtype.kind in "US":
+            raise DataError(f"{name} holds text; {_INSTEAD_OF_TEXT.get(name, 'give numbers')}.")
         raise DataError(f"{name} holds {numbers.dtype} values; give numbers.")
     if not numbers.dtype.isnative:
         numbers = numbers.astype(numbers.dtype.newbyteorder("="))
@@ -54,7 +63,9 @@ def index_array(name: str, array: Any) -> Tensor:
     """One dimension of int32 or int64, checked to be integers."""
     index = as_tensor(name, array)
     if index.dim() != 1:
-        raise DataError(f"{name} has the shape {list(index.shape)}; give one dimension.")
+        both = index.dim() == 2 and index.shape[0] == 2 and name == "src"
+        remedy = "of an edge_index give both rows: from_edges(*edge_index)" if both else "give one dimension"
+        raise DataError(f"{name} has the shape {list(index.shape)}; {remedy}.")
     if index.numel() == 0 and not isinstance(array, (Tensor, np.ndarray)):
         return index.to(torch.int64)
     if index.dtype == torch.bool or index.dtype.is_floating_point or index.dtype.is_complex:
@@ -213,6 +224,8 @@ def split_masks(splits: Mapping[str, Any], vertices: int, split: int, labelled: 
     if isinstance(split, bool) or not isinstance(split, (int, np.integer)):
         raise DataError(f"split is {str(split)[:80]!r}; give the number of one, counted from 0.")
     for name, array in splits.items():
+        if name not in SPLITS:
+            raise DataError(unknown("split", str(name), SPLITS))
         mask = _numbers(f"{name} mask", array)
         if mask.dtype != torch.bool:
             if bool(((mask != 0) & (mask != 1)).any()):

@@ -144,7 +144,7 @@ class Graph:
             **columns: `weight`, `edge_features`, `vertices` (a table of vertices), `id`, `label_column`, `features`,
                 `on_missing`, `undirected` and the other fields of `trisect.data.ingest.ingest.Table`.
         """
-        record = read_table(frame, Table(src=src, dst=dst, **columns))
+        record = read_table(frame, Table.of(src=src, dst=dst, **columns))
         if not isinstance(record, StaticRecord):
             raise DataError(f"time is {columns.get('time')!r}, and a graph has no times; use Timeline.from_table.")
         return cls.from_record(record, merge=merge)

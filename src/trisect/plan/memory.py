@@ -236,6 +236,10 @@ class MemoryModel:
         # rows that are dealt out again lie where they were made, and where the temporal half reads them
         again = sum(self._dealt(facts, k) + facts.layers[k].out_channels for k in self._dealers(facts, stage))
         total += again * rows * steps * facts.dtype.itemsize
+        # rows that turn into columns are kept until backward as they were sent: the message, and the sums by columns
+        turned = [layer.message_channels for _, layer in self._readers(facts, stage) if layer.across == "redistribute"]
+        size = facts.dtype.itemsize
+        total += 0.0 if facts.recompute else sum(2.0 * paged(rows * steps * width * size, device) for width in turned)
         if facts.recompute:
             groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
             width = max(facts.layers[number].in_channels for number in kept)
@@ -300,8 +304,14 @@ class MemoryModel:
         width = max(layer.out_channels for layer in facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]])
         most += len(shared) * paged(rows * steps * width * size, device)
         if stage == facts.layout.layer - 1:
-            most += 2.0 * paged(rows * steps * facts.out_channels * size, device)
+            # a loss on pairs reads the outputs of other parts behind the own ones, as one more tensor
+            rows += self._fetched(facts)
+            most += (4.0 if facts.fetches else 2.0) * paged(rows * steps * facts.out_channels * size, device)
         return most
+
+    def _fetched(self, facts: Facts) -> int:
+        """Give the outputs of other parts that a part's loss reads at a step."""
+        return max(self.workload.fetched_rows(facts.layout)) // facts.parts if facts.fetches else 0
 
     def _dealers(self, facts: Facts, stage: int) -> list[int]:
         """Give the layers of a stage whose rows are dealt to other ranks along time before their temporal half."""
@@ -371,6 +381,7 @@ class MemoryModel:
             if any(layer.across == "redistribute" for _, layer in self._readers(facts, stage)):
                 remote = rows * (facts.parts - 1) / facts.parts
             total += _SLOTS * remote * steps * max(widths, default=0) * size / chunks
+            total += 2.0 * self._fetched(facts) * steps * facts.out_channels * size
         if facts.layout.layer > 1:
             boundary = sum(facts.boundary_widths(stage)) if stage > 0 else 0
             after = sum(facts.boundary_widths(stage + 1)) if stage + 1 < facts.layout.layer else 0
@@ -379,8 +390,10 @@ class MemoryModel:
         if facts.layout.time > 1:
             others = (facts.layout.time - 1) / facts.layout.time
             dealers = self._dealers(facts, stage)
-            # what is sent and what is received, both in memory that ranks share
-            total += 2.0 * others * rows * steps * size * max((self._dealt(facts, k) for k in dealers), default=0)
+            # sent and received, in memory that ranks share: rows on their way to the temporal half, those that wait for
+            # their reader, and rows that are read where they lie on the way back
+            wide = max((_SLOTS * self._dealt(facts, k) + facts.layers[k].out_channels for k in dealers), default=0)
+            total += 2.0 * others * rows * steps * size * wide
             widths = [
                 math.prod(layer.state_shape(1))
                 for number, layer in enumerate(facts.layers)

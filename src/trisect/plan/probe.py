@@ -22,7 +22,8 @@ from trisect.noise import Noise
 from trisect.ops.memory import empty, is_pooled, pooling_all
 from trisect.plan.storages import StorageLog
 
-_ROWS, _DEGREE, _STEPS = 256, 3, 8
+_ROWS, _DEGREE, _STEPS = 128, 3, 8
+_MOST = 512  # layers that are remembered
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,30 @@ class Saved:
     backward: Passing = Passing(0.0, 0.0, 0.0)
 
 
+_looked_at: dict[tuple[object, ...], Saved] = {}
+
+
 def saved_by(
     layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = torch.float32, degree: int = _DEGREE
 ) -> Saved:
-    """List what a layer keeps when it is run in training.
+    """List what a layer keeps when it is run in training; layers that are alike are run once in a process.
 
     Args:
         layer: may lie on the meta device.
         aggregated: whether it is the first layer, and its sum over neighbours is at hand.
         degree: about how many entries a row of the matrix has: which of a layer's moments takes most depends on it.
     """
+    key = (*key_of(layer), aggregated, dtype, degree)
+    saved = _looked_at.get(key)
+    if saved is None:
+        if len(_looked_at) >= _MOST:
+            _looked_at.clear()
+        saved = _looked_at[key] = look(layer, aggregated, dtype, degree)
+    return saved
+
+
+def look(layer: AnyLayer, aggregated: bool, dtype: torch.dtype, degree: int) -> Saved:
+    """Run a layer on a few rows, and list what it keeps; see `saved_by`."""
     real = copy.deepcopy(layer)
     if any(p.is_meta for p in real.parameters()) or any(b.is_meta for b in real.buffers()):
         real.to_empty(device="cpu")
@@ -157,7 +172,7 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     with torch.enable_grad():
         first = call()
     if first.requires_grad:
-        first.backward(torch.ones_like(first))
+        first.backward(torch.ones_like(first))  # type: ignore[no-untyped-call]
     del first
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     log, reads = StorageLog((*inputs, *layer.parameters(), *layer.buffers())), False

@@ -23,7 +23,7 @@ class Storage:
     pooled: bool
 
 
-class StorageLog(TorchDispatchMode):
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the storages that operations make inside, and when they are let go.
 
     Args:
@@ -35,7 +35,7 @@ class StorageLog(TorchDispatchMode):
     """
 
     def __init__(self, outside: Iterable[Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._outside = {_address(tensor) for tensor in outside}
         self.storages: list[Storage] = []
         self.events: list[int] = []

@@ -158,7 +158,7 @@ def _tiles(run: RunView) -> Markup:
         tiles.append((size(sent), "sent an epoch"))
     computing = run.computing()
     if computing is not None and run.axes.world > 1:
-        tiles.append((share(computing), "of all ranks' time computes"))
+        tiles.append((share(computing), "of all ranks' time is computing"))
     parameters = summary.at("parameters").count()
     if parameters is not None:
         tiles.append((f"{parameters:,}", "parameters"))

@@ -61,7 +61,8 @@ def read_yaml(text: str, source: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or (str(error).splitlines() or ["it cannot be read"])[0]
-        raise ConfigError(f"{source} is not YAML: {problem[:200]}{where}.") from None
+        remedy = "; indent with spaces, not with tabs" if "'\\t'" in problem else ""
+        raise ConfigError(f"{source} is not YAML: {problem[:200]}{where}{remedy}.") from None
     finally:
         if loader is not None:
             loader.dispose()

@@ -65,6 +65,9 @@ def _describe(detail: ErrorDetails, section: type, prefix: tuple[str, ...]) -> s
     path = ".".join((*prefix, *keys)) or "The configuration"
     kind, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if kind in _UNKNOWN:
+        below = [f"{name}.{keys[0]}" for name, field in keys_of(section).items() if _has(field.annotation, keys[0])]
+        if len(keys) == 1 and not prefix and below:
+            return f"{keys[0]} is not a setting; did you mean {below[0]}?"
         return unknown_setting(".".join((*prefix, *keys[:-1])), keys[-1], keys_of(_inner(section, keys[:-1])))
     if kind == "missing":
         return f"{path} is missing; {_allowed(section, keys)}."
@@ -101,6 +104,12 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
         "is_instance_of": "a list",
         "none_required": "empty",
     }.get(kind, kind.replace("_", " "))
+
+
+def _has(annotation: Any, key: str) -> bool:
+    """Say whether an annotation is a section with a setting of this name."""
+    inner = _section_in(annotation)
+    return inner is not None and key in keys_of(inner)
 
 
 def _inner(section: type, keys: Iterable[str]) -> type:

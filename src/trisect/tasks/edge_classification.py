@@ -59,7 +59,10 @@ class EdgeClassification(Task):
         """Count the classes of the events' labels edge_y."""
         labels = getattr(data, "edge_y", None)
         if labels is None:
-            raise DataError(f"task {self.name} needs labels of events, edge_y, and the data have none.")
+            raise DataError(
+                f"task {self.name} needs labels of events, edge_y, and the data have none; give edge_y, or in a table"
+                " name its column (edge_label, trisect data ingest --edge-label)."
+            )
         classes = int(labels.max()) + 1 if labels.numel() else 0
         if classes < 2:
             raise DataError(f"task {self.name} needs at least 2 classes, and edge_y has {classes}.")

@@ -54,9 +54,16 @@ class NodeClassification(Task):
         """Count the classes of the labels y."""
         y = data.y
         if y is None:
-            raise DataError(f"task {self.name} needs labels y, and the data have none.")
+            raise DataError(
+                f"task {self.name} needs labels y, and the data have none; give y, or in a table name its column"
+                " (label_column, trisect data ingest --label-column)."
+            )
         if y.is_floating_point():
-            raise DataError(f"task {self.name} needs integer labels y, and they are {y.dtype}.")
+            kind = str(y.dtype).removeprefix("torch.")
+            raise DataError(
+                f"task {self.name} needs labels y that are integers, and they are {kind}; give the number of each class"
+                " (of rows that are one-hot, y.argmax(1)), or use node-regression."
+            )
         classes = int(y.max()) + 1 if y.numel() else 0
         if classes < 2:
             raise DataError(f"task {self.name} needs at least 2 classes, and the labels y have {classes}.")

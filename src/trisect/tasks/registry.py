@@ -51,6 +51,8 @@ def make_task(task: str | Mapping[str, Any] | Task, **options: Any) -> Task:
 
 
 def _class_of(name: str) -> type[Task]:
+    if not isinstance(name, str):
+        raise ConfigError(f"task is a {type(name).__name__}; give one of {', '.join(TASKS)}, or a Task.")
     if name not in TASKS:
         raise ConfigError(unknown_value("task", name, TASKS))
     return TASKS[name]

@@ -27,7 +27,7 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
         raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
     width = feature_width(data)
     if model.in_channels != width:
-        raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}.")
+        raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}; make them equal.")
     _check_edges(model, data)
     decoded = task.decoder(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:

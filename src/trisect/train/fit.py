@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trisect.config import TrainOptions, parse_layout
 from trisect.data.describe import notes
 from trisect.data.formats.pyg import timeline_from_pyg
-from trisect.errors import ConfigError, DataError, unknown
+from trisect.errors import ConfigError, DataError, LayoutError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -40,7 +40,7 @@ def fit(
     model: ModelLike,
     graph: Any,
     task: str | Mapping[str, Any] | Task = "node-classification",
-    layout: str | Layout = "",
+    layout: str | Mapping[str, Any] | Layout = "",
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -145,12 +145,17 @@ def as_data(graph: Any) -> Graph | Timeline:
         return Timeline.from_record(timeline_from_pyg(graph))
     if hasattr(graph, "edge_index"):
         return Graph.from_pyg(graph)
+    tail = ". A file is read by Graph.from_table or Timeline.from_table" if isinstance(graph, (str, Path)) else ""
     raise DataError(
-        f"graph is a {type(graph).__name__}; give a Graph, a Timeline, or an object of PyG with edge_index."
+        f"graph is a {type(graph).__name__}; give a Graph, a Timeline, or an object of PyG with edge_index{tail}."
     )
 
 
-def _layout(layout: str | Layout) -> Layout:
+def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
     if isinstance(layout, Layout):
         return layout
+    if isinstance(layout, Mapping):
+        return Layout(**layout)
+    if not isinstance(layout, str):
+        raise LayoutError(f"layout is a {type(layout).__name__}; give a text such as 'vertex=2,layer=2', or a Layout.")
     return parse_layout(layout) if layout else Layout()

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from trisect.comm.ledger import Ledger
 from trisect.comm.local.neighbours import Gather
-from trisect.comm.notes import Notes
 from trisect.comm.transport import Transport
 from trisect.comm.world import World, world_from_environment
 from trisect.errors import CheckpointError, ConfigError, StoppedError, TrisectError
@@ -52,7 +51,8 @@ from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.stopping import heeding_requests
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
-from trisect.train.run.checkpoint import Checkpoint
+from trisect.train.run.apart import Apart, Host, marked
+from trisect.train.run.checkpoint import Checkpoint, at_once
 from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
 from trisect.train.run.recorder import RunRecorder
 from trisect.train.run.run_directory import LAYOUT, RunDirectory
@@ -93,15 +93,15 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
     with (
         watched_memory(),
         limited_threads(options.threads),
-        joined(job.layout, world, device, options.timeout, shards) as (mesh, folder, notes),
+        joined(job.layout, world, device, options.timeout, shards) as (mesh, host),
     ):
-        cut, gather = read_cut(folder), Transport(mesh, Ledger()).gather
+        cut, gather = read_cut(host.folder), Transport(mesh, Ledger()).gather
         setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
         expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
         show_phase(world.rank, Phase.READY)
-        digest = (folder / FILE).read_text() if job.writes_run else None
+        digest = (host.folder / FILE).read_text() if job.writes_run else None
         worker = _Worker(
-            job, setup, gather, listener, notes=notes, partition=cut.quality, expected=expected, digest=digest
+            job, setup, gather, listener, host=host, partition=cut.quality, expected=expected, digest=digest
         )
         return worker.run()
 
@@ -126,7 +126,7 @@ class _Worker:
     Args:
         setup: the model and the data of this rank.
         gather: gives what each rank hands in, in the order of ranks, on all of them.
-        notes: where ranks leave word for each other, for checkpoints.
+        host: where this rank runs, if there are others.
         partition: the quality of the cut, for the summary.
         expected: on rank 0, what the planner says of the run.
         digest: of the data, for checkpoints.
@@ -139,14 +139,14 @@ class _Worker:
         gather: Gather,
         listener: Listener,
         *,
-        notes: Notes | None = None,
+        host: Host | None = None,
         recorder: Recorder | None = None,
         partition: Mapping[str, Any] | None = None,
         expected: Expectation | None = None,
         digest: str | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
-        self.notes, self.recorder = notes, recorder
+        self.host, self.recorder = host, recorder
         self.partition, self.expected, self.digest = partition, expected, digest
         mesh = setup.program.mesh
         self.rank = mesh.rank
@@ -155,6 +155,7 @@ class _Worker:
         self.monitor = job.options.monitor or setup.task.monitor
         self.cut = cut_in_words(setup.layout)
         self.resumes = False
+        self.apart: Apart | None = None
 
     def run(self) -> Outcome:
         """Do what the job's verb says."""
@@ -210,11 +211,12 @@ class _Worker:
             rank=self.rank,
             on_epoch=self.listener.epoch,
             world=self.setup.layout.world,
-            notes=self.notes,
+            notes=None if self.host is None else self.host.notes,
             holds_parameters=self.holds_parameters,
             compare=self.job.options.guard,
             timeout=self.job.options.timeout,
             meta={LAYOUT: self.cut, **({} if self.digest is None else {KEY: self.digest})},
+            apart=self.apart,
         )
         if self.job.restarted > 0 and self.rank == 0:
             # torchrun's agent, whose ranks are all its children, is the command where we did not start them
@@ -248,8 +250,11 @@ class _Worker:
             raise
         finally:
             recorder.close(wait=False)
-        self.gather(None)  # every rank's events are on disk
-        return result, [seconds for record in directory.metrics() if (seconds := record.get("seconds")) is not None]
+        if self.apart is not None:
+            self.apart.finish()
+        records = directory.metrics() if self.rank == 0 else []
+        own = [seconds for record in records if (seconds := record.get("seconds")) is not None]
+        return result, self.gather(own)[0]  # every rank's events are on disk
 
     def _parameters(self, result: Result) -> dict[str, Tensor]:
         """Give the trained parameters of all stages, by name."""
@@ -312,11 +317,16 @@ class _Worker:
         resume = any(self.gather(self.job.resume))
         begun = resume and RunDirectory.is_begun(run)
         with RunDirectory.writing(run, config, resume=resume) if self.rank == 0 else nullcontext():
-            absolute, self.resumes = self.gather((str(run.absolute()), begun))[0]
-            path = Path(absolute)
+            with marked(run) if self.rank == 0 else nullcontext(Path()) as mark:
+                name, self.resumes = self.gather((str(mark), begun))[0]
+                mark = Path(name)
+                self.apart = None if self.host is None else Apart.look(mark, self.host, self.rank, self.gather)
+            path = mark.parent
             if resume and not self.resumes:
                 self.listener.say(f"There is no run in {path} yet; it begins.")
-            require_visible(path, self.gather)
+            if self.apart is not None:
+                self.listener.say(self.apart.describe())
+                path = self.apart.directory
             yield RunDirectory(path, config)
 
     def _continue(self, directory: RunDirectory) -> Checkpoint | None:
@@ -325,9 +335,14 @@ class _Worker:
             directory.tidy(self.listener.say)
         self.gather(None)
         # which returns when all have read, and not before: rank 0 writes next
-        checkpoint = directory.checkpoints.latest(self.listener.say, rank=self.rank, gather=self.gather)
+        reading = at_once if self.apart is None else partial(self.apart.reading, directory.checkpoints)
+        checkpoint = directory.checkpoints.latest(
+            self.listener.say, rank=self.rank, gather=self.gather, reading=reading
+        )
+        if self.apart is not None:
+            self.apart.drop_copies()
         if checkpoint is not None:
-            require_same_data(checkpoint.meta, self.digest, directory.path)
+            require_same_data(checkpoint.meta, self.digest, self.job.run or directory.path)
         self.listener.say(directory.describe_start(checkpoint, self.cut))
         if self.rank == 0:
             directory.continue_from(checkpoint)

@@ -177,7 +177,7 @@ def test_labels(tmp_path: Path) -> None:
         ({}, "", "is empty"),
         ({}, "a,b\n", "is empty"),
         ({}, "# only\n", "is empty"),
-        ({}, "a\n1\n", "needs column 2"),
+        ({}, "a\n1\n", "dst would be column 2"),
         ({"weight": "w"}, "a,b,w\n1,2,3\n2,3,nan\n", r"weight 'w' is missing in 1 \(line 3: 'nan'\)"),
         ({"weight": "w"}, "a,b,w\n1,2,3\n2,3,q\n", r"weight 'w' is no finite number in 1 \(line 3: 'q'\)"),
         ({"weight": "w"}, "a,b,w\n1,2,3\n2,3,\n", r"weight 'w' is missing in 1 \(line 3\).*--on-missing drop"),

@@ -163,7 +163,7 @@ def test_from_snapshots() -> None:
     assert other.features_at(1).shape == (5, 3)
     assert other.y.shape == (3, 5)
     assert torch.equal(other.snapshot(2).dense(), timeline.snapshot(2).dense())
-    with pytest.raises(DataError, match="list of snapshots is empty"):
+    with pytest.raises(DataError, match="There are no snapshots; give a list"):
         Timeline.from_snapshots([])
     with pytest.raises(DataError, match="Snapshot 0 has 3 rows"):
         Timeline.from_snapshots([torch.zeros(3, 2, dtype=torch.int64)])

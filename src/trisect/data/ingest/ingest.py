@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from trisect.data.ingest.vertices import (
 )
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
 from trisect.data.splits import random_splits
-from trisect.errors import DataError, unknown
+from trisect.errors import ConfigError, DataError, unknown
 
 _ROWS = 1 << 20
 _READING = 0.8  # the fraction of the progress that reading has; sorting and writing have the rest
@@ -74,6 +74,15 @@ class Table:
     categories: int = encodings.MOST_CATEGORIES
     on_missing: OnMissing = "refuse"
     encoding: Any = None
+
+    @classmethod
+    def of(cls, **columns: Any) -> Table:
+        """Make one from keywords that a user wrote; an unknown one is refused."""
+        names = [field.name for field in fields(cls)]
+        for name in columns:
+            if name not in names:
+                raise ConfigError(unknown("option of from_table", name, names))
+        return cls(**columns)
 
 
 def ingest(

@@ -57,10 +57,15 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        flaw = "is a directory; give a file" if path.is_dir() else "does not exist; check the path"
+        raise DataError(f"the table {path} {flaw}.")
+
+
 def open_raw(path: Path) -> IO[bytes] | gzip.GzipFile:
     """Open the file's bytes, unpacked where its name ends in .gz."""
-    if not path.is_file():
-        raise DataError(f"the table {path} does not exist.")
+    _require_file(path)
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
 
 
@@ -91,7 +96,11 @@ def pick(names: list[str], wanted: str | None, role: str, position: int, title: 
     """Give the column asked for, or the one at `position` where none was named."""
     if wanted is None:
         if position >= len(names):
-            raise DataError(f"{title} has {len(names)} column(s); {role} needs column {position + 1}.")
+            count = f"{len(names)} column{'' if len(names) == 1 else 's'}"
+            raise DataError(
+                f"{title} has {count}, and {role} would be column {position + 1}; check what separates its columns"
+                " (a comma, a semicolon, a tab or spaces)."
+            )
         return names[position]
     wanted = str(wanted)  # a frame may have numbers as columns
     if wanted not in names:
@@ -237,8 +246,7 @@ def parquet_batches(path: Path, columns: list[str], progress: Progress | None) -
 
 
 def _open_parquet(path: Path) -> Any:
-    if not path.is_file():
-        raise DataError(f"the table {path} does not exist.")
+    _require_file(path)
     require_pyarrow(f"{path} is Parquet")
     import pyarrow.parquet as parquet
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from trisect.data.ingest.ingest import Table, read_table
 from trisect.data.ingest.periods import Period, numbers_of, offsets_of, steps_of
 from trisect.data.records import Names, TimelineRecord
 from trisect.errors import DataError
-from trisect.graph.check import index_array, label_array, weight_array
+from trisect.graph.check import index_array, label_array, rows_of, weight_array
 from trisect.graph.edge_features import Merge, edge_feature_array
 from trisect.graph.timeline.smoothing import Smoothing
 
@@ -88,7 +88,7 @@ class TimelineInput(ABC):
         """
         if isinstance(period, (timedelta, np.timedelta64)):
             period = f"{float(np.timedelta64(period) / np.timedelta64(1, 'us')) / 1e6:f}s"
-        record = read_table(frame, Table(src=src, dst=dst, time=time, period=period, **columns))
+        record = read_table(frame, Table.of(src=src, dst=dst, time=time, period=period, **columns))
         if not isinstance(record, TimelineRecord):
             raise DataError("internal error: a table with times was read as one graph.")
         return cls.from_record(record, smoothing=smoothing, merge=merge)
@@ -166,9 +166,9 @@ class TimelineInput(ABC):
         cls, snapshots: Sequence[Any], *, smoothing: SmoothingLike = None, vertices: int | None = None, **more: Any
     ) -> Self:
         """From one object a step: an `edge_index` [2, edges], or a PyG `Data`. `more` as in `from_arrays`."""
-        items = list(snapshots)
+        items = list(snapshots) if isinstance(snapshots, Iterable) else []
         if not items:
-            raise DataError("The list of snapshots is empty; give one object for each step.")
+            raise DataError("There are no snapshots; give a list with one object for each step.")
         if all(hasattr(item, "edge_index") for item in items):
             record = timeline_from_pyg(items)
             arrays = {name: getattr(record, name) for name in ("weight", "x", "y", "edge_x")}
@@ -176,8 +176,10 @@ class TimelineInput(ABC):
             return cls.from_arrays(record.src, record.dst, record.offsets, smoothing=smoothing, **{**arrays, **more})
         ends: list[tuple[Tensor, Tensor]] = []
         for step, item in enumerate(items):
-            if len(item) != 2:
-                raise DataError(f"Snapshot {step} has {len(item)} rows; give an edge_index [2, edges] or a PyG Data.")
+            if rows_of(item) != 2:
+                raise DataError(
+                    f"Snapshot {step} has {rows_of(item) or 'no'} rows; give an edge_index [2, edges] or a PyG Data."
+                )
             ends.append((index_array(f"snapshots[{step}][0]", item[0]), index_array(f"snapshots[{step}][1]", item[1])))
         offsets = torch.zeros(len(ends) + 1, dtype=torch.int64)
         offsets[1:] = torch.tensor([source.numel() for source, _ in ends]).cumsum(0)

@@ -97,11 +97,17 @@ class Run:
 
     def predict(self, steps: range | None = None) -> dict[str, Tensor]:
         """Give the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
-        return {name: self._shaped(value) for name, value in predict(self.setup, steps).items()}
+        return {name: self._shaped(value) for name, value in predict(self.setup, self._within(steps)).items()}
 
     def embeddings(self, steps: range | None = None) -> Tensor:
         """Give the embeddings: [vertices, channels], on a timeline [steps, vertices, channels]."""
-        return self._shaped(embed(self.setup, steps))
+        return self._shaped(embed(self.setup, self._within(steps)))
+
+    def _within(self, steps: range | None) -> range | None:
+        """Refuse steps that the data do not have."""
+        if steps is None or (isinstance(steps, range) and steps and min(steps) >= 0 and max(steps) < self.setup.steps):
+            return steps
+        raise ConfigError(f"steps is {steps!r}; give a range within range({self.setup.steps}), which are all steps.")
 
     # Pairs
 

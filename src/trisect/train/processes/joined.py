@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 
+from trisect.comm.files import Files
 from trisect.comm.mesh import Mesh, connect, disconnect
-from trisect.comm.notes import Notes, StoreNotes
+from trisect.comm.notes import StoreNotes
 from trisect.comm.world import Store, World, agent_store, meet, restart_count
 from trisect.errors import RunError
 from trisect.layout import Layout
 from trisect.train.processes.faults import Phase, naming_lost_ranks, show_phase
 from trisect.train.processes.folders import remove_folder, temporary_folder
+from trisect.train.run.apart import Host
 
 _LONGEST_CUT = datetime.timedelta(hours=12)
 
@@ -23,8 +25,8 @@ _LONGEST_CUT = datetime.timedelta(hours=12)
 @contextmanager
 def joined(
     layout: Layout, world: World, device: torch.device, timeout: float, shards: Path | Callable[[Path], None]
-) -> Iterator[tuple[Mesh, Path, Notes]]:
-    """Join the other ranks; give this rank's mesh, the folder of the shards, and where ranks leave notes.
+) -> Iterator[tuple[Mesh, Host]]:
+    """Join the other ranks; give this rank's mesh, and its host, whose folder has the shards.
 
     Args:
         timeout: seconds that a rank waits for another.
@@ -45,7 +47,7 @@ def joined(
         show_phase(world.rank, Phase.MEETS)
         mesh = connect(layout, device, timeout, store=store, world=world)
         show_phase(world.rank, Phase.JOINED)
-        yield mesh, folder, StoreNotes(store)
+        yield mesh, Host(world.first_here, folder, StoreNotes(store), Files(store, timeout), timeout)
         # after a failure the process ends, and waiting for ranks that are gone would only delay that
         disconnect()
 

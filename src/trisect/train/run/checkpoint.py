@@ -20,6 +20,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,6 +77,15 @@ class Checkpoint:
     meta: dict[str, Any]
 
 
+# what was read, and what is wrong with those that were passed over, by epoch
+Newest = tuple[Checkpoint | None, dict[int, str]]
+
+
+def at_once(read: Callable[[], Newest]) -> Newest:
+    """Read checkpoints where they lie."""
+    return read()
+
+
 class Checkpoints:
     """The checkpoints of one run: the last `keep` and the best.
 
@@ -113,7 +123,7 @@ class Checkpoints:
         manifest["sha256"] = manifest_hash(manifest)
         write_synced(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
         _sync_directory(draft)
-        final = self._path(epoch)
+        final = self.path(epoch)
         if not _is_directory(final):
             _mark_damaged(final)  # a file or a link, if anything
             draft.rename(final)
@@ -157,6 +167,7 @@ class Checkpoints:
         *,
         rank: int = 0,
         gather: Gather = lambda own: [own],
+        reading: Callable[[Callable[[], Newest]], Newest] = at_once,
     ) -> Checkpoint | None:
         """Read the newest undamaged checkpoint; give None where there is none at all.
 
@@ -168,11 +179,12 @@ class Checkpoints:
 
         Args:
             rank, gather: this rank among those that call, and what each of them gives, in their order.
+            reading: calls what reads, when the files are there.
 
         Raises:
             CheckpointError: there are checkpoints, and none of them can be used.
         """
-        checkpoint, passed = self._newest(wanted)
+        checkpoint, passed = reading(partial(self._newest, wanted))
         while True:
             seen = gather((None if checkpoint is None else _epoch_of(checkpoint.path), passed))
             epochs = [epoch for epoch, _ in seen]
@@ -190,18 +202,16 @@ class Checkpoints:
             if set(epochs) == {agreed}:
                 break
             if checkpoint is None or _epoch_of(checkpoint.path) > agreed:
-                checkpoint, more = self._newest(wanted, agreed)
+                checkpoint, more = reading(partial(self._newest, wanted, agreed))
                 passed |= more
         if rank == 0:
             for epoch in damage:
-                _mark_damaged(self._path(epoch))
+                _mark_damaged(self.path(epoch))
         if damage:
-            say(f"{damage[min(damage)]} Continuing from {self._path(agreed).name} instead.")
+            say(f"{damage[min(damage)]} Continuing from {self.path(agreed).name} instead.")
         return checkpoint
 
-    def _newest(
-        self, wanted: Callable[[str], bool], limit: int | None = None
-    ) -> tuple[Checkpoint | None, dict[int, str]]:
+    def _newest(self, wanted: Callable[[str], bool], limit: int | None = None) -> Newest:
         """Read the newest undamaged checkpoint (at most `limit`), and say what is wrong with those passed over."""
         passed: dict[int, str] = {}
         for path in reversed(self.paths()):
@@ -212,7 +222,8 @@ class Checkpoints:
                     passed[_epoch_of(path)] = str(error)
         return None, passed
 
-    def _path(self, epoch: int) -> Path:
+    def path(self, epoch: int) -> Path:
+        """Name the directory of the checkpoint after so many epochs."""
         return self.directory / f"epoch-{epoch:06d}"
 
     def best(self) -> Checkpoint | None:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from trisect.comm.notes import Notes
+from trisect.train.run.apart import Apart
 from trisect.train.run.run_directory import METRICS, RESTART, RunDirectory
 from trisect.train.run.trackers import Trackers
 from trisect.train.run.writer import HISTORY, CheckpointWriter
@@ -30,6 +31,7 @@ class RunRecorder:
         compare: whether ranks that hold the same parameters are compared before a checkpoint is whole.
         timeout: seconds that a checkpoint waits for the shards of others.
         meta: what each checkpoint says besides the trainer's state.
+        apart: of the ranks that hand their files to rank 0, where there are any.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RunRecorder:
         compare: bool = False,
         timeout: float = 300.0,
         meta: Mapping[str, Any] | None = None,
+        apart: Apart | None = None,
     ) -> None:
         self._on_epoch, self._holds_parameters = on_epoch, holds_parameters
         self._meta, self._epochs = dict(meta or {}), directory.config.train.epochs
@@ -62,6 +65,7 @@ class RunRecorder:
             compare=compare,
             timeout=timeout,
             before_commit=self._sync_metrics,
+            apart=apart,
         )
 
     def epoch(self, record: Mapping[str, Any]) -> None:

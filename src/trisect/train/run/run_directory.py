@@ -24,6 +24,7 @@ import yaml
 
 from trisect.config import Config, parse_config, read_yaml
 from trisect.errors import CheckpointError
+from trisect.train.run.apart import MARK
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
 from trisect.train.run.lock import LOCK, locked
 from trisect.train.run.sound_json import (
@@ -205,6 +206,8 @@ class RunDirectory:
     def tidy(self, say: Callable[[str], None]) -> None:
         """Put in order what a run that was ended left, and say it; called by the one process that may write."""
         self.checkpoints.remove_drafts()
+        for mark in self.path.glob(f"{MARK}*"):
+            mark.unlink(missing_ok=True)
         for name in self.checkpoints.set_aside_others():
             say(f"{name} in {self.checkpoints.directory} is no checkpoint, and was set aside as {name}.damaged.")
         if _ends_cut(self.path / METRICS):
@@ -288,17 +291,21 @@ def read_config(path: str | Path) -> Config:
     """Read the settings of the run in `path`."""
     path = Path(path)
     if not path.is_dir():
-        raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.")
+        raise _no_run(path)
     try:
         text = read_bytes(path / CONFIG).decode()
     except FileNotFoundError:
-        raise CheckpointError(f"{path} holds no run: there is no {CONFIG} in it.") from None
+        raise _no_run(path) from None
     except UnicodeDecodeError:
         raise CheckpointError(f"{path / CONFIG} is damaged: it is not UTF-8 text.") from None
     plain = read_yaml(text, str(path / CONFIG))
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path / CONFIG} is damaged: it is not a mapping.")
     return parse_config(plain)
+
+
+def _no_run(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} holds no run: there is no {CONFIG} in it; give the directory of a run.")
 
 
 def _refuse_links(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Writes checkpoints beside the training: the state is copied between two epochs, and a thread hashes and writes it.
 
 Ranks write their shards each, at their own pace. They agree by notes and by no exchange of the training: rank 0 opens
-the draft, every rank says what its shard is, and rank 0 commits when it knows all of them. A checkpoint is therefore
-whole, or not there.
+the draft, every rank says what its shard is, and rank 0 commits when it knows all of them (and has fetched those of
+ranks that do not see the draft). A checkpoint is therefore whole, or not there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.comm.notes import Notes, OwnNotes
+from trisect.comm.notes import Notes, OwnNotes, wait_for
 from trisect.ops.memory import free_bytes
+from trisect.train.run.apart import Apart
 from trisect.train.run.checkpoint import Checkpoints, Shard, write_shard
 from trisect.train.run.replicas import replica_digest, require_equal_replicas
 
@@ -45,6 +46,7 @@ class CheckpointWriter:
         asynchronous: False: each checkpoint is waited for, without a copy.
         timeout: seconds that a rank waits for the shards of others when its own is written.
         before_commit: called in the thread of rank 0 when all shards are on the disk.
+        apart: of the ranks that hand their files to rank 0, where there are any.
 
     Attributes:
         seconds: that the latest checkpoint took to be whole, its copies apart.
@@ -61,11 +63,12 @@ class CheckpointWriter:
         asynchronous: bool = True,
         timeout: float = 300.0,
         before_commit: Callable[[], None] = lambda: None,
+        apart: Apart | None = None,
     ) -> None:
         self._checkpoints, self._rank, self._world = checkpoints, rank, world
         self._notes = OwnNotes() if notes is None else notes
         self._compare, self._asynchronous, self._before_commit = compare and world > 1, asynchronous, before_commit
-        self._timeout = timeout
+        self._timeout, self._apart = timeout, apart
         self._buffers: dict[str, Tensor] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -197,17 +200,19 @@ class CheckpointWriter:
             path = self._found(key, "draft")
             if path is None:
                 return
-            draft = Path(path)
+            draft = Path(path) if self._apart is None or not self._apart.here else self._apart.directory
         shard = write_shard(draft, self._rank, {name: value for name, value in tensors.items() if own(name)})
         digest = replica_digest(tensors) if self._compare else None
         self._leave(f"{key}/shard-{self._rank}", {"shard": shard.plain(), "digest": digest})
         if self._rank > 0:
+            if self._apart is not None and self._apart.here:
+                self._apart.give(key, shard.file, self._goes_on(key), events=not self._offered)
             self._found(key, "whole")
             return
         written: list[dict[str, Any]] = []
         for rank in range(self._world):
             one = self._found(key, f"shard-{rank}")
-            if one is None:
+            if one is None or not self._taken(key, rank, draft, one["shard"]):
                 if self._offered:  # otherwise the run ends, and others may still write into it
                     shutil.rmtree(draft, ignore_errors=True)
                 return
@@ -227,18 +232,28 @@ class CheckpointWriter:
     def _found(self, key: str, name: str) -> Any | None:
         """Wait for a note; None where a rank could not write its shard, or this checkpoint is given up."""
         self._waits_since = time.monotonic()
-        pause, deadline = _POLL, self._waits_since + self._timeout
-        while True:
-            value = self._notes.find(f"{key}/{name}")
-            if value is not None:
-                self._waits_since = None
-                return value
-            if self._given_up.is_set() or self._notes.find(f"{key}/failed") is not None:
-                return None
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"Timed out: the {name} of {key} was not there after {self._timeout:g} s")
-            time.sleep(pause)
-            pause = min(_LONGEST_POLL, 2 * pause)
+        missing = f"the {name} of {key} was not there"
+        value = wait_for(lambda: self._notes.find(f"{key}/{name}"), self._goes_on(key), self._timeout, missing, _POLL)
+        self._waits_since = None
+        return value
+
+    def _taken(self, key: str, rank: int, draft: Path, shard: Mapping[str, Any]) -> bool:
+        """Fetch the shard of a rank that cannot write into the draft; False where this checkpoint is given up."""
+        if self._apart is None:
+            return True
+        made, events = Shard.from_plain(shard), not self._offered
+        taken = self._apart.take(key, rank, draft, made, self._goes_on(key), events=events)
+        self._waits_since = None
+        return taken
+
+    def _goes_on(self, key: str) -> Callable[[], bool]:
+        """Give what says, each time that the store has answered, whether this checkpoint is still wanted by all."""
+
+        def ask() -> bool:
+            self._waits_since = time.monotonic()
+            return not self._given_up.is_set() and self._notes.find(f"{key}/failed") is None
+
+        return ask
 
 
 def _is_copied(name: str, value: Tensor) -> bool:
