@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,14 @@ def test_memory():
         torch.empty(1 << 60)
     with pytest.raises(RunError, match="no more could be allocated"), explaining_limits():
         raise MemoryError
+
+
+def test_an_array_that_does_not_fit_on_the_disk(tmp_path: Path):
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (600, -1)); import numpy as np;"
+    code += "from trisect.train.processes.resources import explain\n"
+    code += "try: np.save('a.npy', np.zeros(1000))\nexcept OSError as error: print(explain(error))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("A file could not be written whole (1000 requested and "), done.stdout
 
 
 def test_other_errors_pass():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ _CHANGED = {
     errno.ENOTDIR: "remove what is in its place",
     errno.ENOTEMPTY: "remove what is in its place",
 }
+_CUT_SHORT = re.compile(r"\d+ requested and \d+ written")  # how numpy says that a disk is full
 _NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "no memory")
 
 
@@ -56,6 +58,8 @@ def explain(error: BaseException, run: Path | None = None) -> str | None:
         where = error.filename if error.filename is not None else run
         at = "" if where is None else f" ({where})"
         return f"{error.strerror}{at}; {_REMEDIES[error.errno]}{whole}."
+    if isinstance(error, OSError) and error.errno is None and _CUT_SHORT.fullmatch(str(error)):
+        return f"A file could not be written whole ({error}); make room on its disk, or raise ulimit -f{whole}."
     if isinstance(error, OSError) and error.errno in _CHANGED and run is not None and _is_in(error.filename, run):
         return f"{error.strerror} ({error.filename}); {_CHANGED[error.errno]}."
     if isinstance(error, MemoryError) or (
