@@ -163,6 +163,8 @@ def finished(case: Case, seed: int, out: Path) -> bool:
     wanted = resolve(load_config(case.config, case.settings(seed))).resolved()
     stored = load_config(out / CONFIG).resolved()
     stored["data"].pop("directory", None)
+    if wanted["train"]["monitor"] is None:
+        stored["train"]["monitor"] = None  # the task has named it
     return wanted == stored
 
 

@@ -16,7 +16,9 @@ task: node-classification
 @pytest.fixture
 def needed(trisect, small_timeline):
     def estimate(*words: str) -> int:
-        shown = trisect("check", small_timeline, "--set", "data.vertices=20000", "--set", "model.hidden=64", *words)
+        # steps whose activations take more than what one step takes while it is computed
+        sizes = ("data.vertices=20000", "model.hidden=64", "data.steps=24")
+        shown = trisect("check", small_timeline, *(word for size in sizes for word in ("--set", size)), *words)
         assert shown.code == 0, shown.err
         return int(re.search(r"memory: about ([\d,]+) MiB", shown.out).group(1).replace(",", ""))
 

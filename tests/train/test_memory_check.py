@@ -61,9 +61,9 @@ def test_data_that_are_held_already_count_once():
 def test_blocks_are_chosen_before_anything_is_refused():
     sizes = DescribedData(vertices=100_000, edges=2_000_000, steps=64)
     model = NamedModel("cd-gcn", {"layers": 2, "hidden": 32}, 0)
-    cluster = with_memory("cpu-10gb", 4)
-    assert shortage(workload(sizes, model, 4 << 30), parse_layout("blocks=1"), cluster) is not None
-    assert shortage(workload(sizes, model, 4 << 30), parse_layout("blocks=auto"), cluster) is None
+    cluster = with_memory("cpu-10gb", 2)
+    assert shortage(workload(sizes, model, 2 << 30), parse_layout("blocks=1"), cluster) is not None
+    assert shortage(workload(sizes, model, 2 << 30), parse_layout("blocks=auto"), cluster) is None
 
 
 def test_one_sentence_with_the_remedy(monkeypatch):
