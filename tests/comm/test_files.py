@@ -7,11 +7,12 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore
@@ -22,16 +23,29 @@ from trisect.errors import FaultError
 from trisect.train.processes.faults import is_lost
 
 
+@pytest.fixture(scope="module")
+def connections() -> tuple[TCPStore, TCPStore]:
+    """A store as two ranks have it; made once, since torch may take seconds to connect."""
+    wait = datetime.timedelta(seconds=20)
+    server = TCPStore("127.0.0.1", 0, None, True, timeout=wait)
+    return server, TCPStore("127.0.0.1", server.port, None, False, timeout=wait)
+
+
+class Stores(NamedTuple):
+    giver: PrefixStore
+    taker: PrefixStore
+
+    def files(self, timeout: float = 20.0) -> tuple[Files, Files]:
+        return Files(self.giver, timeout), Files(self.taker, timeout)
+
+
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
+def stores(monkeypatch: pytest.MonkeyPatch, connections: tuple[TCPStore, TCPStore]) -> Iterator[Stores]:
+    """An empty store, which must be empty afterwards."""
     monkeypatch.setattr(module, "PIECE", 1000)
-    return TCPStore("127.0.0.1", 0, None, True, timeout=datetime.timedelta(seconds=20))
-
-
-def client(store: TCPStore) -> PrefixStore:
-    """The store as another rank has it: over a connection of its own."""
-    other = TCPStore("127.0.0.1", store.port, None, False, timeout=datetime.timedelta(seconds=20))
-    return PrefixStore("run", other)
+    before, name = connections[0].num_keys(), uuid.uuid4().hex
+    yield Stores(*(PrefixStore(name, one) for one in connections))
+    assert connections[0].num_keys() == before
 
 
 def written(path: Path, size: int) -> bytes:
@@ -51,23 +65,21 @@ def hand(giver: Files, taker: Files, name: str, path: Path, start: int = 0) -> t
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 5001])
-def test_a_file_arrives_and_nothing_of_it_stays_in_the_store(tmp_path: Path, store: TCPStore, size: int) -> None:
+def test_a_file_arrives_and_nothing_of_it_stays_in_the_store(tmp_path: Path, stores: Stores, size: int) -> None:
     content = written(tmp_path / "a", size)
-    keys = store.num_keys()
-    taken, result = hand(Files(client(store), 20.0), Files(client(store), 20.0), "a", tmp_path / "a")
+    taken, result = hand(*stores.files(), "a", tmp_path / "a")
     assert taken == content
     assert result == (size, hashlib.sha256(content).hexdigest())
-    assert store.num_keys() == keys
 
 
-def test_a_file_goes_on_from_its_position(tmp_path: Path, store: TCPStore) -> None:
+def test_a_file_goes_on_from_its_position(tmp_path: Path, stores: Stores) -> None:
     content = written(tmp_path / "a", 2500)
-    taken, _ = hand(Files(client(store), 20.0), Files(client(store), 20.0), "a", tmp_path / "a", start=700)
+    taken, _ = hand(*stores.files(), "a", tmp_path / "a", start=700)
     assert taken == content[700:]
 
 
-def test_threads_hand_files_over_at_the_same_time(tmp_path: Path, store: TCPStore) -> None:
-    giver, taker = Files(client(store), 20.0), Files(client(store), 20.0)
+def test_threads_hand_files_over_at_the_same_time(tmp_path: Path, stores: Stores) -> None:
+    giver, taker = stores.files()
     contents = {name: written(tmp_path / name, 3000 + number) for number, name in enumerate("abcd")}
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda name: hand(giver, taker, name, tmp_path / name)[0], contents))
@@ -91,10 +103,10 @@ class Watched:
         return getattr(self._store, name)
 
 
-def test_the_store_holds_few_pieces_at_a_time(tmp_path: Path, store: TCPStore) -> None:
-    watched = Watched(client(store))
+def test_the_store_holds_few_pieces_at_a_time(tmp_path: Path, stores: Stores) -> None:
+    watched = Watched(stores.giver)
     written(tmp_path / "a", 20_000)
-    hand(Files(watched, 20.0), Files(client(store), 20.0), "a", tmp_path / "a")  # type: ignore[arg-type]
+    hand(Files(watched, 20.0), stores.files()[1], "a", tmp_path / "a")  # type: ignore[arg-type]
     assert 1 <= watched.most <= 2
 
 
@@ -108,10 +120,10 @@ def test_the_store_holds_few_pieces_at_a_time(tmp_path: Path, store: TCPStore) -
     ],
 )
 def test_what_was_changed_on_the_way_is_refused(
-    tmp_path: Path, store: TCPStore, change: Callable[[str, bytes], bytes], flaw: str
+    tmp_path: Path, stores: Stores, change: Callable[[str, bytes], bytes], flaw: str
 ) -> None:
     written(tmp_path / "a", 2500)
-    giver, taker = Files(Watched(client(store), change), 0.2), Files(client(store), 20.0)  # type: ignore[arg-type]
+    giver, taker = Files(Watched(stores.giver, change), 0.2), stores.files()[1]  # type: ignore[arg-type]
     with (tmp_path / "a").open("rb") as file:
         thread = threading.Thread(target=_given, args=(giver, file))
         thread.start()
@@ -125,9 +137,9 @@ def _given(giver: Files, file: Any) -> None:
         giver.give("a", file)
 
 
-def test_a_peer_that_is_not_there_is_waited_for_no_longer_than_was_said(tmp_path: Path, store: TCPStore) -> None:
+def test_a_peer_that_is_not_there_is_waited_for_no_longer_than_was_said(tmp_path: Path, stores: Stores) -> None:
     written(tmp_path / "a", 5000)
-    files, keys = Files(client(store), 0.05), store.num_keys()
+    files = Files(stores.giver, 0.05)
     with pytest.raises(RuntimeError, match=r"^Timed out: nobody handed over a \(piece 0\) within 0.05 s$") as error:
         files.take("a", io.BytesIO())
     assert is_lost(error.value)
@@ -136,14 +148,12 @@ def test_a_peer_that_is_not_there_is_waited_for_no_longer_than_was_said(tmp_path
         pytest.raises(RuntimeError, match=r"^Timed out: nobody took a \(piece 0\) within 0.05 s$"),
     ):
         files.give("a", file)
-    assert store.num_keys() == keys
 
 
-def test_both_sides_stop_when_they_are_told_to(tmp_path: Path, store: TCPStore) -> None:
+def test_both_sides_stop_when_they_are_told_to(tmp_path: Path, stores: Stores) -> None:
     written(tmp_path / "a", 5000)
-    files, keys = Files(client(store), 20.0), store.num_keys()
+    files = Files(stores.giver, 20.0)
     asked = iter([True, True, True, False, False])
     with (tmp_path / "a").open("rb") as file:
         assert files.give("a", file, lambda: next(asked)) is False
-    assert store.num_keys() == keys
     assert files.take("a", io.BytesIO(), lambda: False) is None

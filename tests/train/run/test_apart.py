@@ -28,8 +28,7 @@ class Ranks:
     """Four ranks on two hosts, which meet in a store."""
 
     def __init__(self, folder: Path, timeout: float = 20.0) -> None:
-        wait = datetime.timedelta(seconds=20)
-        self.server = TCPStore("127.0.0.1", 0, None, True, timeout=wait)
+        self.server = TCPStore("127.0.0.1", 0, None, True, timeout=datetime.timedelta(seconds=20))
         self.run = folder / "run"
         (self.run / "events").mkdir(parents=True)
         self._given: list[Any] = [None] * WORLD
@@ -38,7 +37,7 @@ class Ranks:
         for rank in range(WORLD):
             own = folder / f"host-{rank // 2}"
             own.mkdir(exist_ok=True)
-            store = PrefixStore("a", TCPStore("127.0.0.1", self.server.port, None, False, timeout=wait))
+            store = PrefixStore("a", self.server)
             hosts.append(Host(rank - rank % 2, own, StoreNotes(store), Files(store, timeout), timeout))
         self.hosts = hosts
         with marked(self.run) as mark:
