@@ -171,6 +171,24 @@ def undisturbed(case: Case, folder: Path, report: Report) -> Path:
     return training.run
 
 
+def _untraced(faults: Sequence[Fault]) -> int:
+    """Count the restarts that may leave no trace in a run.
+
+    A start that fails before the run could be written to is in the count of the next start of the same command; where
+    the command itself ends during that start, nobody is left to write it.
+    """
+    lost = failed = 0
+    for fault in faults:
+        if fault.ends:
+            lost += failed + 1 if fault.at == "start" else 0
+            failed = 0
+        elif fault.at in ("start", "recovery"):
+            failed += 1
+        elif fault.starts_again:
+            failed = 0
+    return lost
+
+
 def disturbed(drawn: DrawnRun, folder: Path, twin: Path) -> Report:
     """Train a drawn run to its end, and compare it with its twin."""
     report = Report()
@@ -185,9 +203,7 @@ def disturbed(drawn: DrawnRun, folder: Path, twin: Path) -> Report:
         report.lost += [f"differs: {said}" for said in differences(twin, training.run)]
         report.left += drafts(training.run)
         report.restarts = json.loads((training.run / "summary.json").read_text())["restarts"]
-        # a restart during whose start the command itself was ended leaves no trace in the run
-        ended = sum(fault.ends and fault.at == "start" for fault in drawn.faults)
-        if not training.restarts - ended <= report.restarts <= training.restarts:
+        if not training.restarts - _untraced(drawn.faults) <= report.restarts <= training.restarts:
             report.lost.append(f"the summary counts {report.restarts} restarts, and there were {training.restarts}")
         report.useful, report.counted = seconds(training.run), drawn.case.epochs
     report.computed = training.computed

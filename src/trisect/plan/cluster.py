@@ -183,7 +183,6 @@ class Cluster:
         hosts, devices: how many hosts there are, and how many devices each has; of a CPU, its cores.
         inside, between: the link between ranks of one host, and of two.
         shares: of a CPU, the share of its speed alone that a rank has where so many ranks share the host.
-        cuts: of a CPU, by kind of layer, that share where as many ranks as cores exchange rows before each layer.
         single: of a CPU, the share that one of several ranks has while all others of the host wait; None: as `shares`.
         source: where the numbers come from: `measured`, `preset`, or `written` by a person.
     """
@@ -195,7 +194,6 @@ class Cluster:
     hosts: Positive = 1
     devices: Positive = 1
     shares: Shares = Field(default_factory=dict)
-    cuts: dict[str, float] = Field(default_factory=dict)
     single: float | None = None
     source: Text = "written"
 
@@ -239,14 +237,6 @@ class Cluster:
         below, above = max(n for n in measured if n <= ranks), min(n for n in measured if n >= ranks)
         between = 0.0 if below == above else (ranks - below) / (above - below)
         return (1.0 - between) * measured[below] + between * measured[above]
-
-    def share_of_kind(self, world: int, working: int, kind: str) -> float:
-        """Give the share that a rank has for a kind of layer."""
-        share = self.share(world, working)
-        if kind not in self.cuts or self.ranks_on_host(world) == 1 or self.devices not in self.shares:
-            return share
-        # as much slower or faster than others as it is where there are as many ranks as cores
-        return share * self.cuts[kind] / self.shares[self.devices]
 
     def memory_of_rank(self, world: int) -> int:
         """Give the bytes that a rank may take; ranks of a CPU share those of the host."""

@@ -141,6 +141,8 @@ class CostModel:
         for k in range(first, last + 1):
             work, count, calls = work_of(facts, k, back=back), len(steps), 1.0
             kind, own = facts.halves[k].kind, rows
+            if back and kind not in _HALF_STATE and not self._reached(k, steps):
+                continue
             if kind in _HALF_STATE and facts.halves[k].layer < len(facts.layers):
                 layer = facts.layers[facts.halves[k].layer]
                 if layer.along == "carry" and layer.state != "weight":
@@ -154,18 +156,19 @@ class CostModel:
                 table, read = float(facts.vertices), self._all_entries(steps)
             ratios = self._ratios(k, back=back)
             each = work.seconds(self._device, rows=own, entries=read, table=table, steps=count, ratios=ratios)
-            seconds += each / self._share_of(k)
+            seconds += each / self._share
             if kind is HalfKind.OUTPUT and self.workload.pairs:
                 seconds += self._pairs(count, back=back)
             overhead += calls * ratios[2] * work.overhead(self.cluster.device, count)
         return seconds, overhead
 
-    def _share_of(self, half: int) -> float:
-        """The share of a lone rank's speed that a half has."""
-        number = self.facts.halves[half].layer
-        if number >= len(self.workload.layers):
-            return self._share
-        return self.cluster.share_of_kind(self.world, self._working, kind_of(self.workload.layers[number]))
+    def _reached(self, half: int, steps: range) -> bool:
+        """Say whether a gradient comes to the rows of a half: from a loss at some of the steps, or along time."""
+        if steps.stop > self.workload.loss_from:
+            return True
+        halves, number = self.facts.halves, self.facts.halves[half].layer
+        summarised = any(later.kind is HalfKind.SUMMARY and later.layer > number for later in halves)
+        return summarised or any(layer.state not in (None, "weight") for layer in self.facts.layers[number:])
 
     def _rows(self, action: Action, steps: range) -> tuple[float, float, float]:
         """Give the rows and entries (of a step) that a cell goes over, and the rows that it reads from."""

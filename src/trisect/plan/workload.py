@@ -29,6 +29,7 @@ class Workload:
         distinct: the share of these entries that a matrix has in memory, where edges come several times in its window.
         overlaid: entries of two steps that follow each other, laid over each other, for each entry of the two.
         training: how many steps are trained on; 1 for a graph.
+        loss_from: the first step whose outputs have a loss.
         events: edges as they are stored, of all steps together.
         work: of each training step, by which steps are dealt to ranks.
         parts_of: cuts the vertices into so many parts, or says how they would fall.
@@ -54,6 +55,7 @@ class Workload:
     distinct: float = 1.0
     overlaid: float = 1.0
     training: int = 1
+    loss_from: int = 0
     work: tuple[int, ...] = (1,)
     timeline: bool = False
     aggregated: bool = False

@@ -3,17 +3,19 @@
 A rate (bytes or operations a second) says how fast a machine can be; a layer is slower, since it does more than its
 formula counts (norms, gates, softmax, noise), and since an epoch's memory is cold. Each kind of layer is therefore
 trained a few epochs, on a small graph, on one of more vertices, and on one of more entries besides: three times, from
-which three ratios follow, of what it costs whatever the size, of its rows, and of its entries. Nothing else is fitted.
+which three ratios follow, of what it costs whatever the size, of its rows, and of its entries. What ranks take from
+each other, and how long a message needs, are the numbers with which the simulated epoch of a reference is as long as
+the real one.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from trisect.nn.models.source import NamedModel
 from trisect.plan.build import schedule_of
 from trisect.plan.cluster import PAIRS, Cluster
 from trisect.plan.costs import CostModel
+from trisect.plan.timing import epoch_seconds
 from trisect.plan.work import kind_of
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Verb
@@ -35,13 +38,17 @@ from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.workloads import workload_of
 
-_EPOCHS = 6
+_EPOCHS, _PASSES = 4, 2
 _WIDTHS = (16, 64)
+_GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
+_TIMELINES = ((2_000, 1.0), (8_000, 1.0), (8_000, 4.0))
 _STATIC = ("gcn", "gcnii", "sage", "resgcn+", "gin", "gat", "gatv2")
-_CUT = ("gcnii", "gcn", "gat")
+_APART = ("gcnii", "tm-gcn")  # on a timeline that is cut by time
+_CUT = "gcnii"
+_SINGLE = ("gcn", "gcnii", "gat", "tm-gcn")
 _DYNAMIC = ("wd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h")
-_BETWEEN = 32
-_SLOWEST = 3.0  # times, for what all threads do beyond what one thread shows
+_HALVINGS = 12
+_SLOWEST, _SLOWEST_BYTE = 2e-3, 4e-9  # seconds of a message, and of each of its bytes
 _LEAST, _MOST = 0.05, 50.0  # no kind is so much faster or slower than its rates; what says so was disturbed
 _FORWARD, _BACKWARD = Verb.FORWARD.value, Verb.BACKWARD.value
 _NODES, _LINKS = "node-classification", {"name": "link-prediction", "eval_negatives": 1}
@@ -65,11 +72,11 @@ class Reference:
         """Train it, and give the time of an epoch by what ranks did, the first epoch left out.
 
         Args:
-            threads: of a single rank; with one, seconds are those that it had a core.
+            threads: of a single rank; None: all that it may have.
         """
         settings: dict[str, Any] = {"epochs": _EPOCHS, "eval_every": 10_000, "threads": threads, **self.options}
         if not self.layout:
-            timer = _Timer(processor=threads == 1)
+            timer = _Timer()
             fit(self.model, self.data, self.task, recorder=timer, **settings)
             return Timed((timer.by_verb(),), timer.seconds[1:], peak_rss_bytes())
         with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
@@ -103,24 +110,16 @@ class Timed:
 
 
 class _Timer(NoRecorder):
-    """Adds up the seconds of actions, by epoch and letter.
+    """Adds up the seconds of actions, by epoch and letter."""
 
-    Args:
-        processor: whether what counts is the time that the process had a core, which other programs do not lengthen.
-    """
-
-    def __init__(self, *, processor: bool = False) -> None:
+    def __init__(self) -> None:
         self.seconds: list[float] = []
         self._by_epoch: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        self._last = time.process_time() if processor else None
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         self.seconds.append(float(record["seconds"]))
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        if self._last is not None:
-            now = time.process_time()
-            seconds, self._last = now - self._last, now
         if "epoch" in fields and not fields.get("evaluation"):
             letter = name.lstrip("0123456789")[:1]
             self._by_epoch[int(fields["epoch"])][letter] += seconds
@@ -139,24 +138,45 @@ def low(values: Sequence[float]) -> float:
 # Kinds of layers
 
 
-def layer_ratios(cluster: Cluster) -> dict[str, dict[int, tuple[float, ...]]]:
-    """Train each kind of layer, and give how many times as long it takes as the rates of one thread say."""
+def layer_ratios(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...]]], float]:
+    """Train each kind of layer, and give how many times as long it takes as the rates say; and the share of its speed
+    that is left with one thread, of a kind in the middle.
+    """
+    kinds = list(_references())
+    single = [
+        references[1] for _, width, references in kinds if width == _WIDTHS[-1] and references[1].model in _SINGLE
+    ]
+    # other programs come and go: all of it is trained several times, and of each the shortest counts
+    every = [[_timed_all(references) for _, _, references in kinds] for _ in range(_PASSES)]
     ratios: dict[str, dict[int, tuple[float, ...]]] = {}
-    for kind, width, pair in _references():
-        ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, pair)
+    shares = []
+    for (kind, width, references), *passes in zip(kinds, *every, strict=True):
+        best = [_shortest(runs) for runs in zip(*passes, strict=True)]
+        ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, references, best)
+        if references[1] in single:
+            slow = min(references[1].timed(threads=1).epoch for _ in range(_PASSES))
+            shares.append(min(1.0, best[1].epoch / slow))
     device = replace(cluster.device, layers=ratios)
     ratios[PAIRS] = _pair_ratio(replace(cluster, device=device))
-    return ratios
+    return ratios, statistics.median(shares)
+
+
+def _timed_all(references: Sequence[Reference]) -> list[Timed]:
+    return [reference.timed() for reference in references]
+
+
+def _shortest(runs: Sequence[Timed]) -> Timed:
+    """Of runs of the same on one rank: the least of everything."""
+    letters = {letter: min(run.ranks[0][letter] for run in runs) for letter in runs[0].ranks[0]}
+    return Timed((letters,), [min(run.epoch for run in runs)], runs[0].memory)
 
 
 def _references() -> Iterator[tuple[str, int, list[Reference]]]:
     for width in _WIDTHS:
-        graphs = [_graph(degree, width, vertices) for vertices, degree in ((3_000, 3.0), (12_000, 3.0), (12_000, 18.0))]
+        graphs = [_graph(degree, width, vertices) for vertices, degree in _GRAPHS]
         for name in _STATIC:
-            yield _kind(name, {"layers": 4, "hidden": width}, graphs, width)
-        timelines = [
-            _timeline(degree, width, vertices) for vertices, degree in ((2_000, 1.0), (8_000, 1.0), (8_000, 4.0))
-        ]
+            yield _kind(name, {"layers": 3, "hidden": width}, graphs, width)
+        timelines = [_timeline(degree, width, vertices) for vertices, degree in _TIMELINES]
         for name in _DYNAMIC:
             yield _kind(name, {"layers": 3, "hidden": width}, timelines, width)
 
@@ -183,11 +203,13 @@ def _timeline(degree: float, width: int, vertices: int) -> Timeline:
     return Timeline.from_record(record, smoothing=smoothing)  # type: ignore[arg-type]
 
 
-def _solved(cluster: Cluster, kind: str, width: int, references: Sequence[Reference]) -> tuple[float, ...]:
+def _solved(
+    cluster: Cluster, kind: str, width: int, references: Sequence[Reference], timed: Sequence[Timed]
+) -> tuple[float, ...]:
     """From the times on three graphs, the ratios of rows, entries and calls, forward and backward."""
     equations: dict[str, list[list[float]]] = {_FORWARD: [], _BACKWARD: []}
-    for reference in references:
-        workload, measured = reference.workload(), reference.timed(threads=1).ranks[0]
+    for reference, one in zip(references, timed, strict=True):
+        workload, measured = reference.workload(), one.ranks[0]
         for letter, rows in equations.items():
             base, *parts = (
                 _predicted(workload, cluster, kind, width, letter, asked)
@@ -234,32 +256,10 @@ def seconds_of(workload: Workload, cluster: Cluster, layout: Layout, letters: st
     return sum(seconds(action) for action in schedule_of(facts).ranks[0] if action.verb.value in letters)
 
 
-def with_all_threads(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...]]], dict[str, float]]:
-    """Train each kind with all threads and with one, on larger data of a width between those of the ratios.
-
-    Gives the ratios as all threads have them, since not every kind of work is divided as well as the rates are; and by
-    kind the share of that speed that one thread has.
-    """
-    ratios, singles = dict(cluster.device.layers), {}
-    graph, timeline = _graph(10.0, _BETWEEN, 20_000), _timeline(3.0, _BETWEEN, 12_000)
-    for name in (*_STATIC, *_DYNAMIC):
-        data = graph if name in _STATIC else timeline
-        reference = Reference(name, {"layers": 4, "hidden": _BETWEEN}, data)
-        kind, workload = _main_kind(reference), reference.workload()
-        all_threads, one = reference.timed(), reference.timed(threads=1)
-        slower = min(_SLOWEST, max(1.0 / _SLOWEST, all_threads.epoch / seconds_of(workload, cluster, Layout(), "FBU")))
-        ratios[kind] = {
-            width: (rows * slower, entries * slower, calls, rows_back * slower, entries_back * slower, calls_back)
-            for width, (rows, entries, calls, rows_back, entries_back, calls_back) in ratios[kind].items()
-        }
-        singles[kind] = min(1.0, all_threads.epoch / one.epoch)
-    return ratios, singles
-
-
 def _pair_ratio(cluster: Cluster) -> dict[int, tuple[float, ...]]:
     """The time that a loss on pairs takes beyond what its model does."""
     reference = Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(4.0, 16, 8_000), _LINKS)
-    workload, measured = reference.workload(), reference.timed(threads=1).ranks[0]
+    workload, measured = reference.workload(), reference.timed().ranks[0]
     even: dict[int, tuple[float, ...]] = {4: (1.0,) * 6}
     layers = {**cluster.device.layers, PAIRS: even}
     plain = replace(cluster, device=replace(cluster.device, layers=layers))
@@ -280,63 +280,89 @@ class Sharing:
 
     Attributes:
         share: of a lone rank's speed that each of as many ranks as cores has.
-        cuts: the same by kind of layer.
-        single: the share that one thread has, while nobody else works.
-        bandwidth: bytes a second that a rank hands to another; `message`: seconds that each post or wait costs;
-            `latency`: seconds until a message is there, beyond that.
-        turn: seconds until a rank that waited has a core again, where there are twice as many ranks as cores.
+        bandwidth: bytes a second that a rank hands to another, with what the other has to do to read them there.
+        message: seconds that each post or wait costs; `latency`: seconds until a message is there, beyond that.
         joined: bytes that a rank takes besides, since it is one of several.
     """
 
     share: float
-    cuts: dict[str, float]
-    single: float
     bandwidth: float
     message: float
     latency: float
-    turn: float
     joined: int
 
 
-def measure_sharing(cluster: Cluster, cores: int, alone: int, singles: Mapping[str, float]) -> Sharing:
-    """Train with as many ranks as cores, and with twice as many.
+def measure_sharing(cluster: Cluster, cores: int, alone: int, single: float) -> Sharing:
+    """Train with as many ranks as cores.
 
     Args:
         alone: bytes that one rank takes by itself, on a static graph of next to nothing.
-        singles: by kind of layer, the share of a lone rank's speed that one of its threads has.
+        single: the share of a lone rank's speed that one of its threads has.
     """
     options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=40_000)
-    even, crowded = f"vertex={cores}", f"vertex={2 * cores}"
-    # ranks that send next to nothing: what is left of a post is Python
+    even = f"vertex={cores}"
+    # ranks that send next to nothing: what is left of a post is Python, and of the epoch what a message needs
     idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
     resting = idle.timed()
     message = _posting(resting) / waits_of(idle)
     joined = max(0, resting.memory - alone)
-    # ranks that exchange little beside what they compute: what they take from each other
-    apart = Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(3.0, 16, 16_000), layout=f"time={cores}")
-    lone = _working(apart, cluster) / singles[_main_kind(apart)]
-    beside = min(1.0, lone / max(1e-9, apart.timed().epoch - 2 * waits_of(apart) * message))
-    cuts = {kind: single * beside for kind, single in singles.items()}
-    bandwidths, latencies = [], []
-    for model in _CUT:
-        reference = Reference(model, options, graph, layout=even)
-        timed, waits = reference.timed(), waits_of(reference)
-        posted, overhead = _posting(timed), waits * message
-        bandwidths.append(_posted_bytes(reference, cluster) / max(1e-6, posted - overhead))
-        working = _working(reference, cluster) / cuts[_main_kind(reference)]
-        latencies.append(max(0.0, timed.epoch - working - posted - overhead) / waits)
-    bandwidth, latency = statistics.median(bandwidths), statistics.median(latencies)
-    crowd = Reference("gcnii", options, graph, layout=crowded)
-    least = 2 * _working(crowd, cluster) / cuts[_main_kind(crowd)] + 2 * _posted_bytes(crowd, cluster) / bandwidth
-    turn = max(0.0, (crowd.timed().epoch - least) / waits_of(crowd) - 4 * message - latency)
-    share, single = (statistics.geometric_mean(values) for values in (cuts.values(), singles.values()))
-    return Sharing(share, cuts, single, bandwidth, message, latency, turn, joined)
+    cluster = replace(cluster, inside=replace(cluster.inside, message=message), shares={1: 1.0, cores: single})
+    latency = _fitting(idle, partial(_with_latency, cluster), 0.0, _SLOWEST, resting.epoch)
+    cluster = _with_latency(cluster, latency)
+    # ranks that exchange next to nothing, beside one that does all of it
+    steps = _timeline(3.0, 32, 16_000)
+    shares = []
+    for model in _APART:
+        one = Reference(model, {"layers": 3, "hidden": 32}, steps)
+        many = replace(one, layout=f"time={cores}")
+        alternating = [(one.timed().epoch, many.timed().epoch) for _ in range(_PASSES)]
+        alone_best, beside_best = (min(column) for column in zip(*alternating, strict=True))
+        # of the time that the simulation gives one rank, whatever that is
+        wanted = beside_best / alone_best * _simulated(one, cluster)
+        shares.append(1.0 / _fitting(many, partial(_with_slower, cluster, cores), 1.0, 2.0 * cores, wanted))
+    share = min(1.0, statistics.mean(shares))
+    cluster = replace(cluster, shares={1: 1.0, cores: share}, single=max(share, single))
+    # ranks that read many rows of each other
+    parts = Reference(_CUT, options, graph, layout=even)
+    shortest = min(parts.timed().epoch for _ in range(_PASSES))
+    bandwidth = 1.0 / _fitting(parts, partial(_with_seconds_a_byte, cluster), 1e-11, _SLOWEST_BYTE, shortest)
+    return Sharing(share, bandwidth, message, latency, joined)
 
 
-def _working(reference: Reference, cluster: Cluster) -> float:
-    """The seconds that a rank would work if it had the host for itself."""
-    plain = replace(cluster, shares={}, cuts={}, single=None)
-    return seconds_of(reference.workload(), plain, parse_layout(reference.layout), "FBU")
+def _with_slower(cluster: Cluster, cores: int, times: float) -> Cluster:
+    return replace(cluster, shares={1: 1.0, cores: 1.0 / times})
+
+
+def _with_seconds_a_byte(cluster: Cluster, seconds: float) -> Cluster:
+    return replace(cluster, inside=replace(cluster.inside, bandwidth=1.0 / seconds))
+
+
+def _with_latency(cluster: Cluster, seconds: float) -> Cluster:
+    return replace(cluster, inside=replace(cluster.inside, latency=seconds))
+
+
+def _fitting(
+    reference: Reference, with_number: Callable[[float], Cluster], least: float, most: float, seconds: float
+) -> float:
+    """Give the number, between two bounds, with which the simulated epoch takes so many seconds.
+
+    Args:
+        with_number: gives the cluster; the epoch grows with the number.
+    """
+    workload = reference.workload()
+    facts = workload.facts(parse_layout(reference.layout))
+    for _ in range(_HALVINGS):
+        middle = (least + most) / 2
+        if epoch_seconds(workload, facts, with_number(middle)).total < seconds:
+            least = middle
+        else:
+            most = middle
+    return (least + most) / 2
+
+
+def _simulated(reference: Reference, cluster: Cluster) -> float:
+    workload = reference.workload()
+    return epoch_seconds(workload, workload.facts(Layout()), cluster).total
 
 
 def _posting(timed: Timed) -> float:
@@ -347,10 +373,3 @@ def waits_of(reference: Reference) -> int:
     """Say how often a rank waits for others in an epoch."""
     actions = schedule_of(reference.workload().facts(parse_layout(reference.layout))).ranks[0]
     return sum(action.verb is Verb.WAIT for action in actions)
-
-
-def _posted_bytes(reference: Reference, cluster: Cluster) -> float:
-    workload = reference.workload()
-    facts = workload.facts(parse_layout(reference.layout))
-    costs = CostModel(workload, facts, cluster, facts)
-    return sum(costs.bytes(0, action) for action in schedule_of(facts).ranks[0] if action.verb is Verb.POST)

@@ -142,6 +142,7 @@ def _of_timeline(model: AnyModel, timeline: Timeline, bound: BoundTask, options:
         events=int(timeline.src.numel()),
         parts_of=partial(_timeline_parts, timeline),
         training=bound.steps("train").stop,
+        loss_from=bound.steps("train").start,
         work=tuple(work),
         timeline=True,
         aggregated=aggregated,

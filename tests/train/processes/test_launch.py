@@ -8,6 +8,7 @@ import pytest
 from trisect.comm.world import world_from_environment
 from trisect.errors import FaultError, LayoutError, RunError, StoppedError, TrisectError
 from trisect.ops import memory
+from trisect.train.processes.faults import Phase
 from trisect.train.processes.launch import launch, require_room
 
 
@@ -112,11 +113,21 @@ def test_a_rank_that_stalls_before_the_first_epoch_is_named() -> None:
         launch(python(code), 3, startup=1.0)
 
 
+def test_ranks_that_cannot_meet_name_the_first() -> None:
+    code = (
+        "import os, pathlib, time\n"
+        "phase = pathlib.Path(os.environ['TRISECT_FAILURES'], f\"rank-{os.environ['RANK']}.phase\")\n"
+        f"phase.write_text('{Phase.MEETS}'); time.sleep(600)\n"
+    )
+    with pytest.raises(RunError, match=r"rank 0 has stalled before the first epoch, 1 s behind the others"):
+        launch(python(code), 3, startup=1.0)
+
+
 def test_ranks_that_are_equally_far_may_take_their_time() -> None:
     code = (
         "import os, pathlib, time\n"
         "phase = pathlib.Path(os.environ['TRISECT_FAILURES'], f\"rank-{os.environ['RANK']}.phase\")\n"
-        "phase.write_text('2'); time.sleep(2.0); phase.write_text('4')\n"
+        f"phase.write_text('{Phase.JOINED}'); time.sleep(2.0); phase.write_text('{Phase.READY}')\n"
         "time.sleep(2.0 if os.environ['RANK'] == '1' else 0.0)\n"
     )
     launch(python(code), 2, startup=1.0)

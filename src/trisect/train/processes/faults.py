@@ -42,8 +42,9 @@ class Phase(IntEnum):
 
     STARTED = 1
     MEETS = 2
-    JOINED = 3
-    READY = 4
+    MET = 3
+    JOINED = 4
+    READY = 5
 
 
 class LostRankError(FaultError):

@@ -34,6 +34,7 @@ def joined(
             any rank is connected.
     """
     world.require(layout)
+    show_phase(world.rank, Phase.MEETS)
     store = meet(world)
     with ExitStack() as stack, naming_lost_ranks(store, world):
         if isinstance(shards, Path):
@@ -44,7 +45,7 @@ def joined(
             _cut(store, world, shards, folder)
         else:
             folder = _find(store, world)
-        show_phase(world.rank, Phase.MEETS)
+        show_phase(world.rank, Phase.MET)
         mesh = connect(layout, device, timeout, store=store, world=world)
         show_phase(world.rank, Phase.JOINED)
         yield mesh, Host(world.first_here, folder, StoreNotes(store), Files(store, timeout), timeout)

@@ -159,6 +159,8 @@ class Start:
         if phases != self._phases:
             self._phases, self._last = phases, time.monotonic()
         behind = [rank for rank, phase in enumerate(phases) if phase < max(phases)]
+        if not behind and phases[0] == Phase.MEETS:
+            behind = [0]  # where ranks meet, all wait for the first, and for nothing else
         if behind and time.monotonic() - self._last > self._patience:
             which = f"rank {behind[0]} has" if len(behind) == 1 else f"ranks {', '.join(map(str, behind))} have"
             raise FaultError(
