@@ -106,3 +106,27 @@ def test_rows_turned_into_columns_between_unequal_parts():
     assert len(set(rows)) > 1
     expected = sum(4 * rows[a] * widths[b] for a in range(4) for b in range(4) if a != b)
     assert crossing_bytes(facts, 1) == expected
+
+
+@pytest.mark.parametrize("model", ["evolvegcn-o", "evolvegcn-h", "cd-gcn"])
+def test_cells_to_which_no_gradient_comes_have_no_backward(model):
+    """A loss at the last step alone reaches earlier blocks by states of vertices and by summaries, not by weights."""
+    everywhere = timeline(model, steps=8)
+    at_the_end = replace(everywhere, loss_from=7)
+
+    def backward(workload, block):
+        facts = workload.facts(parse_layout("blocks=2"))
+        costs = CostModel(workload, facts, cluster(), facts)
+        actions = [a for a in schedule_of(facts).ranks[0] if a.verb is Verb.BACKWARD and a.block == block]
+        return sum(costs.compute(0, action) for action in actions)
+
+    assert backward(at_the_end, 1) == backward(everywhere, 1) > 0
+    early, all_of_it = backward(at_the_end, 0), backward(everywhere, 0)
+    if model == "cd-gcn":  # all but the outputs themselves
+        assert 0.95 * all_of_it < early < all_of_it
+    elif model == "evolvegcn-h":  # the summary of the second layer reads what the first made
+        assert 0.2 * all_of_it < early < all_of_it
+    else:  # what is left are the weights, however many rows there are
+        more = replace(timeline(model, steps=8, vertices=2000), loss_from=7)
+        assert 0 < early == pytest.approx(backward(more, 0))
+        assert early < 0.7 * all_of_it

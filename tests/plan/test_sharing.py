@@ -43,15 +43,6 @@ def test_a_stage_that_works_while_others_wait_has_the_host_for_itself():
     assert machine.share(4) == pytest.approx(0.2)
 
 
-def test_parts_have_the_share_of_their_kind():
-    workload = static()
-    machine = cluster(**CPU, shares={1: 1.0, 2: 0.5})
-    known = replace(machine, cuts={"GCNLayer": 0.25})
-    ratio = _compute(workload, known, "vertex=2") / _compute(workload, machine, "vertex=2")
-    assert 1.8 < ratio <= 2.0
-    assert _compute(workload, known, "vertex=1") == _compute(workload, machine, "vertex=1")
-
-
 def test_waits_take_turns_where_ranks_are_more_than_cores():
     workload, wait = static(), Action(Verb.WAIT, first=3, exchange="h")
     machine = cluster(**{**CPU, "device": {"host_link": None, "turn": 1.0}})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from trisect.comm.world import World
+from trisect.layout import parse_layout
 from trisect.plan.cluster import PAIRS, Cluster, Device, Link, read_cluster
+from trisect.plan.timing import epoch_seconds
 from trisect.train import calibrate, reference
-from trisect.train.reference import Reference, _graph, _three_unknowns, _Timer, low
+from trisect.train.reference import Reference, Timed, _graph, _three_unknowns, _Timer, low
 
 
 def test_ratios_follow_from_three_times():
@@ -40,7 +43,8 @@ def test_a_kind_is_trained_and_solved():
     graphs = [_graph(degree, 8, vertices) for vertices, degree in ((200, 3.0), (800, 3.0), (800, 12.0))]
     kind, width, references = reference._kind("gcn", {"layers": 3, "hidden": 8}, graphs, 8)
     assert (kind, width) == ("GCNLayer", 8)
-    ratios = reference._solved(cluster, kind, width, references)
+    best = [reference._shortest([one.timed(), one.timed()]) for one in references]
+    ratios = reference._solved(cluster, kind, width, references, best)
     assert len(ratios) == 6
     assert min(ratios) >= reference._LEAST
     assert max(ratios) <= reference._MOST
@@ -55,11 +59,29 @@ def _values(device):
     return {name: getattr(device, name) for name in ("flops", "gather", "elementwise", "memory", "half")}
 
 
-def test_one_thread_is_timed_by_the_processor():
-    timed = Reference("gcn", {"layers": 2, "hidden": 4}, _graph(4.0, 8, 100)).timed(threads=1)
-    assert set(timed.ranks[0]) >= {"F", "B", "U"}
-    assert timed.epoch > 0
-    assert timed.memory > 0
+def test_of_several_runs_the_shortest_counts():
+    runs = [Timed(({"F": 2.0, "B": 5.0},), [9.0, 8.0], 1), Timed(({"F": 3.0, "B": 4.0},), [7.5], 1)]
+    shortest = reference._shortest(runs)
+    assert shortest.ranks[0] == {"F": 2.0, "B": 4.0}
+    assert shortest.epoch == 7.5
+
+
+def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():
+    """Also one that lies out of bounds, which is held there."""
+    device = Device(flops=1e11, gather={4: 1e10}, elementwise=1e10, memory=1 << 40, half=1e-5)
+    inside = Link(bandwidth=1e9, copies=True)
+    cluster = Cluster("test", device, inside, inside, devices=2, shares={1: 1.0, 2: 0.5})
+    parts = Reference("gcn", {"layers": 3, "hidden": 8}, _graph(4.0, 8, 400), layout="vertex=2")
+    workload = parts.workload()
+    facts = workload.facts(parse_layout(parts.layout))
+
+    def seconds(latency):
+        return epoch_seconds(workload, facts, reference._with_latency(cluster, latency)).total
+
+    find = partial(reference._fitting, parts, partial(reference._with_latency, cluster), 0.0, 0.01)
+    assert find(seconds(0.003)) == pytest.approx(0.003, rel=0.01)
+    assert find(seconds(0.05)) == pytest.approx(0.01, rel=0.01)
+    assert seconds(0.003) > seconds(0.001)
 
 
 @pytest.mark.slow
@@ -72,29 +94,24 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(reference, "_STATIC", ("gcn", "gcnii"))
     monkeypatch.setattr(reference, "_DYNAMIC", ("wd-gcn",))
     monkeypatch.setattr(reference, "_WIDTHS", (8,))
-    monkeypatch.setattr(reference, "_CUT", ("gcnii",))
     calibrate._rank(tmp_path, World(0, 1, 0, 1))
     values = json.loads((tmp_path / "0.json").read_text())
-    alone, singles = values.pop("alone"), values.pop("singles")
-    kinds = {"GCNLayer", "GCN2Layer", "GCNLayer+LSTM"}
-    assert set(singles) == kinds
-    assert all(0 < single <= 1 for single in singles.values())
+    alone, single = values.pop("alone"), values.pop("single")
+    assert 0 < single <= 1
     assert 0 < alone <= values["libraries"]
     device = Device(**values, memory=8 << 30)
-    assert set(device.layers) == {*kinds, PAIRS}
+    assert set(device.layers) == {"GCNLayer", "GCN2Layer", "GCNLayer+LSTM", PAIRS}
     assert device.gather_cached is not None
     # which of them is the faster is a matter of the moment, on a machine that does other things too
     assert set(device.gather_cached) == set(device.gather) == {4 * width for width in calibrate.WIDTHS}
     assert min(*device.gather_cached.values(), *device.gather.values()) > 0
-    cluster = Cluster("small", device, Link(bandwidth=4e9), Link(bandwidth=1e8), devices=2)
-    sharing = reference.measure_sharing(cluster, 2, alone, singles)
+    cluster = Cluster("small", device, Link(bandwidth=4e9, copies=True), Link(bandwidth=1e8), devices=2)
+    sharing = reference.measure_sharing(cluster, 2, alone, single)
     assert 0 < sharing.share <= 1
-    assert set(sharing.cuts) == kinds
-    assert sharing.latency >= 0
+    assert sharing.bandwidth > 0
+    assert 0 <= sharing.latency <= reference._SLOWEST
     assert sharing.joined >= 0  # this process has more than a worker, and may take more alone
-    assert reference.measure_sharing(cluster, 2, 0, singles).joined > sharing.joined
-    whole = replace(
-        cluster, shares={1: 1.0, 2: sharing.share}, cuts=sharing.cuts, device=replace(device, turn=sharing.turn)
-    )
+    assert reference.measure_sharing(cluster, 2, 0, single).joined > sharing.joined
+    whole = replace(cluster, shares={1: 1.0, 2: sharing.share}, single=single)
     whole.write(tmp_path / "cluster.yaml")
     assert read_cluster(tmp_path / "cluster.yaml") == whole
