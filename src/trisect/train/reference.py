@@ -143,9 +143,6 @@ def layer_ratios(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...
     that is left with one thread, of a kind in the middle.
     """
     kinds = list(_references())
-    single = [
-        references[1] for _, width, references in kinds if width == _WIDTHS[-1] and references[1].model in _SINGLE
-    ]
     # other programs come and go: all of it is trained several times, and of each the shortest counts
     every = [[_timed_all(references) for _, _, references in kinds] for _ in range(_PASSES)]
     ratios: dict[str, dict[int, tuple[float, ...]]] = {}
@@ -153,7 +150,7 @@ def layer_ratios(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...
     for (kind, width, references), *passes in zip(kinds, *every, strict=True):
         best = [_shortest(runs) for runs in zip(*passes, strict=True)]
         ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, references, best)
-        if references[1] in single:
+        if width == _WIDTHS[-1] and references[1].model in _SINGLE:
             slow = min(references[1].timed(threads=1).epoch for _ in range(_PASSES))
             shares.append(min(1.0, best[1].epoch / slow))
     device = replace(cluster.device, layers=ratios)
