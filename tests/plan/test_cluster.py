@@ -83,5 +83,8 @@ def test_gathers_are_faster_from_the_cache_and_wider():
 
 def test_shares_between_those_that_were_measured():
     machine = cluster(hosts=1, devices=8, shares={1: 1.0, 2: 0.9, 8: 0.6})
-    assert [machine.share(ranks) for ranks in (1, 2, 5, 8)] == pytest.approx([1.0, 0.9, 0.75, 0.6])
+    assert [machine.share(ranks) for ranks in (1, 2, 4, 8)] == pytest.approx([1.0, 0.9, 0.54**0.5, 0.6])
     assert machine.share(16) == pytest.approx(0.3)
+    # where each of eight ranks has an eighth of the cores, each of two has half of them
+    many = cluster(hosts=1, devices=64, shares={1: 1.0, 8: 0.125})
+    assert [many.share(ranks) for ranks in (2, 4, 64)] == pytest.approx([0.5, 0.25, 1 / 64])

@@ -229,14 +229,13 @@ class Cluster:
             return min(self.single, self.share(world) * ranks / working)
         if not self.shares or ranks == 1:
             return self.shares.get(1, 1.0)
-        measured = {1: 1.0, **self.shares}
+        measured = dict(sorted({1: 1.0, **self.shares}.items()))
         most = max(measured)
         if ranks > most:
             # beyond what was measured, ranks take turns on the cores
             return measured[most] * most / ranks
-        below, above = max(n for n in measured if n <= ranks), min(n for n in measured if n >= ranks)
-        between = 0.0 if below == above else (ranks - below) / (above - below)
-        return (1.0 - between) * measured[below] + between * measured[above]
+        # between two numbers on logarithmic scales: half as many ranks have twice the cores each
+        return _at(measured, ranks)
 
     def memory_of_rank(self, world: int) -> int:
         """Give the bytes that a rank may take; ranks of a CPU share those of the host."""

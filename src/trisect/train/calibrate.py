@@ -49,6 +49,7 @@ _TRAFFIC = 24 << 20  # bytes that one measurement of a gather reads
 _HIDDEN = 64
 _ROWS = 20_000
 _PASSES, _ROUNDS = 4, 3
+_MOST_RANKS = 8  # that are trained with together; more share the cores in the same way
 # until a rank that waited has a core again: twice as many ranks as cores, on Linux, were from 2.0 to 2.3 ms
 _TURN = 2.1e-3
 # of an emulated or a real network nothing is measured here: what a gigabit carries
@@ -85,9 +86,10 @@ def _calibrate(say: Say) -> Cluster:
     inside, share = Link(bandwidth=4e9, latency=1e-6, message=2e-5, copies=True), {1: 1.0}
     cluster = Cluster("this machine", device, inside, _BETWEEN, devices=cores, shares=share, source="measured")
     if cores > 1:
-        sharing = measure_sharing(cluster, cores, alone, single)
+        ranks = min(cores, _MOST_RANKS)
+        sharing = measure_sharing(cluster, ranks, alone, single)
         inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message, latency=sharing.latency)
-        shares = {**share, cores: sharing.share}
+        shares = {**share, ranks: sharing.share}
         device = replace(device, turn=_TURN, joined=sharing.joined)
         cluster = replace(cluster, device=device, inside=inside, shares=shares, single=max(single, sharing.share))
     say(f"Measured in {time.perf_counter() - begin:.0f} s: {_describe(device, inside, cluster.shares)}")
@@ -111,13 +113,15 @@ def _describe(device: Device, inside: Link, share: Mapping[int, float]) -> str:
 
 
 def _rank(folder: Path, world: World) -> None:
+    cores = os.cpu_count() or 1
+    threads = cores // min(cores, _MOST_RANKS)  # that each of several ranks has
     half, step, alone = _measure_overhead()
     # of runs on next to nothing: what is left is libraries
     libraries = peak_rss_bytes()
     link = Link(bandwidth=1e30)
     values = {**measure_rates(), "half": half, "step": step, "libraries": libraries}
     device = Device(**values, memory=1 << 60)
-    values["layers"], values["single"] = layer_ratios(Cluster("this machine", device, link, link))
+    values["layers"], values["single"] = layer_ratios(Cluster("this machine", device, link, link), threads)
     values["alone"] = alone
     (folder / f"{world.rank}.json").write_text(json.dumps(values))
 

@@ -138,9 +138,9 @@ def low(values: Sequence[float]) -> float:
 # Kinds of layers
 
 
-def layer_ratios(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...]]], float]:
+def layer_ratios(cluster: Cluster, threads: int) -> tuple[dict[str, dict[int, tuple[float, ...]]], float]:
     """Train each kind of layer, and give how many times as long it takes as the rates say; and the share of its speed
-    that is left with one thread, of a kind in the middle.
+    that is left with so many threads, of a kind in the middle.
     """
     kinds = list(_references())
     # other programs come and go: all of it is trained several times, and of each the shortest counts
@@ -151,7 +151,7 @@ def layer_ratios(cluster: Cluster) -> tuple[dict[str, dict[int, tuple[float, ...
         best = [_shortest(runs) for runs in zip(*passes, strict=True)]
         ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, references, best)
         if width == _WIDTHS[-1] and references[1].model in _SINGLE:
-            slow = min(references[1].timed(threads=1).epoch for _ in range(_PASSES))
+            slow = min(references[1].timed(threads).epoch for _ in range(_PASSES))
             shares.append(min(1.0, best[1].epoch / slow))
     device = replace(cluster.device, layers=ratios)
     ratios[PAIRS] = _pair_ratio(replace(cluster, device=device))
@@ -194,8 +194,8 @@ def _graph(degree: float, width: int, vertices: int) -> Graph:
     return Graph.from_record(generate("community", vertices=vertices, degree=degree, features=width))  # type: ignore[arg-type]
 
 
-def _timeline(degree: float, width: int, vertices: int) -> Timeline:
-    record = generate("evolving", vertices=vertices, steps=10, degree=degree, features=width)
+def _timeline(degree: float, width: int, vertices: int, steps: int = 10) -> Timeline:
+    record = generate("evolving", vertices=vertices, steps=steps, degree=degree, features=width)
     smoothing = {"kind": "edge-life", "length": 5}
     return Timeline.from_record(record, smoothing=smoothing)  # type: ignore[arg-type]
 
@@ -276,7 +276,7 @@ class Sharing:
     """What ranks that share a host's cores take from each other.
 
     Attributes:
-        share: of a lone rank's speed that each of as many ranks as cores has.
+        share: of a lone rank's speed that each of the ranks has.
         bandwidth: bytes a second that a rank hands to another, with what the other has to do to read them there.
         message: seconds that each post or wait costs; `latency`: seconds until a message is there, beyond that.
         joined: bytes that a rank takes besides, since it is one of several.
@@ -289,32 +289,32 @@ class Sharing:
     joined: int
 
 
-def measure_sharing(cluster: Cluster, cores: int, alone: int, single: float) -> Sharing:
-    """Train with as many ranks as cores.
+def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> Sharing:
+    """Train with several ranks, each of which has its share of the host's cores.
 
     Args:
         alone: bytes that one rank takes by itself, on a static graph of next to nothing.
-        single: the share of a lone rank's speed that one of its threads has.
+        single: the share of a lone rank's speed that it has with as many threads as one of the ranks.
     """
     options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=40_000)
-    even = f"vertex={cores}"
+    even = f"vertex={ranks}"
     # ranks that send next to nothing: what is left of a post is Python, and of the epoch what a message needs
     idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
     resting = idle.timed()
     message = _posting(resting) / waits_of(idle)
     joined = max(0, resting.memory - alone)
-    cluster = replace(cluster, inside=replace(cluster.inside, message=message), shares={1: 1.0, cores: single})
+    cluster = replace(cluster, inside=replace(cluster.inside, message=message), shares={1: 1.0, ranks: single})
     latency = _fitting(idle, partial(_with_latency, cluster), 0.0, _SLOWEST, resting.epoch)
     cluster = _with_latency(cluster, latency)
     # ranks that exchange next to nothing, beside one that does all of it
-    one = Reference(_APART, {"layers": 3, "hidden": 32}, _timeline(3.0, 32, 16_000))
-    many = replace(one, layout=f"time={cores}")
+    one = Reference(_APART, {"layers": 3, "hidden": 32}, _timeline(3.0, 32, 16_000, steps=max(10, 3 * ranks)))
+    many = replace(one, layout=f"time={ranks}")
     alternating = [(one.timed().epoch, many.timed().epoch) for _ in range(_PASSES)]
     alone_best, beside_best = (min(column) for column in zip(*alternating, strict=True))
     # of the time that the simulation gives one rank, whatever that is
     wanted = beside_best / alone_best * _simulated(one, cluster)
-    share = 1.0 / _fitting(many, partial(_with_slower, cluster, cores), 1.0, 2.0 * cores, wanted)
-    cluster = replace(cluster, shares={1: 1.0, cores: share}, single=max(share, single))
+    share = 1.0 / _fitting(many, partial(_with_slower, cluster, ranks), 1.0, 2.0 * ranks, wanted)
+    cluster = replace(cluster, shares={1: 1.0, ranks: share}, single=max(share, single))
     # ranks that read many rows of each other
     parts = Reference(_CUT, options, graph, layout=even)
     shortest = min(parts.timed().epoch for _ in range(_PASSES))
@@ -322,8 +322,8 @@ def measure_sharing(cluster: Cluster, cores: int, alone: int, single: float) -> 
     return Sharing(share, bandwidth, message, latency, joined)
 
 
-def _with_slower(cluster: Cluster, cores: int, times: float) -> Cluster:
-    return replace(cluster, shares={1: 1.0, cores: 1.0 / times})
+def _with_slower(cluster: Cluster, ranks: int, times: float) -> Cluster:
+    return replace(cluster, shares={1: 1.0, ranks: 1.0 / times})
 
 
 def _with_seconds_a_byte(cluster: Cluster, seconds: float) -> Cluster:
