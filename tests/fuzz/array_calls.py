@@ -153,9 +153,11 @@ def _arguments(rng: random.Random) -> dict[str, Any]:
 
 
 def _spoil(arguments: dict[str, Any], options: dict[str, Sequence[Any]], rng: random.Random) -> dict[str, Any]:
+    spoiled: set[str] = set()
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
         good = {name for name, value in arguments.items() if isinstance(value, dict if name == "splits" else list)}
-        name = rng.choice(sorted({*good, *options}))
+        name = rng.choice(sorted({*good, *options} - spoiled))
+        spoiled.add(name)
         if name in options:
             arguments[name] = rng.choice(options[name])
         elif name == "splits":

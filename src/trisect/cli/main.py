@@ -17,7 +17,7 @@ import typer
 
 from trisect import __version__
 from trisect.cli import bench, check, data, plan, predict, report, train, watch
-from trisect.cli.source import end_on_request, stop_code
+from trisect.cli.source import end_on_request, end_undisturbed, stop_code
 from trisect.errors import RunError, TrisectError
 
 _PATIENCE = 2.0  # seconds
@@ -70,7 +70,9 @@ def run(arguments: list[str] | None = None) -> None:
             sys.exit(_end(str(error), error.exit_code))
     if "RANK" not in os.environ:
         end_on_request()
-        sys.exit(run_command(arguments))
+        code = run_command(arguments)
+        end_undisturbed()
+        sys.exit(code)
     # a rank has whoever started it to put things in order: SIGTERM ends it at once. It leaves without tearing down
     # its connections one by one, during which a peer that is faster could make it abort
     code = run_command(arguments)

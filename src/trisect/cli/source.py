@@ -55,6 +55,13 @@ def end_on_request() -> None:
         signal.signal(signal.SIGINT, end)
 
 
+def end_undisturbed() -> None:
+    """When all is in order after a request: a further one must not kill an interpreter that is about to end."""
+    if _requests:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+
 def stop_code() -> int:
     """Give the exit code of a process that was stopped: 143 by SIGTERM, 130 by Ctrl-C."""
     return 143 if signal.SIGTERM in _requests else 130

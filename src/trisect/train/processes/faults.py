@@ -25,6 +25,7 @@ OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is 
 ASKED = "asked"  # how the file is named that a rank leaves for its launcher when it gets SIGTERM
 _SETTLE = 2.0  # seconds in which ranks that fail at about the same time leave word of it
 _LATEST = 20.0  # seconds in which the others notice that a rank is silent, on a machine that has much else to do
+_TIDYING = 30.0  # seconds, at most, in which what a launcher left is removed
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 _LOST = (
     "Connection closed",
@@ -64,6 +65,12 @@ def _wake_when_alone() -> None:
     """Let the system continue this process, should it be stopped, when the launcher is gone: it can then leave."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGCONT), 0, 0, 0)
+
+
+def _is_alone() -> bool:
+    """Say whether our launcher started this rank and is gone."""
+    launcher = os.environ.get(LAUNCHER)
+    return launcher is not None and os.getppid() != int(launcher)
 
 
 def _leave_when_alone(launcher: int) -> None:
@@ -165,6 +172,8 @@ def reporting_failures(world: World) -> Iterator[None]:
         traceback.print_exc()
         leave(1)
     except Exception as error:
+        if _is_alone():
+            leave(1)  # whatever went wrong: another rank has noticed it too, and removed what this one was reading
         tell_failure(world.rank, f"{type(error).__name__}: {error}", of_peer=False, unexpected=True)
         raise
 
@@ -208,6 +217,8 @@ def refusing_again(world: World | None) -> Iterator[None]:
 
 def leave(code: int) -> None:
     """End at once: with ranks gone and messages under way, an orderly end could wait for them or abort."""
+    if _is_alone():
+        time.sleep(_TIDYING)  # the thread that watches the launcher removes its folders, and ends the process
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
