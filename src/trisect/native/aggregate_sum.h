@@ -246,8 +246,9 @@ int TRISECT(NAME(trisect_sum))(const struct sum_arguments *a) {
     }
     const ACC *column_scale = a->column_scale;
     const struct NAME(source) from = {
-        .x = (const STORE *)a->x - a->column_base * a->x_stride,
-        .last_rows = x - (split + a->column_base) * a->x_stride,
+        // as numbers: where there are no columns the pointers are null, and C leaves arithmetic with those undefined
+        .x = (const STORE *)((uintptr_t)a->x - (uintptr_t)(a->column_base * a->x_stride) * sizeof(STORE)),
+        .last_rows = (const STORE *)((uintptr_t)x - (uintptr_t)((split + a->column_base) * a->x_stride) * sizeof(STORE)),
         .padded = copy,
         .stride = a->x_stride,
         .padded_stride = padded,
