@@ -40,4 +40,4 @@ def ended(number: signal.Signals, *, quietly: bool) -> int:
 def test_a_request_during_the_end_of_the_interpreter(number: signal.Signals, code: int) -> None:
     assert [ended(number, quietly=True) for _ in range(3)] == [code] * 3
     # without it the last requests kill the interpreter; when exactly they come is chance
-    assert -number in [ended(number, quietly=False) for _ in range(3)]
+    assert any(ended(number, quietly=False) == -number for _ in range(20))

@@ -88,3 +88,13 @@ def test_shares_between_those_that_were_measured():
     # where each of eight ranks has an eighth of the cores, each of two has half of them
     many = cluster(hosts=1, devices=64, shares={1: 1.0, 8: 0.125})
     assert [many.share(ranks) for ranks in (2, 4, 64)] == pytest.approx([0.5, 0.25, 1 / 64])
+
+
+def test_a_file_of_another_version_says_what_to_do():
+    plain = {**cluster().plain(), "cuts": {"GCNLayer": 0.4}}
+    with pytest.raises(ConfigError, match=r"The file has 'cuts', .* remove that line, or measure this machine anew"):
+        cluster_of_mapping(plain, "The file")
+    inner = cluster().plain()
+    inner["device"]["speed"] = 3
+    with pytest.raises(ConfigError, match=r"The file, device, has 'speed'"):
+        cluster_of_mapping(inner, "The file")

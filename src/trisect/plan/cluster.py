@@ -282,6 +282,12 @@ def _require_fields(kind: type[Any], values: dict[Any, Any], where: str) -> None
     for key in values:
         if not isinstance(key, str):
             raise ConfigError(f"{where} has the key {key!r}; keys are names (docs/planner.md shows a cluster file).")
+        if key not in (field.name for field in fields(kind)):
+            # a calibration that another version left would otherwise end every command without saying what to do
+            raise ConfigError(
+                f"{where} has {key[:40]!r}, which is no part of it; remove that line, or measure this machine anew "
+                "(trisect plan --calibrate)."
+            )
     for field in fields(kind):
         if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where} has no {field.name}; add it (docs/planner.md shows a cluster file).")
