@@ -113,6 +113,9 @@ class RankPort:
         for target in crossed.targets[len(rows) :]:
             # features that are the same in all steps are on every rank, which takes those of its rows
             cell.values[target] = Value(self._fixed_rows(action))
+        for ref in crossed.frees:
+            if ref in cell.values:
+                cell.values[ref].rows = None
 
     def _fixed_rows(self, action: Action) -> Tensor:
         """Give the features of the steps and rows that this rank does of a half: [steps · rows, features]."""

@@ -6,7 +6,7 @@ other cells read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trisect.exchanges.catalogue import LETTERS
@@ -82,10 +82,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Crossed:
-    """Values that cross before a half: `sources` as they were made, `targets` as they are read."""
+    """Values that cross before a half: `sources` as they were made, `targets` as they are read.
+
+    `frees` are those of the sources that nobody reads in forward once they have crossed.
+    """
 
     sources: tuple[Ref, ...]
     targets: tuple[Ref, ...]
+    frees: tuple[Ref, ...] = ()
 
 
 @dataclass
@@ -157,7 +161,8 @@ def units_of(facts: Facts, stage: int, boards: Sequence[int]) -> StageUnits:
     enters = (("x", -1), *((name, -1) for name in names))
     leaves = () if last_stage else (scan.x, *(scan.shared[name] for name in leaving))
     units, kept = _with_values(scan.groups, scan.crossed, leaves, scan.apart, segments)
-    return StageUnits(units, scan.crossed, enters, leaves, scan.apart, segments, frozenset(kept))
+    crossed = _with_frees(scan.crossed, units, {*leaves, *_read_apart(scan.apart), *kept})
+    return StageUnits(units, crossed, enters, leaves, scan.apart, segments, frozenset(kept))
 
 
 class _Scan:
@@ -333,14 +338,12 @@ def _with_values(
     """
     made = [{step.out for step in group} for group in groups]
     read = [{ref for step in group for ref in _read_by(step)} for group in groups]
-    by_others = {ref for c in crossed.values() for ref in c.sources} | set(leaves)
-    by_others |= {ref for step in apart.values() for ref in _read_by(step)}
     kept = _kept_for_later(groups, made, read, segments)
     units = []
     for index, group in enumerate(groups):
         outside = read[index] - made[index]
         later = set().union(*read[index + 1 :]) if index + 1 < len(groups) else set()
-        elsewhere = later | by_others
+        elsewhere = later | _crossing_after(crossed, group[-1].half) | {*leaves, *_read_apart(apart)}
         units.append(
             Unit(
                 index,
@@ -354,6 +357,25 @@ def _with_values(
             )
         )
     return units, kept
+
+
+def _read_apart(apart: Mapping[int, Step]) -> set[Ref]:
+    """Give what steps read that are done apart."""
+    return {ref for step in apart.values() for ref in _read_by(step)}
+
+
+def _crossing_after(crossed: Mapping[int, Crossed], half: int) -> set[Ref]:
+    """Give the values that cross behind a half."""
+    return {ref for k, values in crossed.items() if k > half for ref in values.sources}
+
+
+def _with_frees(crossed: Mapping[int, Crossed], units: Sequence[Unit], held: set[Ref]) -> dict[int, Crossed]:
+    """Say of each crossing which of its sources nobody reads after it; `held` are never let go by one."""
+    found = {}
+    for k, values in crossed.items():
+        later = {ref for unit in units if unit.first >= k for ref in unit.reads} | _crossing_after(crossed, k)
+        found[k] = replace(values, frees=tuple(ref for ref in values.sources if ref not in later | held))
+    return found
 
 
 def _last_reads(steps: Sequence[Step]) -> tuple[frozenset[Ref], ...]:

@@ -22,6 +22,7 @@ from trisect.exchanges.base import Exchange, crossings
 from trisect.exchanges.facts import Facts, LayerFacts, equal_shares, offsets
 from trisect.exchanges.port import Port
 from trisect.nn.halves import HalfKind
+from trisect.ops.memory import empty
 from trisect.schedule.action import Action
 
 
@@ -57,17 +58,16 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         """Let own rows, or own columns, go."""
         (message,) = port.crossed(action)
         facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
-        bounds = equal_shares(facts.layers[facts.halves[action.half].layer].message_channels, facts.parts)
-        starts = offsets(facts.rows)
-        own, width = facts.rows[part], bounds[part + 1] - bounds[part]
+        rows, columns = offsets(facts.rows), _columns(facts, action)
+        width = columns[part + 1] - columns[part]
         if _to_columns(facts, action.half, action.back):
-            message = _or_zeros(message, steps * own, bounds[-1], port)
-            tensors = [message[:, low:high].contiguous() for low, high in pairwise(bounds)]
-            shapes = [Shape(steps * rows, width, port.dtype) for rows in facts.rows]
+            message = _or_zeros(message, steps * facts.rows[part], columns[-1], port)
+            tensors = [message[:, low:high] for low, high in pairwise(columns)]
+            shapes = [Shape(steps * (high - low), width, port.dtype) for low, high in pairwise(rows)]
         else:
             frames = _or_zeros(message, steps * facts.vertices, width, port).view(steps, facts.vertices, width)
-            tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(starts)]
-            shapes = [Shape(steps * own, high - low, port.dtype) for low, high in pairwise(bounds)]
+            tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(rows)]
+            shapes = [Shape(steps * facts.rows[part], high - low, port.dtype) for low, high in pairwise(columns)]
         # a share without columns has nothing to send
         outgoing = [tensor[:0] if k == part or not tensor.shape[1] else tensor for k, tensor in enumerate(tensors)]
         expected = [Shape(0, s.width, s.dtype) if k == part or not s.width else s for k, s in enumerate(shapes)]
@@ -80,22 +80,17 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         received = list(swap.wait())
         facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
         received[part] = kept
+        rows, columns = offsets(facts.rows), _columns(facts, action)
         if _to_columns(facts, action.half, action.back):
-            frames = [
-                tensor.reshape(steps, rows, kept.shape[1]) for tensor, rows in zip(received, facts.rows, strict=True)
-            ]
-            joined = torch.cat(frames, 1).flatten(0, 1)
+            joined = empty((steps, facts.vertices, columns[part + 1] - columns[part]), port.dtype, port.device)
+            targets = [joined[:, low:high] for low, high in pairwise(rows)]
         else:
-            joined = torch.cat(
-                [
-                    tensor.reshape(steps * facts.rows[part], -1)
-                    if tensor.numel()
-                    else tensor.new_empty(steps * facts.rows[part], 0)
-                    for tensor in received
-                ],
-                1,
-            )
-        port.deliver(action, [joined])
+            joined = empty((steps, facts.rows[part], columns[-1]), port.dtype, port.device)
+            targets = [joined[:, :, low:high] for low, high in pairwise(columns)]
+        for target, tensor in zip(targets, received, strict=True):
+            if target.numel():
+                target.copy_(tensor.view(target.shape))
+        port.deliver(action, [joined.flatten(0, 1)])
 
 
 def crossing_bytes(facts: Facts, layer: int) -> int:
@@ -107,6 +102,11 @@ def crossing_bytes(facts: Facts, layer: int) -> int:
     total = sum(many * times * facts.wire_bytes(rows, width) for (rows, many), (width, times) in every)
     kept = Counter(zip(facts.rows, widths, strict=True))
     return total - sum(times * facts.wire_bytes(rows, width) for (rows, width), times in kept.items())
+
+
+def _columns(facts: Facts, action: Action) -> list[int]:
+    """Where the columns of each part begin in the message that crosses, and where they all end."""
+    return equal_shares(facts.layers[facts.halves[action.half].layer].message_channels, facts.parts)
 
 
 def _to_columns(facts: Facts, half: int, back: bool) -> bool:

@@ -20,6 +20,7 @@ from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
 from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
+from trisect.ops.memory import empty
 from trisect.schedule.action import Action
 
 
@@ -130,7 +131,7 @@ def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Port, acti
     frames = message.view(len(runs[run]), rows, width)
     tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(bounds)]
     own_rows = bounds[run + 1] - bounds[run]
-    joined = message.new_empty(runs[-1].stop - first, own_rows, width)
+    joined = empty((runs[-1].stop - first, own_rows, width), message.dtype, message.device)
     targets = [joined[own.start - first : own.stop - first].view(len(own) * own_rows, width) for own in runs]
     swap = port.transport.begin_swap(tensors, targets, "redistribute", port.key(action), axis="time")
     targets[run].copy_(tensors[run])
@@ -156,6 +157,9 @@ def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Port, act
     def wait() -> Tensor:
         received = list(swap.wait())
         received[run] = tensors[run]
-        return torch.cat([tensor.reshape(steps, size, width) for tensor, size in zip(received, sizes, strict=True)], 1)
+        joined = empty((steps, rows, width), message.dtype, message.device)
+        for (low, high), tensor in zip(pairwise(bounds), received, strict=True):
+            joined[:, low:high] = tensor.view(steps, high - low, width)
+        return joined
 
     return wait
