@@ -78,8 +78,22 @@ def tests_of(level: str) -> list[str]:
 
 def check(library: Path, reports: Path, level: str, tests: list[str], *more: str) -> bool:
     """Run tests with an instruction set; print reports; say whether all went well."""
-    command = [sys.executable, "-m", "pytest", "-v", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *more, *tests]
-    # a process that is ended in the middle says nothing by itself: its last lines name the test
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-x",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        LEFT_OUT,
+        *more,
+        *tests,
+    ]
+    # a process that is ended in the middle says nothing by itself: its last lines name the test, and hold what UBSan
+    # has written, which goes to the standard error stream whatever its options say
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         variables = {**environment(library, reports, level), "PYTHONUNBUFFERED": "1"}
         done = subprocess.run(command, cwd=ROOT, env=variables, stdout=log, stderr=subprocess.STDOUT, check=False)

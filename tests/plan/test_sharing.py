@@ -12,7 +12,7 @@ from trisect.layout import parse_layout
 from trisect.nn.base import Layer
 from trisect.nn.conv.gin import GINLayer
 from trisect.nn.conv.local import LinearLayer
-from trisect.plan.cluster import PAIRS, Cluster, cluster_of_mapping
+from trisect.plan.cluster import PAIRS, cluster_of_mapping
 from trisect.plan.costs import CostModel, working_ranks
 from trisect.plan.memory import MemoryModel
 from trisect.plan.probe import saved_by
@@ -68,23 +68,20 @@ def test_kinds_and_their_ratios():
 def test_pairs_cost_time_and_memory():
     workload = timeline()
     paired = replace(workload, pairs=500.0, pair_channels=64, judged_pairs=(0, 0))
-    device = {"layers": {PAIRS: {256: (1.0,) * 6}}, "fresh": 1e6}
-    machine = cluster(device=device)
+    machine = cluster(device={"layers": {PAIRS: {256: (1.0,) * 6}}})
     without, with_pairs = (_compute(each, machine, "vertex=1", Verb.BACKWARD) for each in (workload, paired))
-    assert with_pairs - without == pytest.approx(500 * 24 * 8 * 256 / 1e9)
-    # tensors that the C library gives back to the system are written to anew each time
+    assert with_pairs - without == pytest.approx(500 * 24 * 4 * 256 / 1e9)
     many = replace(paired, pairs=200_000.0)
-    kept = Cluster(**{**machine._values(), "device": replace(machine.device, fresh=None)})
-    assert _compute(many, machine, "vertex=1") > 1.5 * _compute(many, kept, "vertex=1")
-    whole = MemoryModel(paired).of(paired.facts(parse_layout("blocks=1")), machine.device)
-    blocks = MemoryModel(paired).of(paired.facts(parse_layout("blocks=4")), machine.device)
+    whole, blocks = (
+        MemoryModel(many).of(many.facts(parse_layout(layout)), machine.device) for layout in ("blocks=1", "blocks=4")
+    )
     assert whole.pairs > 2.0 * blocks.pairs > 0.0
     judged = replace(paired, judged_pairs=(50_000, 1_000_000))
     assert MemoryModel(judged).of(judged.facts(parse_layout("blocks=1")), machine.device).evaluation > 16e6
 
 
 def test_tensors_of_the_heap_are_told_from_those_of_the_pool():
-    inside = saved_by(GINLayer(8, 8, mlp_norm="layer")).inside
+    inside = saved_by(GINLayer(8, 8, mlp_norm="layer", activation="elu")).inside
     assert {tensor.pooled for tensor in inside} == {True, False}
     assert saved_by(LinearLayer(8, 8)).pooled
 

@@ -220,7 +220,7 @@ INLINE void copy_entries(int32_t *to, const int32_t *from, int64_t count, int ro
 {
     if (room && count <= 16)
         memcpy(to, from, 16 * sizeof *to);
-    else
+    else if (count > 0) /* a matrix without entries has no arrays */
         memcpy(to, from, (size_t)count * sizeof *to);
 }
 
@@ -252,8 +252,8 @@ void TRISECT(trisect_window_write)(const int64_t *pointers, const int32_t *indic
             }
         }
         int64_t n = pointers[last] - from;
-        memcpy(new_indices + to, indices + from, (size_t)n * sizeof *indices);
-        memcpy(new_counts + to, counts + from, (size_t)n * sizeof *counts);
+        copy_entries(new_indices + to, indices + from, n, 0);
+        copy_entries(new_counts + to, counts + from, n, 0);
         if (values)
             write_values(new_pointers, new_indices, new_counts, first, last, left, right, unit, values, wide);
     }

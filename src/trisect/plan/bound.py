@@ -6,7 +6,6 @@ The search simulates the layouts with the smallest bound first, and ends when no
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from trisect.exchanges.carry import Carry
 from trisect.exchanges.catalogue import LETTERS
@@ -39,9 +38,7 @@ def least_of_any(workload: Workload, alone: Facts, cluster: Cluster) -> float:
     Args:
         alone: the facts of one rank.
     """
-    # new memory is not counted: the smaller tensors of several ranks may do without
-    kept = replace(cluster, device=replace(cluster.device, fresh=None))
-    costs = CostModel(workload, alone, kept, alone)
+    costs = CostModel(workload, alone, cluster, alone)
     number = 0 if alone.timeline else None
     work = sum(costs.compute(0, Action(verb, 0, block=number)) for verb in (Verb.FORWARD, Verb.BACKWARD))
     device = cluster.device

@@ -88,7 +88,6 @@ class Device:
         elementwise: bytes a second that elementwise work reads and writes.
         half: seconds that a half of a layer costs whatever its size, each way (Python, kernels' starts).
         step: seconds that each further step of a timeline costs in such a half.
-        fresh: bytes a second at which memory is first written to that the system has just given; None: as any other.
         turn: seconds until a rank that waited has a core again, where a host has more ranks than cores.
         layers: by kind of layer and width in bytes, how many times as long its work takes as the rates above say: of
             rows, entries and calls, forward and then backward. A kind that is not there takes the middle of the others.
@@ -106,7 +105,6 @@ class Device:
     cache: SizeOrNone = 0
     half: Seconds = 1e-4
     step: Seconds = 2e-5
-    fresh: Rate | None = None
     turn: Seconds = 0.0
     layers: RatiosByKind = Field(default_factory=dict)
     host_link: Rate | None = None

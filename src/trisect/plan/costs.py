@@ -17,10 +17,6 @@ from trisect.schedule.action import Action, Side, Verb
 
 # What an optimiser reads and writes for each number that it steps: value, gradient, two moments, and back.
 _STEP_ACCESSES = 7.0
-# The C library gives larger blocks back to the system at once, and every tensor of that size is new memory.
-_NEVER_KEPT = 32 << 20
-# What torch makes of all pairs of a step, each way: both ends and what joins them; or the gradients of these.
-_PAIR_TENSORS = 3.0
 _HALF_STATE = (HalfKind.TEMPORAL, HalfKind.SUMMARY)
 
 
@@ -84,12 +80,7 @@ class CostModel:
         ratios = device.ratios(PAIRS, size * channels, back=back)
         pairs = self.workload.pairs / self.facts.parts
         work = pair_work(channels, size, back=back)
-        seconds = work.seconds(device, rows=pairs, entries=0.0, table=0.0, steps=steps, ratios=ratios) / self._share
-        tensor = pairs * channels * size
-        if device.fresh is not None and tensor > _NEVER_KEPT:
-            # the system gives pages to one thread at a time, however many ranks there are
-            seconds += _PAIR_TENSORS * tensor / device.fresh * steps
-        return seconds
+        return work.seconds(device, rows=pairs, entries=0.0, table=0.0, steps=steps, ratios=ratios) / self._share
 
     @cached_property
     def _cells(self) -> dict[tuple[object, ...], tuple[float, float]]:

@@ -34,8 +34,8 @@ _UNKNOWN = 3.0
 _SCATTERED = 1.5
 # of a pair: its two ends; its code besides, where it exists; what autograd keeps of ends and score
 _PAIR, _PAIR_STORED, _PAIR_INDEX = 16.0, 24.0, 32.0
-# tensors as large as what is kept of the pairs of a step: what a loss makes of them meanwhile, and what measures do
-_PAIR_BESIDE, _JUDGED = 2.0, 3.0
+# what a loss makes of the rows of a step on its way back: both halves of a pair's first product, and their gradients
+_PAIR_ROWS = 4.0
 # bytes that ranking takes for a pair: codes, labels, scores as double, their order and sums along it
 _RANKED = 180.0
 # buffers of messages that may wait for their reader
@@ -131,7 +131,7 @@ class MemoryModel:
             snapshots=snapshots,
             messages=self._messages(facts, stage, rows, held),
             labels=self._labels(last=last),
-            pairs=(pairs := self._pairs(facts, held) if last else 0.0),
+            pairs=(pairs := self._pairs(facts, device, held) if last else 0.0),
             evaluation=max(0.0, self._evaluation(facts) - pairs) if last else 0.0,
             reading=self._reading(facts, alone=alone),
         )
@@ -176,26 +176,30 @@ class MemoryModel:
             self.workload.events * 12.0 if self.workload.timeline else 0
         )
 
-    def _pairs(self, facts: Facts, steps: int) -> float:
-        """What a loss keeps of the pairs of its steps, those that exist in all steps, and what one step makes beside.
+    def _pairs(self, facts: Facts, device: Device, steps: int) -> float:
+        """What a loss keeps of the pairs of its steps, those that exist in all steps, and what one makes of its rows.
 
         Where vertices are cut, all pairs of an epoch are drawn on every rank, which then takes its own.
         """
-        work, size = self.workload, facts.dtype.itemsize
+        work = self.workload
         if not work.pairs:
             return 0.0
-        own, width = work.pairs / facts.parts, work.pair_channels * size
         drawn = _PAIR * work.pairs * steps if facts.parts > 1 else 0.0
         existing = _PAIR_STORED * work.events * (2.0 if work.symmetric else 1.0)
-        return own * steps * (width + _PAIR_INDEX) + _PAIR_BESIDE * own * width + drawn + existing
+        own = _PAIR_INDEX * work.pairs / facts.parts * steps
+        return own + _PAIR_ROWS * self._pair_rows(facts, device) + drawn + existing
+
+    def _pair_rows(self, facts: Facts, device: Device) -> float:
+        """One product of the rows that a part's pairs of a step are made of."""
+        rows = max(facts.rows) + self._fetched(facts)
+        return paged(rows * self.workload.pair_channels * facts.dtype.itemsize, device)
 
     def _evaluation(self, facts: Facts) -> float:
         """Sampled pairs that measures keep for the run, and the scores of those of one step; after training."""
         at_once, kept = self.workload.judged_pairs
         # the steps of a run are dealt to its parts, and those of a timeline to ranks along time
         share = 1.0 / (facts.parts * facts.layout.time)
-        scored = at_once * (_JUDGED * self.workload.pair_channels * facts.dtype.itemsize + _RANKED)
-        return scored + _PAIR * kept * share
+        return at_once * _RANKED + _PAIR * kept * share
 
     def _reading(self, facts: Facts, *, alone: bool) -> float:
         """Edges as they were read, which one process holds beside what it makes of them."""
@@ -236,10 +240,6 @@ class MemoryModel:
         # rows that are dealt out again lie where they were made, and where the temporal half reads them
         again = sum(self._dealt(facts, k) + facts.layers[k].out_channels for k in self._dealers(facts, stage))
         total += again * rows * steps * facts.dtype.itemsize
-        # rows that turn into columns are kept until backward as they were sent: the message, and the sums by columns
-        turned = [layer.message_channels for _, layer in self._readers(facts, stage) if layer.across == "redistribute"]
-        size = facts.dtype.itemsize
-        total += 0.0 if facts.recompute else sum(2.0 * paged(rows * steps * width * size, device) for width in turned)
         if facts.recompute:
             groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
             width = max(facts.layers[number].in_channels for number in kept)

@@ -21,6 +21,7 @@ from trisect.errors import ConfigError, LayoutError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
+from trisect.ops import take_rows
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -190,11 +191,6 @@ class Task(ABC):
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
 
-def take(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows], whose backward adds in a fixed order (that of plain indexing does not, on several threads)."""
-    return nn.functional.embedding(rows, x)
-
-
 def take_ascending(x: Tensor, rows: Tensor) -> Tensor:
-    """`take` of distinct ascending rows: x itself where these are all."""
-    return x if rows.numel() == x.shape[0] else take(x, rows)
+    """`ops.take_rows` of distinct ascending rows: x itself where these are all."""
+    return x if rows.numel() == x.shape[0] else take_rows(x, rows)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trisect import ops
 from trisect.errors import ConfigError
 from trisect.nn.initial import fan_in_, fill_, generator_for
-from trisect.tasks.base import take
 from trisect.tasks.pairs import Memory
 
 VertexDecoderName = Literal["auto", "none", "linear", "mlp"]
@@ -54,10 +54,11 @@ class VertexDecoder(Decoder):
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [rows, in_channels] → [rows, out_channels]."""
+        """x […, in_channels] → […, out_channels]."""
+        rows = x.reshape(-1, self.in_channels)
         if self.hidden is not None:
-            x = torch.relu(functional.linear(x, self.weight_in, self.bias_in))
-        return functional.linear(x, self.weight, self.bias)
+            rows = ops.dense(rows, self.weight_in, self.bias_in, relu=True)
+        return ops.dense(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_channels)
 
 
 class PairDecoder(Decoder, ABC):
@@ -85,7 +86,7 @@ class DotDecoder(PairDecoder):
 
     def forward(self, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         """Each pair has one score."""
-        return (take(z, src) * take(z, dst)).sum(1, keepdim=True)
+        return ops.multiply_pairs(z, z, src, dst)[:, None]
 
     def blocks(self, z: Tensor) -> Block:
         """A block is one product of matrices."""
@@ -115,9 +116,8 @@ class BilinearDecoder(PairDecoder):
     def forward(self, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         """The products with W, a and b are taken once a vertex, not once a pair."""
         a, b = self._ends(z)
-        other = take(z, dst)
-        scores = [(take(z @ weight, src) * other).sum(1) for weight in self.bilinear]
-        return torch.stack(scores, 1) + take(a, src) + take(b, dst)
+        scores = [ops.multiply_pairs(ops.dense(z, weight.t()), z, src, dst) for weight in self.bilinear]
+        return torch.stack(scores, 1) + ops.take_rows(a, src) + ops.take_rows(b, dst)
 
     def blocks(self, z: Tensor) -> Block:
         """A block is one product of matrices."""
@@ -139,9 +139,7 @@ class PairMLP(PairDecoder):
 
     def forward(self, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         """W1 is applied to each half once a vertex; a pair costs one addition of rows."""
-        left, right = self.weight_in[:, : self.in_channels], self.weight_in[:, self.in_channels :]
-        inner = take(functional.linear(z, left, self.bias_in), src) + take(functional.linear(z, right), dst)
-        return functional.linear(inner.relu_(), self.weight, self.bias)
+        return ops.score_pairs(z, src, dst, self.weight_in, self.bias_in, self.weight, self.bias)
 
     def blocks(self, z: Tensor) -> Block:
         """Hidden units are added one at a time, so that memory is that of the scores alone."""

@@ -43,7 +43,6 @@ Say = Callable[[str], None]
 WIDTHS = (4, 16, 64, 128)  # numbers of a row
 # bytes of a table that lies in the last cache, of one that lies in memory, and of one that lies in both
 _NEAR, _FAR, _BETWEEN_BOTH = 2 << 20, 96 << 20, 24 << 20
-_FRESH = 48 << 20  # bytes that the C library takes from the system each time
 _DEGREE = 20
 _TRAFFIC = 24 << 20  # bytes that one measurement of a gather reads
 _HIDDEN = 64
@@ -149,8 +148,6 @@ def measure_rates() -> dict[str, Any]:
     for _ in range(_PASSES):
         times = {key: _best(call) for key, call in work.items()}
         times["product"] = _best(lambda: dense(x, weight))
-        times["fresh"] = _best(lambda: torch.empty(_FRESH // 4).fill_(1.0))
-        times["kept"] = _best(lambda: wide[: _FRESH // 4].fill_(1.0))
         times["elementwise"] = _best(lambda: torch.mul(wide, 2.0, out=out))
         least = {key: min(seconds, least.get(key, seconds)) for key, seconds in times.items()}
     near, far, both = (
@@ -159,7 +156,6 @@ def measure_rates() -> dict[str, Any]:
     return {
         "flops": 2.0 * _ROWS * _HIDDEN * _HIDDEN / least["product"],
         "elementwise": 2.0 * wide.numel() * 4 / least["elementwise"],
-        "fresh": _FRESH / max(1e-9, least["fresh"] - least["kept"]),
         "gather": far,
         "gather_cached": near,
         "cache": _cache_of(near, far, both),

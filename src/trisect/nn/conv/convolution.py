@@ -75,7 +75,7 @@ class Convolution(Layer):
 
     def finish(self, y: Tensor, x: Tensor, context: Context) -> Tensor:
         """Do all that follows conv(x) = y [rows, out_channels]; x [rows, in_channels] are the rows' own inputs."""
-        return self._rest(y if self.bias is None else y + self.bias, x, context, done=False)
+        return self._rest(y if self.bias is None else ops.add(y, self.bias), x, context, done=False)
 
     def finish_sum(
         self, message: Message, adjacency: Adjacency, x: Tensor, context: Context, add: Tensor | None = None
@@ -160,10 +160,16 @@ class Convolution(Layer):
     def _rest(self, y: Tensor, x: Tensor, context: Context, done: bool) -> Tensor:
         """Do what comes after the bias; norm, activation and dropout only where they are not done."""
         if not done:
-            y = y if self.norm is None else self.norm(y)
-            y = activate(y, self.activation, context.noise)
-            y = ops.dropout(y, self.dropout, context.noise)
-        return y + x if self.residual else y
+            y = self._normalised(y, context)
+        return ops.add(y, x) if self.residual else y
+
+    def _normalised(self, y: Tensor, context: Context) -> Tensor:
+        """Norm, activation and dropout."""
+        if self.norm is not None and self.activation in ("relu", "none"):
+            relu, p = self.activation == "relu", self.dropout
+            return ops.normalise(y, self.norm, relu=relu, p=p, noise=context.noise)
+        y = y if self.norm is None else ops.normalise(y, self.norm)
+        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
 
     def _repr_options(self) -> str:
         return "" if self.activation == "none" else f", activation={self.activation}"

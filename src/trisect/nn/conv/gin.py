@@ -88,7 +88,7 @@ class GINLayer(Convolution):
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours and the vertex itself, and do the rest of the MLP."""
-        own = (1.0 + self.eps) * message.of_block(adjacency)
+        own = ops.scale(message.of_block(adjacency), 1.0 + self.eps)
         if self.transform_first:
             hidden = ops.convolve(message, adjacency, add=own, bias=self.bias1, relu=self.mlp_norm is None)
         else:
@@ -97,12 +97,12 @@ class GINLayer(Convolution):
 
     def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
         """Finish the rows from the sum over neighbours."""
-        return self._after_first(self._first(aggregated + (1.0 + self.eps) * x), x, context)
+        return self._after_first(self._first(ops.add(aggregated, ops.scale(x, 1.0 + self.eps))), x, context)
 
     def _first(self, total: Tensor) -> Tensor:
         return ops.dense(total, self.weight1, self.bias1, relu=self.mlp_norm is None)
 
     def _after_first(self, hidden: Tensor, x: Tensor, context: Context) -> Tensor:
         if self.mlp_norm is not None:
-            hidden = torch.relu(self.mlp_norm(hidden))
+            hidden = ops.normalise(hidden, self.mlp_norm, relu=True)
         return self.finish_product(hidden, self.weight2, x, context)

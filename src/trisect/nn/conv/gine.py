@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trisect import ops
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context
 from trisect.nn.conv.gin import GINLayer
@@ -58,8 +59,8 @@ class GINELayer(GINLayer):
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum the messages of the edges and the vertex itself, and do the MLP."""
         total = relu_edges(message.rows, self.edge_bias, adjacency, self.edge_weight)
-        own = (1.0 + self.eps) * message.of_block(adjacency)
-        return self._after_first(self._first(total + own), x, context)
+        own = ops.scale(message.of_block(adjacency), 1.0 + self.eps)
+        return self._after_first(self._first(ops.add(total, own)), x, context)
 
     def _repr_options(self) -> str:
         return f", edge_channels={self.edge_channels}"

@@ -46,12 +46,12 @@ class ResGCNLayer(Layer):
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """Compute z of any rows; `context.noise` is the noise of these rows."""
-        return ops.dropout(torch.relu(self.norm(x)), self.dropout, context.noise)
+        return ops.normalise(x, self.norm, relu=True, p=self.dropout, noise=context.noise)
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Add both products and the residual."""
         root = ops.dense(message.of_block(adjacency), self.weight_root, self.bias, add=x)
-        return root + ops.convolve_dense(message, adjacency, self.weight)
+        return ops.add(root, ops.convolve_dense(message, adjacency, self.weight))
 
 
 class ReadoutLayer(Layer):
@@ -80,5 +80,5 @@ class ReadoutLayer(Layer):
 
     def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
         """x [rows, in_channels] → [rows, out_channels]."""
-        z = ops.dropout(torch.relu(self.norm(x)), self.dropout, context.noise)
+        z = ops.normalise(x, self.norm, relu=True, p=self.dropout, noise=context.noise)
         return ops.dense(z, self.weight, self.bias)
