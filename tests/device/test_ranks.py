@@ -146,7 +146,10 @@ CASES: dict[tuple[int, str], list[Case]] = {
 SPOILT = on_graph("vertex=2,spatial=halo", "gcn", broken={"seed": 1})
 COPYING = on_graph("vertex=2,spatial=halo", "gcn", copies=True)
 ALL = [
-    pytest.param(*key, id=f"{key[0]}-{key[1]}", marks=[] if key[1] == "fast" else [pytest.mark.slow]) for key in CASES
+    pytest.param(
+        *key, id=f"{key[0]}-{key[1]}", marks=[] if key[1] == "fast" else [pytest.mark.slow, pytest.mark.timeout(1800)]
+    )
+    for key in CASES
 ]
 
 

@@ -90,7 +90,9 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     full = reference._graph
     monkeypatch.setattr(reference, "_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400)))
     over_time = reference._timeline
-    monkeypatch.setattr(reference, "_timeline", lambda degree, width, vertices: over_time(degree, width, 200))
+    monkeypatch.setattr(
+        reference, "_timeline", lambda degree, width, vertices, **more: over_time(degree, width, 200, **more)
+    )
     monkeypatch.setattr(reference, "_STATIC", ("gcn", "gcnii"))
     monkeypatch.setattr(reference, "_DYNAMIC", ("wd-gcn",))
     monkeypatch.setattr(reference, "_WIDTHS", (8,))

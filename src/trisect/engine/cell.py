@@ -17,7 +17,7 @@ from trisect.engine.boards import Boards, CellRows
 from trisect.engine.packed import PackedActivations
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step, Unit
-from trisect.engine.values import Reading, Value, read_rows, require, require_kind, root_of, run_backward
+from trisect.engine.values import Reading, Value, read_rows, require, require_kind, root_of
 from trisect.exchanges.facts import NONE, Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
@@ -26,6 +26,7 @@ from trisect.nn.halves import AnyLayer, HalfKind, spatial_part
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.nn.temporal.evolving import Evolving
 from trisect.noise import Noise
+from trisect.ops.backward import run_backward
 from trisect.ops.message import Message
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from trisect.engine.values import root_of, run_backward
+from trisect.engine.values import root_of
 from trisect.exchanges.facts import LayerFacts
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
+from trisect.ops.backward import run_backward
 from trisect.ops.recurrent import OutputBuffers
 
 

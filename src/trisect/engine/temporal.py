@@ -14,10 +14,11 @@ from torch import Tensor
 from trisect.engine.cell import Cell
 from trisect.engine.recurrence import Recurrence
 from trisect.engine.units import Ref, Step
-from trisect.engine.values import Value, require, require_kind, run_backward
+from trisect.engine.values import Value, require, require_kind
 from trisect.exchanges.catalogue import sets_apart
 from trisect.exchanges.facts import Facts, equal_shares
 from trisect.nn.temporal.evolving import Evolving
+from trisect.ops.backward import run_backward
 from trisect.ops.memory import empty
 
 

@@ -117,22 +117,6 @@ def same_rows(x: Tensor, start: int, stop: int) -> Tensor:
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage(), offset, shape, x.stride())
 
 
-def run_backward(roots: Sequence[tuple[GradientEdge | Tensor, Tensor]]) -> None:
-    """Go back from roots with their gradients.
-
-    As `torch.autograd.backward` does, without its checks of the arguments, which every small cell would pay for.
-    """
-    torch.autograd.Variable._execution_engine.run_backward(
-        tuple([root for root, _ in roots]),
-        tuple([gradient for _, gradient in roots]),
-        False,
-        False,
-        (),
-        allow_unreachable=True,
-        accumulate_grad=True,
-    )
-
-
 def root_of(x: Tensor) -> GradientEdge | None:
     """Say where backward through x begins; None where nothing is to be found there."""
     return get_gradient_edge(x) if x.requires_grad else None

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from trisect.errors import DataError
 from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
-from trisect.ops._finish import KINDS, usable
+from trisect.ops._finish import KINDS, Finish, rows_contiguous, usable
+from trisect.ops._products import product_gradient
 from trisect.ops.fused import dense
 from trisect.ops.memory import empty
 
@@ -92,6 +93,7 @@ class _ScorePairs(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
     ) -> Tensor:
+        z = rows_contiguous(z)
         ctx.save_for_backward(z, src, dst, weight_in, bias_in, weight)
         return _scores(*_halves(z, weight_in, bias_in), src, dst, weight.contiguous(), bias.contiguous())
 
@@ -99,13 +101,17 @@ class _ScorePairs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         z, src, dst, weight_in, bias_in, weight = ctx.saved_tensors
-        leaves = [tensor.detach().requires_grad_() for tensor in (z, weight_in, bias_in)]
-        with torch.enable_grad():
-            halves = _halves(*leaves)
-        left, right = halves
-        d_left, d_right, d_weight = _gradients(left.detach(), right.detach(), src, dst, weight.contiguous(), gradient)
-        found = torch.autograd.grad(halves, leaves, (d_left, d_right))
-        return found[0], None, None, found[1], found[2], d_weight, gradient.sum(0)
+        channels, result = z.shape[1], empty(z.shape, z.dtype)
+        left, right = _halves(z, weight_in, bias_in)
+        d_left, d_right, d_weight = _gradients(left, right, src, dst, weight.contiguous(), gradient)
+        near, d_bias = product_gradient(
+            d_left, None, z, weight_in[:, :channels], Finish.NONE, inputs=channels, gx=result, want_bias=True
+        )
+        far, _ = product_gradient(
+            d_right, None, z, weight_in[:, channels:], Finish.NONE, inputs=channels, gx=result, accumulate=True
+        )
+        d_weight_in = None if near is None or far is None else torch.cat([near, far], 1)
+        return result, None, None, d_weight_in, d_bias, d_weight, gradient.sum(0)
 
 
 class _MultiplyPairs(torch.autograd.Function):

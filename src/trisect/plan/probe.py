@@ -19,6 +19,7 @@ from trisect.nn.base import Context, Layer
 from trisect.nn.halves import AnyLayer
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.noise import Noise
+from trisect.ops.backward import run_backward
 from trisect.ops.memory import empty, is_pooled, pooling_all
 from trisect.plan.storages import StorageLog
 
@@ -108,7 +109,8 @@ def look(layer: AnyLayer, aggregated: bool, dtype: torch.dtype, degree: int) -> 
     """Run a layer on a few rows, and list what it keeps; see `saved_by`."""
     real = copy.deepcopy(layer)
     if any(p.is_meta for p in real.parameters()) or any(b.is_meta for b in real.buffers()):
-        real.to_empty(device="cpu")
+        # what `to_empty` does, without the tables of shapes that torch loads for tensors without memory
+        real._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
     real.to(dtype)
     with torch.no_grad():
         for parameter in real.parameters():
@@ -172,7 +174,7 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     with torch.enable_grad():
         first = call()
     if first.requires_grad:
-        first.backward(torch.ones_like(first))  # type: ignore[no-untyped-call]
+        run_backward([(get_gradient_edge(first), torch.ones_like(first))])
     del first
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     log, reads = StorageLog((*inputs, *layer.parameters(), *layer.buffers())), False
@@ -193,7 +195,7 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     forward, backward = log.highest(last=turn) - staying, 0
     if root is not None:
         with log:
-            torch.autograd.backward((root,), (empty(shape, dtype).fill_(1.0),))
+            run_backward([(root, empty(shape, dtype).fill_(1.0))])
         backward = log.highest(first=turn) - staying
     for tensor in (*inputs, *layer.parameters()):
         tensor.grad = None

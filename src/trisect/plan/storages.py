@@ -41,6 +41,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events: list[int] = []
         self._numbers: dict[int, int] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would load its compiler for that, which takes 40 MB and half a second."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
