@@ -238,7 +238,7 @@ class MemoryModel:
         kept = self._layers_kept(facts, stage)
         total = sum(self._kept_by(facts, device, stage, rows, steps))
         # rows that are dealt out again lie where they were made, and where the temporal half reads them
-        again = sum(self._dealt(facts, k) + facts.layers[k].out_channels for k in self._dealers(facts, stage))
+        again = sum(self._dealt(facts, k) for k in self._dealers(facts, stage))
         total += again * rows * steps * facts.dtype.itemsize
         if facts.recompute:
             groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
