@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trisect import ops
 from trisect.native.library import available
@@ -91,5 +92,9 @@ def test_sums_and_multiples_come_from_the_pool(trained: bool) -> None:
     bias = torch.randn(shape[1], generator=generator).requires_grad_()
     mine, theirs = gradients(ops.add(a, bias), [a, bias]), gradients(a + bias, [a, bias])
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+    found, wanted = ops.elu(a), functional.elu(a)
+    assert torch.equal(found, wanted)
+    assert memory.is_pooled(found)
+    torch.testing.assert_close(gradients(found, [a]), gradients(wanted, [a]))
     small = torch.ones(3, 2)
     assert torch.equal(ops.add(small, ops.scale(small, torch.tensor([2.0]))), small * 3)

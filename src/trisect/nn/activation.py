@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trisect import ops
 from trisect.noise import Noise, random_bits
 
 Activation = Literal["none", "relu", "elu", "gelu", "tanh", "leaky", "rrelu"]
@@ -27,7 +28,7 @@ def activate(x: Tensor, activation: Activation, noise: Noise | None = None) -> T
     if activation == "none":
         return x
     if activation == "elu":
-        return functional.elu(x)
+        return ops.elu(x)
     if activation == "gelu":
         return functional.gelu(x)
     if activation == "tanh":

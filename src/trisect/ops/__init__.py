@@ -2,7 +2,7 @@
 
 from trisect.ops.attention import attend
 from trisect.ops.dropout import dropout
-from trisect.ops.elementwise import add, scale
+from trisect.ops.elementwise import add, elu, scale
 from trisect.ops.entropy import cross_entropy
 from trisect.ops.fused import branches, convolve, convolve_dense, dense
 from trisect.ops.message import Message
@@ -24,6 +24,7 @@ __all__ = [
     "cross_entropy",
     "dense",
     "dropout",
+    "elu",
     "gru",
     "lstm",
     "multiply_pairs",

@@ -1,4 +1,4 @@
-"""Sums and multiples of rows in memory of the pool, where torch's own operations would take it from the heap."""
+"""Sums, multiples and elu of rows in memory of the pool, where torch's own operations would take it from the heap."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from trisect.ops import memory
 from trisect.ops.memory import empty
@@ -28,6 +29,14 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
     return result
 
 
+def elu(x: Tensor) -> Tensor:
+    """x where it is above 0, and exp(x) - 1 elsewhere."""
+    if not _pooled(x):
+        return functional.elu(x)
+    result: Tensor = _Elu.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
 def _pooled(x: Tensor) -> bool:
     """Whether a tensor like x comes from the pool; of small ones, a function of our own costs more than it saves."""
     return x.device.type == "cpu" and x.nbytes >= memory.SMALLEST
@@ -43,6 +52,23 @@ class _Add(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient.sum(0) if ctx.one_row else gradient
+
+
+class _Elu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.aten.elu.out(x, out=empty(x.shape, x.dtype))
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        into = empty(gradient.shape, gradient.dtype)
+        # alpha, scale and input scale; from the result
+        result: Tensor = torch.ops.aten.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, out, grad_input=into)
+        return result
 
 
 class _Scale(torch.autograd.Function):

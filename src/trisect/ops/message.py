@@ -34,6 +34,8 @@ class Message:
         """Give the rows that belong to the block itself, [rows, channels]."""
         if self.own is not None:
             return self.own()
+        if adjacency.rows == self.rows.shape[0]:
+            return self.rows  # a slice of everything has a gradient that is copied
         return self.rows[adjacency.self_start : adjacency.self_start + adjacency.rows]
 
 

@@ -110,7 +110,7 @@ def look(layer: AnyLayer, aggregated: bool, dtype: torch.dtype, degree: int) -> 
     real = copy.deepcopy(layer)
     if any(p.is_meta for p in real.parameters()) or any(b.is_meta for b in real.buffers()):
         # what `to_empty` does, without the tables of shapes that torch loads for tensors without memory
-        real._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
+        real._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))  # type: ignore[no-untyped-call]
     real.to(dtype)
     with torch.no_grad():
         for parameter in real.parameters():

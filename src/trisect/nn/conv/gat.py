@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, own_rows
+from trisect.nn.base import Context
 from trisect.nn.conv.attending import Attending
 from trisect.nn.initial import glorot_
 from trisect.ops.attention import attend
@@ -41,8 +42,10 @@ class GATLayer(Attending):
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Compute the scores, their softmax over what a row reads, and the weighted sum."""
         h = message.rows.view(-1, self.heads, self.channels)
-        source_score = torch.einsum("nhc,hc->nh", h, self.att_src)
-        target_score = torch.einsum("nhc,hc->nh", own_rows(h, adjacency), self.att_dst)
+        # ⟨att, h⟩ of each head as one product, with a matrix [heads, heads · channels] that is zero between heads
+        one_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)[:, :, None]
+        source, target = ((one_head * att).flatten(1) for att in (self.att_src, self.att_dst))
+        source_score, target_score = ops.branches(message.rows, source, target, adjacency.self_start, adjacency.rows)
         drops = self.drops(adjacency, context)
         y = attend(h, source_score, target_score, adjacency, self.negative_slope, **drops)
         return self.finish(y.flatten(1) if self.concat else y.mean(1), x, context)
