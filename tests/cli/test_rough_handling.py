@@ -234,7 +234,7 @@ def test_two_predictions_to_the_same_file(tmp_path: Path, straight: Path) -> Non
         one.send_signal(signal.SIGSTOP)  # so that it is still there when the other one comes
         with started(tmp_path, *PREDICTION) as two:
             assert two.wait(120) == 2
-        one.send_signal(signal.SIGCONT)
+            one.send_signal(signal.SIGCONT)
         assert one.wait(120) == 0
     assert "Another process is writing to" in (tmp_path / "log").read_text()
 

@@ -23,7 +23,7 @@ from trisect.plan.workload import Workload
 _ENTRY, _ROW = 8, 16
 _SMALLEST = 1 << 20  # below, buffers are no pages of their own
 # buffers of a layer whose rows are turned into columns and back
-_TURNED = 4.0
+_TURNED = 3.0
 # buffers of rows that are dealt to other ranks along time
 _DEALT = 3.0
 # entries of a row on which layers are tried
