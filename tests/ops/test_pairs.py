@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
 from trisect import ops
 from trisect.errors import DataError
 from trisect.native.library import available
+from trisect.ops.backward import run_backward
+from trisect.plan.storages import StorageLog
 
 ROWS, PAIRS = 37, 500
 
@@ -117,10 +120,30 @@ def test_no_pairs_and_wrong_pairs() -> None:
     src, dst = ends()
     with pytest.raises(DataError, match="vector of rows"):
         ops.score_pairs(z, src, dst[:-1], *rest)
+    for name, wrong in (("weight", rest[2][:, :-1]), ("bias", rest[3][:0]), ("weight_in", rest[0][:, 1:])):
+        values = {**dict(zip(("weight_in", "bias_in", "weight", "bias"), rest, strict=True)), name: wrong}
+        with pytest.raises(DataError, match=f"{name} has the shape"):
+            ops.score_pairs(z, src, dst, **values)
+    with pytest.raises(DataError, match="right has the shape"):
+        ops.multiply_pairs(z, z[:, 1:], src, dst)
     if available():
         dst[3] = ROWS
         with pytest.raises(DataError, match=f"pairs name rows from 0 to {ROWS}; there are rows 0 to {ROWS - 1}"):
             ops.score_pairs(z, src, dst, *rest)
+
+
+def test_nothing_as_large_as_the_rows_of_pairs_is_made() -> None:
+    if not available():
+        pytest.skip("the kernels are not built")
+    inputs = tensors(4, 64, 1, torch.float32)
+    z, *rest = inputs.values()
+    src, dst = (torch.arange(20_000) % ROWS for _ in range(2))
+    most = []
+    for score in (ops.score_pairs, plain):
+        with StorageLog((*inputs.values(), src, dst)) as log:
+            run_backward([(get_gradient_edge(score(z, src, dst, *rest)), torch.ones(20_000, 1))])
+        most.append(log.highest())
+    assert most[0] < 20_000 * 64 * 4 / 4 < most[1]
 
 
 def test_the_plain_form_serves_other_types() -> None:

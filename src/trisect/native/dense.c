@@ -2,20 +2,11 @@
  * float and for double. */
 #include "kernels.h"
 
-#include <stdlib.h>
-
+#include "scratch.h"
 #include "vectors.h"
 
 /* Rows of a block: with 100 to 128 float columns, two blocks and a panel fit the first-level cache. */
 enum { BLOCK = 32 };
-
-/* At most this many groups of rows have their own sum of weight gradients. */
-enum { GROUPS = 64 };
-
-static void *allocate(int64_t bytes) {
-    void *memory = NULL;
-    return posix_memalign(&memory, 64, bytes > 0 ? (size_t)bytes : 64) ? NULL : memory;
-}
 
 #define REAL float
 #define OF(name) name##_f32

@@ -2,17 +2,8 @@
  * double. */
 #include "kernels.h"
 
-#include <stdlib.h>
-
+#include "scratch.h"
 #include "vectors.h"
-
-/* At most this many groups of rows have their own sums of the gradients of weight and bias. */
-enum { GROUPS = 64 };
-
-static void *allocate(int64_t bytes) {
-    void *memory = NULL;
-    return posix_memalign(&memory, 64, bytes > 0 ? (size_t)bytes : 64) ? NULL : memory;
-}
 
 #define REAL float
 #define OF(name) name##_f32

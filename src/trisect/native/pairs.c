@@ -1,17 +1,8 @@
 /* Scores of pairs of rows and their gradients: see pairs_body.h, compiled here for float and for double. */
 #include "kernels.h"
 
-#include <stdlib.h>
-
+#include "scratch.h"
 #include "vectors.h"
-
-/* At most this many groups of rows have their own sum of weight gradients. */
-enum { GROUPS = 64 };
-
-static void *allocate(int64_t bytes) {
-    void *memory = NULL;
-    return posix_memalign(&memory, 64, bytes > 0 ? (size_t)bytes : 64) ? NULL : memory;
-}
 
 /* The pairs of each row in ascending order: those of row r are order[starts[r]] up to order[starts[r + 1]]. */
 static void sort_by_row(const int64_t *row_of, int64_t pairs, int64_t rows, int64_t *starts, int64_t *order) {

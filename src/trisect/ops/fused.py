@@ -50,12 +50,12 @@ def dense(
         into: [rows, outputs], where a native kernel writes the result; it is then the tensor that is returned.
     """
     rows, outputs = x.shape[0], weight.shape[0]
-    _check("into", into, rows, outputs)
-    _check("x", x, rows, weight.shape[1])
+    check_shape("into", into, rows, outputs)
+    check_shape("x", x, rows, weight.shape[1])
     if theta != 1.0:
-        _check("weight", weight, outputs, outputs)
-    _check("add", add, rows, outputs)
-    _check("bias", bias, outputs)
+        check_shape("weight", weight, outputs, outputs)
+    check_shape("add", add, rows, outputs)
+    check_shape("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
     if usable(x, weight, bias, add, into):
         result: Tensor = _Dense.apply(x, weight, bias, add, finish, [into], theta)  # type: ignore[no-untyped-call]
@@ -71,8 +71,8 @@ def branches(x: Tensor, weight: Tensor, weight_root: Tensor, start: int, rows: i
 
     Shapes: x [columns, inputs]; weight, weight_root [outputs, inputs] → [columns, outputs], [rows, outputs].
     """
-    _check("x", x, x.shape[0], weight.shape[1])
-    _check("weight_root", weight_root, *weight.shape)
+    check_shape("x", x, x.shape[0], weight.shape[1])
+    check_shape("weight_root", weight_root, *weight.shape)
     if start < 0 or start + rows > x.shape[0]:
         raise DataError(f"rows {start} to {start + rows} are not all among the {x.shape[0]} of x; give fewer rows.")
     if usable(x, weight, weight_root):
@@ -99,10 +99,10 @@ def convolve(
     """
     message = as_message(message)
     rows, features = adjacency.rows, message.rows.shape[1]
-    _check("message", message.rows, adjacency.columns, features)
-    _check("into", into, rows, features)
-    _check("add", add, rows, features)
-    _check("bias", bias, features)
+    check_shape("message", message.rows, adjacency.columns, features)
+    check_shape("into", into, rows, features)
+    check_shape("add", add, rows, features)
+    check_shape("bias", bias, features)
     finish = Finish.of(relu, p, noise, rows)
     if usable(message.rows, add, bias, into):
         result: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
@@ -138,12 +138,12 @@ def convolve_dense(
     """
     rows, (outputs, inputs) = adjacency.rows, weight.shape
     message = as_message(x)
-    _check("x", message.rows, adjacency.columns, inputs)
+    check_shape("x", message.rows, adjacency.columns, inputs)
     if theta != 1.0:
-        _check("weight", weight, outputs, outputs)
-    _check("into", into, rows, outputs)
-    _check("add", add, rows, inputs)
-    _check("bias", bias, outputs)
+        check_shape("weight", weight, outputs, outputs)
+    check_shape("into", into, rows, outputs)
+    check_shape("add", add, rows, inputs)
+    check_shape("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
     if add is None:
         alpha = 0.0
@@ -158,7 +158,7 @@ def convolve_dense(
     return _plain(functional.linear(support, _mixed(weight, theta), bias), finish)
 
 
-def _check(name: str, tensor: Tensor | None, *shape: int) -> None:
+def check_shape(name: str, tensor: Tensor | None, *shape: int) -> None:
     """Refuse a wrong shape, since the kernels read raw memory."""
     if tensor is not None and tensor.shape != shape:
         raise DataError(f"{name} has the shape {list(tensor.shape)}; {list(shape)} is needed.")

@@ -13,7 +13,7 @@ from trisect.errors import DataError
 from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
 from trisect.ops._finish import KINDS, Finish, rows_contiguous, usable
 from trisect.ops._products import product_gradient
-from trisect.ops.fused import dense
+from trisect.ops.fused import check_shape, dense
 from trisect.ops.memory import empty
 
 _SCORES = {
@@ -47,6 +47,11 @@ def score_pairs(
     [outputs, hidden], bias [outputs] → [pairs, outputs].
     """
     src, dst = _ends(src, dst)
+    hidden, outputs = weight_in.shape[0], weight.shape[0]
+    check_shape("weight_in", weight_in, hidden, 2 * z.shape[1])
+    check_shape("bias_in", bias_in, hidden)
+    check_shape("weight", weight, outputs, hidden)
+    check_shape("bias", bias, outputs)
     if usable(z, weight_in, bias_in, weight, bias):
         result: Tensor = _ScorePairs.apply(z, src, dst, weight_in, bias_in, weight, bias)  # type: ignore[no-untyped-call]
         return result
@@ -58,7 +63,8 @@ def score_pairs(
 def multiply_pairs(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     """⟨left_src, right_dst⟩ of each pair: left, right [rows, channels] → [pairs]. All sums are in a fixed order."""
     src, dst = _ends(src, dst)
-    if usable(left, right) and left.shape == right.shape:
+    check_shape("right", right, *left.shape)
+    if usable(left, right):
         result: Tensor = _MultiplyPairs.apply(left, right, src, dst)  # type: ignore[no-untyped-call]
         return result
     return (take_rows(left, src) * take_rows(right, dst)).sum(1)
