@@ -29,7 +29,7 @@ ROWS, WIDTH, CHUNKS, LAYERS, DEGREE = 1 << 16, 64, 8, 4, 4
 LAYER = ROWS * WIDTH * 4  # bytes of a tensor of all rows, one of a chunk is 2 MiB
 PACKED = 0.25 + 1 / 32 + 0.02  # of a layer: one element of four, a bit for each, a number a row
 SLAB = 16 << 20  # packed rows lie in buffers of this size, the last of which may be nearly empty
-PAGES = memory.SMALLEST * 2 * 8  # pieces of a chunk are rounded up to huge pages
+PAGES = memory.HUGE * 2 * 8  # pieces of a chunk are rounded up to huge pages
 
 
 def random_graph() -> Graph:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trisect.errors import ConfigError
-from trisect.ops.memory import SMALLEST, Pool, empty, free_bytes
+from trisect.ops.memory import HUGE, SMALLEST, Pool, empty, free_bytes, is_pooled
 
 MIB = 1 << 20
 
@@ -78,7 +78,27 @@ def test_trim_gives_the_free_buffers_back():
 
 
 def test_begins_at_a_huge_page():
-    assert Pool().empty((SMALLEST,), torch.int8).data_ptr() % (2 * MIB) == 0
+    assert Pool().empty((HUGE,), torch.int8).data_ptr() % (2 * MIB) == 0
+
+
+def test_tensors_of_some_hundred_kib_are_mapped_once_and_take_no_huge_page():
+    pool = Pool()
+    address = pool.empty((3 * SMALLEST,), torch.int8).data_ptr()
+    assert pool.stats().free_bytes == 3 * SMALLEST
+    assert pool.empty((3 * SMALLEST - 9,), torch.int8).data_ptr() == address
+    assert (pool.stats().hits, pool.stats().misses) == (1, 1)
+    small, large = pool.empty((3 * SMALLEST,), torch.int8), pool.empty((HUGE,), torch.int8)
+    assert (pool.stats().hits, pool.stats().misses) == (2, 2)  # neither takes the buffer of the other
+    assert all(pool.has(tensor.data_ptr()) for tensor in (small, large))
+    del small, large
+    pool.trim()
+    assert not pool.has(address)
+
+
+@pytest.mark.parametrize("size", [SMALLEST - 1, SMALLEST, HUGE])
+def test_a_tensor_of_the_pool_is_known(size):
+    assert is_pooled(empty((size,), torch.int8)) == (size >= SMALLEST)
+    assert not is_pooled(torch.empty(size, dtype=torch.int8))
 
 
 def test_behaves_as_a_tensor_of_its_own():

@@ -1,8 +1,9 @@
 """Large tensors from a pool of reused buffers.
 
-A fresh large allocation costs a page fault for each 4 KiB, often as much as the work that fills it. Buffers here are
-mapped once, ask for huge pages, and go back to the pool when the last tensor on them is gone; from the second epoch on
-nothing is mapped. The pool never holds more than was once in use at the same time.
+A fresh large allocation costs a page fault for each 4 KiB, often as much as the work that fills it; and whether the C
+library gives a tensor of some hundred KiB back to the system each time depends on what the process did before. Buffers
+here are mapped once, from a MiB on ask for huge pages, and go back to the pool when the last tensor on them is gone;
+from the second epoch on nothing is mapped. The pool never holds more than was once in use at the same time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from trisect.data.room import free_host_bytes
 from trisect.errors import ConfigError
 
 LIMIT_VARIABLE = "TRISECT_MEMORY"
-SMALLEST = 1 << 20
-_PAGE = 1 << 21  # a huge page
+SMALLEST = 1 << 17
+HUGE = 1 << 20  # buffers of so many bytes and more are huge pages, others a multiple of small ones
+_PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
 _SLACK = 1.25  # a free buffer may be this much larger than what is asked for
 
 
@@ -70,6 +72,7 @@ class Pool:
         # A tensor may die anywhere, even within a locked section (garbage collection); appending needs no lock.
         self._returned: deque[_Buffer] = deque()
         self._numbers = count()
+        self._addresses: set[int] = set()
         self._used = self._held = self._peak = self._hits = self._misses = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -78,7 +81,9 @@ class Pool:
         for dim in range(len(shape) - 1, -1, -1):
             strides[dim] = elements
             elements *= shape[dim]
-        wanted = -(-elements * dtype.itemsize // _PAGE) * _PAGE
+        size = elements * dtype.itemsize
+        page = _PAGE if size >= HUGE else _SMALL_PAGES
+        wanted = -(-size // page) * page
         with self._lock:
             self._take_back()
             buffer = self._find(wanted) or self._map(wanted)
@@ -101,9 +106,14 @@ class Pool:
         with self._lock:
             self._take_back()
             freed = self._held - self._used
-            self._free.clear()
-            self._held = self._peak = self._used
+            while self._free:
+                self._drop(0)
+            self._peak = self._used
             return freed
+
+    def has(self, address: int) -> bool:
+        """Say whether a buffer of the pool begins there."""
+        return address in self._addresses
 
     def _take_back(self) -> None:
         while self._returned:
@@ -126,14 +136,22 @@ class Pool:
         self._misses += 1
         limit = max(self._peak, self._used + size)
         while self._free and self._held + size > limit:
-            oldest = min(range(len(self._free)), key=lambda index: self._free[index].number)
-            self._held -= self._free.pop(oldest).size
+            self._drop(min(range(len(self._free)), key=lambda index: self._free[index].number))
         self._held += size
-        return _Buffer(size, next(self._numbers), _map_pages(size))
+        buffer = _Buffer(size, next(self._numbers), _map_pages(size))
+        self._addresses.add(buffer.pages.ctypes.data)
+        return buffer
+
+    def _drop(self, index: int) -> None:
+        buffer = self._free.pop(index)
+        self._held -= buffer.size
+        self._addresses.discard(buffer.pages.ctypes.data)
 
 
 def _map_pages(size: int) -> np.ndarray:
-    """`size` bytes of private memory that begin at a huge page's border."""
+    """`size` bytes of private memory; where these are huge pages, they begin at the border of one."""
+    if size % _PAGE:
+        return np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
     mapped = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages
@@ -170,8 +188,8 @@ def pooling_all() -> Iterator[None]:
 
 
 def is_pooled(x: Tensor) -> bool:
-    """Say whether a tensor lies on a buffer of the pool, which begins at a huge page's border as no other does."""
-    return x.untyped_storage().data_ptr() % _PAGE == 0
+    """Say whether a tensor lies on a buffer of the pool."""
+    return _pool.has(x.untyped_storage().data_ptr())
 
 
 def alias(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.reduce import stage_bytes
+from trisect.ops.memory import HUGE, SMALLEST
 from trisect.ops.spmm.grouping import worthwhile
 from trisect.plan.cluster import Device
 from trisect.plan.probe import Passing, Saved, SavedTensor, key_of, saved_by
@@ -21,7 +22,6 @@ from trisect.plan.workload import Workload
 
 # bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
 _ENTRY, _ROW = 8, 16
-_SMALLEST = 1 << 20  # below, buffers are no pages of their own
 # buffers of a layer whose rows are turned into columns and back
 _TURNED = 3.0
 # buffers of rows that are dealt to other ranks along time
@@ -410,9 +410,9 @@ def in_pieces(count: float, device: Device, shares: Sequence[float], *, pooled: 
         pooled: whether they come from the pool where they are large enough for it; others lie scattered on the heap.
     """
     pieces = [count * share for share in shares]
-    return sum(paged(size, device) if pooled and size >= _SMALLEST else size * _SCATTERED for size in pieces)
+    return sum(paged(size, device) if pooled and size >= SMALLEST else size * _SCATTERED for size in pieces)
 
 
 def paged(count: float, device: Device) -> float:
-    """Give the bytes that a buffer takes; a large one takes whole pages."""
-    return count if count < _SMALLEST else float(-(-count // device.page) * device.page)
+    """Give the bytes that a buffer takes; a large one takes whole huge pages."""
+    return count if count < HUGE else float(-(-count // device.page) * device.page)
