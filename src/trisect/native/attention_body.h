@@ -214,7 +214,7 @@ int TRISECT(OF(trisect_attend_forward))(const OF(attention) * p, const REAL *x, 
     {
         REAL *scratch = calloc(reals, sizeof(REAL));
         failed = !scratch;
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 8)
         for (int64_t row = 0; row < p->rows; row++) {
             if (!scratch) continue;
 #define CALL(n) OF(forward_row)(p, n, row, x, source, target, out, stats, positive, scratch)
@@ -256,7 +256,7 @@ int TRISECT(OF(trisect_attend_backward))(const OF(attention) * p, const REAL *x,
     {
         REAL *scratch = calloc(reals, sizeof(REAL));
         failed = !scratch;
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 8)
         for (int64_t column = 0; column < p->rows; column++) {
             if (!scratch) continue;
 #define CALL(n) OF(backward_column)(p, n, column, x, source, stats, d_out, d_x, d_source, scratch)

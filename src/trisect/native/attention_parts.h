@@ -1,6 +1,20 @@
 /* What the attention kernels share, for one element type (REAL, OF(name), LANES are set by the file that includes it):
  * weighted sums of gathered rows, and the layout of coefficients of several heads. */
 
+#ifndef BY_HEADS
+#define BY_HEADS(packed, call) \
+    switch (packed) { \
+    case 1: call(1); break; \
+    case 2: call(2); break; \
+    case 4: call(4); break; \
+    case 8: call(8); break; \
+    default: call(0); break; \
+    }
+
+/* The channels of each of `packed` heads that share a vector; more than it has lanes never do. */
+#define SHARED(packed) ((packed) > 1 && (packed) <= LANES ? LANES / (packed) : 1)
+#endif
+
 #define VEC OF(vec)
 
 /* sums[f] += sum_e a[e][head of f] * x[index[e]][f], and the same with the coefficients b, for one tile of vectors. */
@@ -31,10 +45,56 @@ INLINE void OF(gather_tile)(const int wide, int64_t count, const int32_t *index,
     }
 }
 
+/* How the heads of a row lie in vectors of features: so many whole ones in each; 1: none shares a vector with another; 0:
+ * a vector may hold parts of several. */
+INLINE int OF(heads_a_vector)(int64_t heads, int64_t channels) {
+    if (heads == 1 || channels % LANES == 0) return 1;
+    return LANES % channels == 0 && heads % (LANES / channels) == 0 ? (int)(LANES / channels) : 0;
+}
+
+/* A number of each of `packed` heads, in all lanes of the head. */
+INLINE VEC OF(spread_heads)(const int packed, const REAL *heads) {
+    VEC few = OF(fill)(0), result;
+    memcpy(&few, heads, (size_t)(packed <= LANES ? packed : LANES) * sizeof(REAL));
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) result[i] = few[i / SHARED(packed)];
+    return result;
+}
+
+/* The sums over the lanes of each of `packed` heads. */
+INLINE void OF(sum_heads)(const int packed, VEC x, REAL *sums) {
+    VEC other, few;
+#pragma GCC unroll 4
+    for (int bit = 0; bit < 4; bit++) {
+        if (1 << bit >= SHARED(packed)) continue;
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) other[i] = x[i ^ (1 << bit)];
+        x += other;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) few[i] = x[i * SHARED(packed) % LANES];
+    memcpy(sums, &few, (size_t)(packed <= LANES ? packed : LANES) * sizeof(REAL));
+}
+
+INLINE void OF(gather_packed)(const int packed, int64_t count, const int32_t *index, const REAL *x, int64_t width,
+                              int64_t stride, const REAL *a, const REAL *b, const int both, REAL *sums_a, REAL *sums_b) {
+    for (int64_t f = 0; f < width; f += LANES) {
+        VEC s = OF(load)(sums_a + f), t = both ? OF(load)(sums_b + f) : OF(fill)(0);
+        for (int64_t e = 0; e < count; e++) {
+            VEC z = OF(load)(x + index[e] * width + f);
+            s += z * OF(spread_heads)(packed, a + e * stride + f / SHARED(packed));
+            if (both) t += z * OF(spread_heads)(packed, b + e * stride + f / SHARED(packed));
+        }
+        OF(store)(sums_a + f, s);
+        if (both) OF(store)(sums_b + f, t);
+    }
+}
+
 INLINE void OF(gather_chunk)(int64_t count, const int32_t *index, const REAL *x, int64_t heads, int64_t channels,
                              int64_t stride, const REAL *a, const REAL *b, const int both, REAL *sums_a, REAL *sums_b) {
     int64_t width = heads * channels, f = 0;
-    if (heads == 1 || channels % LANES == 0) {
+    int packed = OF(heads_a_vector)(heads, channels);
+    if (packed == 1) {
         for (; f + 4 * LANES <= width; f += 4 * LANES)
             OF(gather_tile)(4, count, index, x, width, channels, f, a, b, stride, both, sums_a, sums_b);
         if (f + 2 * LANES <= width) {
@@ -52,6 +112,14 @@ INLINE void OF(gather_chunk)(int64_t count, const int32_t *index, const REAL *x,
             }
         return;
     }
+#define GATHER(n) \
+    case n: OF(gather_packed)(n, count, index, x, width, stride, a, b, both, sums_a, sums_b); return
+    switch (packed) {
+        GATHER(2);
+        GATHER(4);
+        GATHER(8);
+    }
+#undef GATHER
     for (int64_t e = 0; e < count; e++)
         for (int64_t head = 0; head < heads; head++) {
             const REAL *row = x + index[e] * width + head * channels;

@@ -93,15 +93,18 @@ INLINE void OF(sum_group)(const VEC *x, REAL *sums) {
 #endif
 }
 
-/* Whether every vector belongs to one head. */
-INLINE int OF(even_heads)(const OF(edges) * p) { return p->heads == 1 || p->channels % LANES == 0; }
-
 /* Adds the products of four entries in one vector of features to their scores, head by head. Vectors of one head are
- * summed in `sums` until its last one. */
-INLINE void OF(add_scores)(const OF(edges) * p, const int even, int64_t f, const VEC *product, VEC *sums, REAL *scores,
+ * summed in `sums` until its last one. `packed` is `heads_a_vector`, here and below. */
+INLINE void OF(add_scores)(const OF(edges) * p, const int packed, int64_t f, const VEC *product, VEC *sums, REAL *scores,
                            int64_t stride) {
     int64_t width = p->heads * p->channels;
-    if (even) {
+    if (packed > 1) {
+#pragma GCC unroll 4
+        for (int e = 0; e < GROUP; e++)
+            OF(sum_heads)(packed, product[e], scores + e * stride + f / SHARED(packed));
+        return;
+    }
+    if (packed) {
         for (int e = 0; e < GROUP; e++) sums[e] += product[e];
         int64_t head = f / p->channels, last = f + LANES >= width;
         if (!last && (f + LANES) / p->channels == head) return;
@@ -118,8 +121,9 @@ INLINE void OF(add_scores)(const OF(edges) * p, const int even, int64_t f, const
 }
 
 /* The coefficients of an entry's heads for one vector of features. */
-INLINE VEC OF(coefficient)(const OF(edges) * p, const int even, const REAL *heads, int64_t f) {
-    if (even) return OF(fill)(heads[f / p->channels]);
+INLINE VEC OF(coefficient)(const OF(edges) * p, const int packed, const REAL *heads, int64_t f) {
+    if (packed > 1) return OF(spread_heads)(packed, heads + f / SHARED(packed));
+    if (packed) return OF(fill)(heads[f / p->channels]);
     int64_t width = p->heads * p->channels;
     VEC result = OF(fill)(0);
     for (int64_t i = 0; i < LANES && f + i < width; i++) result[i] = heads[(f + i) / p->channels];
@@ -164,7 +168,7 @@ INLINE void OF(keep_signs)(int64_t count, int64_t bytes, int64_t vector, const V
 }
 
 /* The scores of a chunk's entries; `signs` is NULL where no backward follows. */
-INLINE void OF(score_tile)(const OF(edges) * p, const int even, const int wide, int64_t count, const REAL *const *rows,
+INLINE void OF(score_tile)(const OF(edges) * p, const int packed, const int wide, int64_t count, const REAL *const *rows,
                            const REAL *const *edge, const REAL *base, const REAL *weight, const REAL *att, int64_t padded,
                            int64_t f, VEC *sums, REAL *scores, int64_t stride, uint8_t *signs) {
     VEC z[2][GROUP], slope = OF(fill)((REAL)p->slope), zero = OF(fill)(0);
@@ -176,16 +180,15 @@ INLINE void OF(score_tile)(const OF(edges) * p, const int even, const int wide, 
         VEC a = OF(load)(att + f + t * LANES);
 #pragma GCC unroll 4
         for (int e = 0; e < GROUP; e++) z[t][e] = OF(choose)(z[t][e] > zero, z[t][e], z[t][e] * slope) * a;
-        OF(add_scores)(p, even, f + t * LANES, z[t], sums, scores, stride);
+        OF(add_scores)(p, packed, f + t * LANES, z[t], sums, scores, stride);
     }
 }
 
-static __attribute__((noinline)) void OF(score_chunk)(const OF(edges) * p, const int even, int64_t k, int64_t count,
-                                                      const REAL *x, const REAL *base, const REAL *weight,
-                                                      const REAL *att, int64_t padded, REAL *scores, int64_t stride,
-                                                      uint8_t *signs) {
+INLINE void OF(score_entries)(const OF(edges) * p, const int packed, int64_t k, int64_t count, const REAL *x,
+                              const REAL *base, const REAL *weight, const REAL *att, int64_t padded, REAL *scores,
+                              int64_t stride, uint8_t *signs) {
     int64_t width = p->heads * p->channels, bytes = padded / LANES;
-    if (!even) memset(scores, 0, (size_t)(CHUNK * stride) * sizeof(REAL));
+    if (!packed) memset(scores, 0, (size_t)(CHUNK * stride) * sizeof(REAL));
     for (int64_t e = 0; e < count; e += GROUP) {
         const REAL *rows[GROUP], *edge[GROUP];
         int64_t here = OF(group_of)(p, k + e, count - e, x, width, rows, edge), f = 0;
@@ -193,18 +196,27 @@ static __attribute__((noinline)) void OF(score_chunk)(const OF(edges) * p, const
         REAL *to = scores + e * stride;
         uint8_t *marks = signs ? signs + e * bytes : 0;
         for (; f + 2 * LANES <= padded; f += 2 * LANES)
-            OF(score_tile)(p, even, 2, here, rows, edge, base, weight, att, padded, f, sums, to, stride, marks);
+            OF(score_tile)(p, packed, 2, here, rows, edge, base, weight, att, padded, f, sums, to, stride, marks);
         if (f < padded)
-            OF(score_tile)(p, even, 1, here, rows, edge, base, weight, att, padded, f, sums, to, stride, marks);
+            OF(score_tile)(p, packed, 1, here, rows, edge, base, weight, att, padded, f, sums, to, stride, marks);
     }
 }
 
+/* Out of line: inlined where they are called, they only lengthen the compilation. */
+static __attribute__((noinline)) void OF(score_chunk)(const OF(edges) * p, int packed, int64_t k, int64_t count,
+                                                      const REAL *x, const REAL *base, const REAL *weight,
+                                                      const REAL *att, int64_t padded, REAL *scores, int64_t stride,
+                                                      uint8_t *signs) {
+#define CALL(n) OF(score_entries)(p, n, k, count, x, base, weight, att, padded, scores, stride, signs)
+    BY_HEADS(packed, CALL)
+#undef CALL
+}
+
 /* g_i . x_j of a chunk's entries, head by head. */
-static __attribute__((noinline)) void OF(dot_chunk)(const OF(edges) * p, const int even, int64_t k, int64_t count,
-                                                    const REAL *x, const REAL *g, int64_t padded, REAL *dots,
-                                                    int64_t stride) {
+INLINE void OF(dot_entries)(const OF(edges) * p, const int packed, int64_t k, int64_t count, const REAL *x,
+                            const REAL *g, int64_t padded, REAL *dots, int64_t stride) {
     int64_t width = p->heads * p->channels;
-    if (!even) memset(dots, 0, (size_t)(CHUNK * stride) * sizeof(REAL));
+    if (!packed) memset(dots, 0, (size_t)(CHUNK * stride) * sizeof(REAL));
     for (int64_t e = 0; e < count; e += GROUP) {
         const REAL *rows[GROUP], *edge[GROUP];
         OF(group_of)(p, k + e, count - e, x, width, rows, edge);
@@ -213,9 +225,17 @@ static __attribute__((noinline)) void OF(dot_chunk)(const OF(edges) * p, const i
             VEC product[GROUP], here = OF(load)(g + f);
 #pragma GCC unroll 4
             for (int q = 0; q < GROUP; q++) product[q] = here * OF(load_row)(rows[q], f, width);
-            OF(add_scores)(p, even, f, product, sums, dots + e * stride, stride);
+            OF(add_scores)(p, packed, f, product, sums, dots + e * stride, stride);
         }
     }
+}
+
+static __attribute__((noinline)) void OF(dot_chunk)(const OF(edges) * p, int packed, int64_t k, int64_t count,
+                                                    const REAL *x, const REAL *g, int64_t padded, REAL *dots,
+                                                    int64_t stride) {
+#define CALL(n) OF(dot_entries)(p, n, k, count, x, g, padded, dots, stride)
+    BY_HEADS(packed, CALL)
+#undef CALL
 }
 
 /* What dropout multiplies a coefficient by. */
@@ -232,7 +252,7 @@ INLINE void OF(weigh)(int64_t total, int64_t span, const REAL *top, const REAL *
         OF(store)(a + i, OF(exp)(OF(load)(a + i) - OF(load)(top + i % span)) * OF(load)(scale + i % span));
 }
 
-INLINE void OF(attend_row)(const OF(edges) * p, const int even, int64_t row, const REAL *x, const REAL *target,
+INLINE void OF(attend_row)(const OF(edges) * p, const int packed, int64_t row, const REAL *x, const REAL *target,
                            const REAL *weight, const REAL *att, int64_t padded, REAL *out, REAL *alpha, uint8_t *signs,
                            REAL *scratch) {
     const int64_t heads = p->heads, stride = OF(stride_of)(heads), span = stride > LANES ? stride : LANES;
@@ -254,7 +274,7 @@ INLINE void OF(attend_row)(const OF(edges) * p, const int even, int64_t row, con
                 OF(fetch)(x + (int64_t)(p->indices[k + e + CHUNK] - p->column_base) * width, width);
         }
         uint8_t *marks = signs ? signs + (k - p->first) * bytes : 0;
-        OF(score_chunk)(p, even, k, count, x, base, weight, att, padded, a, stride, marks);
+        OF(score_chunk)(p, packed, k, count, x, base, weight, att, padded, a, stride, marks);
         if (alpha)
             for (int64_t e = 0; e < count; e++) OF(copy_heads)(a + e * stride, heads, alpha + (k + e - p->first) * heads);
         OF(pad)(a, total, stride);
@@ -319,19 +339,18 @@ int TRISECT(OF(trisect_edges_attend))(const OF(edges) * p, const REAL *x, const 
     REAL *weight = OF(padded_copy)(p->weight, p->edge_channels, width, padded);
     REAL *att = OF(padded_copy)(attention, 1, width, padded);
     int failed = !weight || !att;
-    int even = OF(even_heads)(p);
+    int packed = OF(heads_a_vector)(p->heads, p->channels);
     if (!failed) {
 #pragma omp parallel num_threads(threads) reduction(| : failed)
         {
             REAL *scratch = calloc((size_t)(CHUNK * stride + 4 * (stride + LANES) + 2 * padded + LANES), sizeof(REAL));
             failed |= !scratch;
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 8)
             for (int64_t row = 0; row < p->rows; row++) {
                 if (!scratch) continue;
-                if (even)
-                    OF(attend_row)(p, 1, row, x, target, weight, att, padded, out, alpha, signs, scratch);
-                else
-                    OF(attend_row)(p, 0, row, x, target, weight, att, padded, out, alpha, signs, scratch);
+#define CALL(n) OF(attend_row)(p, n, row, x, target, weight, att, padded, out, alpha, signs, scratch)
+                BY_HEADS(packed, CALL)
+#undef CALL
             }
             free(scratch);
         }
@@ -343,7 +362,7 @@ int TRISECT(OF(trisect_edges_attend))(const OF(edges) * p, const REAL *x, const 
 
 /* sums += u and, for `deep` features of an edge from `edge` on, totals[d] += e_d u, over a chunk's entries, where u is
  * value(entry) where the sign is set and slope times that elsewhere. For one vector of features. */
-INLINE void OF(sum_deep)(const OF(edges) * p, const int even, const int deep, int64_t count, const REAL *features,
+INLINE void OF(sum_deep)(const OF(edges) * p, const int packed, const int deep, int64_t count, const REAL *features,
                          const uint8_t *signs, int64_t bytes, const REAL *values, int64_t stride, VEC same,
                          const int shared, REAL slope, int64_t f, REAL *sums, REAL *totals, int64_t padded) {
     VEC u_sum = OF(fill)(0), total[8], slopes = OF(fill)(slope);
@@ -351,7 +370,7 @@ INLINE void OF(sum_deep)(const OF(edges) * p, const int even, const int deep, in
 #pragma GCC unroll 8
     for (int d = 0; d < deep; d++) total[d] = OF(load)(totals + d * padded);
     for (int64_t e = 0; e < count; e++) {
-        VEC value = shared ? same : OF(coefficient)(p, even, values + e * stride, f);
+        VEC value = shared ? same : OF(coefficient)(p, packed, values + e * stride, f);
         VEC u = OF(choose)(OF(above)(signs[e * bytes]), value, value * slopes);
         u_sum += u;
         const REAL *edge = features + e * p->edge_channels;
@@ -364,14 +383,14 @@ INLINE void OF(sum_deep)(const OF(edges) * p, const int even, const int deep, in
 }
 
 /* The same for all features of an edge and one vector of features of a row. */
-INLINE void OF(sum_signed)(const OF(edges) * p, const int even, int64_t count, int64_t k, const uint8_t *signs,
+INLINE void OF(sum_signed)(const OF(edges) * p, const int packed, int64_t count, int64_t k, const uint8_t *signs,
                            int64_t bytes, const REAL *values, int64_t stride, VEC same, const int shared, REAL slope,
                            int64_t f, REAL *sums, REAL *totals, int64_t padded) {
     const REAL *features = p->features + k * p->edge_channels;
     int64_t d = 0, deep = p->edge_channels;
 #define SUM(n) \
     { \
-        OF(sum_deep)(p, even, n, count, features + d, signs, bytes, values, stride, same, shared, slope, f, sums, \
+        OF(sum_deep)(p, packed, n, count, features + d, signs, bytes, values, stride, same, shared, slope, f, sums, \
                      totals + d * padded, padded); \
         sums = 0; \
         d += n; \
@@ -384,7 +403,7 @@ INLINE void OF(sum_signed)(const OF(edges) * p, const int even, int64_t count, i
 #undef SUM
 }
 
-INLINE void OF(attend_row_back)(const OF(edges) * p, const int even, int64_t row, const REAL *x, const REAL *target,
+INLINE void OF(attend_row_back)(const OF(edges) * p, const int packed, int64_t row, const REAL *x, const REAL *target,
                                 const REAL *att, int64_t padded, const REAL *out, const REAL *alpha,
                                 const uint8_t *signs, const REAL *d_out, REAL *pairs, REAL *d_target, REAL *d_att,
                                 REAL *totals, REAL *scratch) {
@@ -402,7 +421,7 @@ INLINE void OF(attend_row_back)(const OF(edges) * p, const int even, int64_t row
         for (int64_t e = 0; e < count; e++)
             if (k + e + CHUNK < p->entries)
                 OF(fetch)(x + (int64_t)(p->indices[k + e + CHUNK] - p->column_base) * width, width);
-        OF(dot_chunk)(p, even, k, count, x, g, padded, values, stride);
+        OF(dot_chunk)(p, packed, k, count, x, g, padded, values, stride);
         for (int64_t e = 0; e < count; e++) {
             const REAL *a = alpha + (at + e) * heads;
             REAL *pair = pairs + (at + e) * 2 * heads;
@@ -418,7 +437,7 @@ INLINE void OF(attend_row_back)(const OF(edges) * p, const int even, int64_t row
             }
         }
         for (int64_t f = 0; f < padded; f += LANES)
-            OF(sum_signed)(p, even, count, k, signs + at * bytes + f / LANES, bytes, values, stride, OF(fill)(0), 0,
+            OF(sum_signed)(p, packed, count, k, signs + at * bytes + f / LANES, bytes, values, stride, OF(fill)(0), 0,
                            (REAL)p->slope, f, sums + f, totals + f, padded);
     }
     for (int64_t f = 0; f < padded; f += LANES) {
@@ -432,18 +451,12 @@ INLINE int64_t OF(position)(const OF(edges) * p, int64_t k) {
     return (p->positions ? p->positions[k] : p->long_positions[k]) - p->first;
 }
 
-INLINE void OF(attend_column_back)(const OF(edges) * p, const int even, int64_t column, const REAL *x, const REAL *att,
+INLINE void OF(attend_column_back)(const OF(edges) * p, const int packed, int64_t column, const REAL *x, const REAL *att,
                                    int64_t padded, const uint8_t *signs, const REAL *pairs, const REAL *d_out, REAL *d_x,
                                    REAL *d_att) {
     int64_t heads = p->heads, width = heads * p->channels, bytes = padded / LANES;
     VEC slope = OF(fill)((REAL)p->slope);
     enum { TILE = 4 };
-    for (int64_t k = p->starts[column]; k < p->ends[column]; k++) {
-        OF(fetch)(d_out + (int64_t)(p->indices[k] - p->column_base) * width, width);
-        OF(fetch)(pairs + OF(position)(p, k) * 2 * heads, 2 * heads);
-        __builtin_prefetch(signs + OF(position)(p, k) * bytes);
-        if (k - p->starts[column] == CHUNK) break;
-    }
     for (int64_t f = 0; f < padded; f += TILE * LANES) {
         VEC sums[TILE], us[TILE];
         int wide = padded - f < TILE * LANES ? (int)((padded - f) / LANES) : TILE;
@@ -451,13 +464,20 @@ INLINE void OF(attend_column_back)(const OF(edges) * p, const int even, int64_t 
         for (int t = 0; t < TILE; t++) sums[t] = us[t] = OF(fill)(0);
         for (int64_t k = p->starts[column]; k < p->ends[column]; k++) {
             int64_t at = OF(position)(p, k);
+            /* entries of a column lie anywhere in the arrays of entries; those beyond its end are the next column's */
+            if (f == 0 && k + CHUNK < p->entries) {
+                int64_t later = OF(position)(p, k + CHUNK);
+                OF(fetch)(d_out + (int64_t)(p->indices[k + CHUNK] - p->column_base) * width, width);
+                OF(fetch)(pairs + later * 2 * heads, 2 * heads);
+                __builtin_prefetch(signs + later * bytes);
+            }
             const REAL *row = d_out + (int64_t)(p->indices[k] - p->column_base) * width, *pair = pairs + at * 2 * heads;
             const uint8_t *marks = signs + at * bytes + f / LANES;
 #define PART(t) \
     { \
         int64_t place = f + (t) * LANES; \
-        VEC value = OF(coefficient)(p, even, pair + heads, place); \
-        sums[t] += OF(coefficient)(p, even, pair, place) * OF(load_row)(row, place, width); \
+        VEC value = OF(coefficient)(p, packed, pair + heads, place); \
+        sums[t] += OF(coefficient)(p, packed, pair, place) * OF(load_row)(row, place, width); \
         us[t] += OF(choose)(OF(above)(marks[t]), value, value * slope); \
     }
             if (wide == TILE) {
@@ -480,8 +500,19 @@ INLINE void OF(attend_column_back)(const OF(edges) * p, const int even, int64_t 
     }
 }
 
-/* In how many pieces sums over all rows are taken: a function of the problem alone. */
-INLINE int64_t OF(pieces_of)(int64_t rows) { return rows < 64 ? 1 : rows / 64 < PIECES ? rows / 64 : PIECES; }
+/* Cuts the rows into the pieces in which sums over all rows are taken, of as much work each, and gives how many there are:
+ * a function of the problem alone. Piece k has the rows bounds[k] .. bounds[k+1]-1. */
+INLINE int64_t OF(cut_pieces)(const OF(edges) * p, int64_t *bounds) {
+    int64_t pieces = p->rows < 64 ? 1 : p->rows / 64 < PIECES ? p->rows / 64 : PIECES, piece = 1, total = p->rows, done = 0;
+    for (int64_t row = 0; row < p->rows; row++) total += p->ends[row] - p->starts[row];
+    bounds[0] = 0;
+    for (int64_t row = 0; row < p->rows; row++) {
+        while (piece < pieces && done >= total / pieces * piece) bounds[piece++] = row;
+        done += p->ends[row] - p->starts[row] + 1;
+    }
+    while (piece <= pieces) bounds[piece++] = p->rows;
+    return pieces;
+}
 
 /* out += the sum of the pieces, one after the other, for each of `count` rows of `width` of `padded` numbers. */
 INLINE void OF(add_pieces)(const REAL *parts, int64_t pieces, int64_t distance, int64_t count, int64_t width,
@@ -497,10 +528,10 @@ int TRISECT(OF(trisect_edges_attend_rows))(const OF(edges) * p, const REAL *x, c
                                            REAL *pairs, REAL *d_target, REAL *d_weight, REAL *d_attention, int threads) {
     int64_t width = p->heads * p->channels, padded = (width + LANES - 1) / LANES * LANES;
     int64_t stride = OF(stride_of)(p->heads), deep = p->edge_channels ? p->edge_channels : 1;
-    int64_t pieces = OF(pieces_of)(p->rows), distance = (deep + 1) * padded;
+    int64_t bounds[PIECES + 1], pieces = OF(cut_pieces)(p, bounds), distance = (deep + 1) * padded;
     REAL *att = OF(padded_copy)(attention, 1, width, padded);
     REAL *parts = calloc((size_t)(pieces * distance), sizeof(REAL));
-    int failed = !att || !parts, even = OF(even_heads)(p);
+    int failed = !att || !parts, packed = OF(heads_a_vector)(p->heads, p->channels);
     if (!failed) {
 #pragma omp parallel num_threads(threads) reduction(| : failed)
         {
@@ -509,15 +540,12 @@ int TRISECT(OF(trisect_edges_attend_rows))(const OF(edges) * p, const REAL *x, c
 #pragma omp for schedule(dynamic, 1)
             for (int64_t piece = 0; piece < pieces; piece++) {
                 REAL *d_att = parts + piece * distance, *totals = d_att + padded;
-                for (int64_t row = p->rows * piece / pieces; row < p->rows * (piece + 1) / pieces; row++) {
+                for (int64_t row = bounds[piece]; row < bounds[piece + 1]; row++) {
                     if (!scratch) continue;
 #define CALL(n) \
     OF(attend_row_back)(p, n, row, x, target, att, padded, out, alpha, signs, d_out, pairs, d_target, d_att, totals, \
                         scratch)
-                    if (even)
-                        CALL(1);
-                    else
-                        CALL(0);
+                    BY_HEADS(packed, CALL)
 #undef CALL
                 }
             }
@@ -541,19 +569,18 @@ int TRISECT(OF(trisect_edges_attend_columns))(const OF(edges) * p, const REAL *x
                                               const uint8_t *signs, const REAL *pairs, const REAL *d_out, REAL *d_x,
                                               REAL *d_attention, int threads) {
     int64_t width = p->heads * p->channels, padded = (width + LANES - 1) / LANES * LANES;
-    int64_t pieces = OF(pieces_of)(p->rows);
+    int64_t bounds[PIECES + 1], pieces = OF(cut_pieces)(p, bounds);
     REAL *att = OF(padded_copy)(attention, 1, width, padded);
     REAL *parts = calloc((size_t)(pieces * padded), sizeof(REAL));
-    int failed = !att || !parts, even = OF(even_heads)(p);
+    int failed = !att || !parts, packed = OF(heads_a_vector)(p->heads, p->channels);
     if (!failed) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
         for (int64_t piece = 0; piece < pieces; piece++)
-            for (int64_t column = p->rows * piece / pieces; column < p->rows * (piece + 1) / pieces; column++) {
+            for (int64_t column = bounds[piece]; column < bounds[piece + 1]; column++) {
                 REAL *d_att = parts + piece * padded;
-                if (even)
-                    OF(attend_column_back)(p, 1, column, x, att, padded, signs, pairs, d_out, d_x, d_att);
-                else
-                    OF(attend_column_back)(p, 0, column, x, att, padded, signs, pairs, d_out, d_x, d_att);
+#define CALL(n) OF(attend_column_back)(p, n, column, x, att, padded, signs, pairs, d_out, d_x, d_att)
+                BY_HEADS(packed, CALL)
+#undef CALL
             }
         OF(add_pieces)(parts, pieces, padded, 1, width, padded, d_attention);
     }
@@ -588,7 +615,7 @@ int TRISECT(OF(trisect_edges_relu))(const OF(edges) * p, const REAL *x, const RE
         {
             REAL *sums = calloc((size_t)padded + LANES, sizeof(REAL));
             failed |= !sums;
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 8)
             for (int64_t row = 0; row < p->rows; row++) {
                 if (!sums) continue;
                 memset(sums, 0, (size_t)padded * sizeof(REAL));
@@ -616,13 +643,13 @@ int TRISECT(OF(trisect_edges_relu))(const OF(edges) * p, const REAL *x, const RE
 int TRISECT(OF(trisect_edges_relu_rows))(const OF(edges) * p, const uint8_t *signs, const REAL *d_out, REAL *d_weight,
                                          int threads) {
     int64_t width = p->heads * p->channels, padded = (width + LANES - 1) / LANES * LANES, bytes = padded / LANES;
-    int64_t pieces = OF(pieces_of)(p->rows), distance = p->edge_channels * padded;
     if (!p->edge_channels) return 0;
+    int64_t bounds[PIECES + 1], pieces = OF(cut_pieces)(p, bounds), distance = p->edge_channels * padded;
     REAL *parts = calloc((size_t)(pieces * distance), sizeof(REAL));
     if (!parts) return 1;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t piece = 0; piece < pieces; piece++)
-        for (int64_t row = p->rows * piece / pieces; row < p->rows * (piece + 1) / pieces; row++) {
+        for (int64_t row = bounds[piece]; row < bounds[piece + 1]; row++) {
             int64_t k = p->starts[row], count = p->ends[row] - k;
             for (int64_t f = 0; count && f < padded; f += LANES)
                 OF(sum_signed)(p, 1, count, k, signs + (k - p->first) * bytes + f / LANES, bytes, 0, 0,
@@ -639,7 +666,7 @@ void TRISECT(OF(trisect_edges_relu_columns))(const OF(edges) * p, const uint8_t 
                                              int threads) {
     int64_t width = p->heads * p->channels, padded = (width + LANES - 1) / LANES * LANES, bytes = padded / LANES;
     VEC zero = OF(fill)(0);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 64)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
     for (int64_t column = 0; column < p->rows; column++)
         for (int64_t f = 0; f < padded; f += LANES) {
             VEC sum = zero;
