@@ -93,3 +93,18 @@ def test_a_worked_example() -> None:
     mine = division.mine(src)
     local = division.local(src[mine], dst[mine], remote[0])
     assert [ends.tolist() for ends in local] == [[1, 1, 3], [2, 4, 5]]
+
+
+@pytest.mark.parametrize("vertices", [40, 400_000])
+def test_remote_rows_are_the_same_from_a_table_and_by_sorting(vertices):
+    """Few codes of many possible ones are sorted; many of few are looked up."""
+    generator = torch.Generator().manual_seed(vertices)
+    src, dst = torch.randint(vertices, (2, 300), generator=generator)
+    starts = (0, vertices // 4, vertices // 2, vertices)
+    remote = Division(starts, 0).remote(src, dst)
+    wanted = [set(), set(), set()]
+    for source, target in zip(src.tolist(), dst.tolist(), strict=True):
+        scorer, holder = (sum(row >= start for start in starts[1:]) for row in (source, target))
+        if scorer != holder:
+            wanted[scorer].add(target)
+    assert [rows.tolist() for rows in remote] == [sorted(rows) for rows in wanted]

@@ -8,6 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+_TABLE = 16  # entries of a table of all codes for each that is looked up; sorting takes longer
+
 
 @dataclass(frozen=True, eq=False)
 class Division:
@@ -42,7 +44,7 @@ class Division:
         scorer, holder = self.owner(src), self.owner(dst)
         crossing = scorer != holder
         total = self.starts[-1]
-        codes = torch.unique(scorer[crossing] * total + dst[crossing])
+        codes = _distinct(scorer[crossing] * total + dst[crossing], self.parts * total)
         sizes = torch.bincount(codes // max(total, 1), minlength=self.parts)
         return list(torch.split(codes % max(total, 1), sizes.tolist()))
 
@@ -51,6 +53,17 @@ class Division:
         first, last = self.starts[self.part_index], self.starts[self.part_index + 1]
         here = (dst >= first) & (dst < last)
         return src - first, torch.where(here, dst - first, last - first + torch.searchsorted(remote, dst))
+
+
+def _distinct(codes: Tensor, end: int) -> Tensor:
+    """Give each of the codes 0 .. end-1 that occurs once, ascending: from a table of all where it is not much longer
+    than the codes, and by sorting them where it is.
+    """
+    if end > _TABLE * codes.numel():
+        return torch.unique(codes)
+    occurs = torch.zeros(end, dtype=torch.bool, device=codes.device)
+    occurs[codes] = True
+    return torch.nonzero(occurs)[:, 0]
 
 
 @lru_cache(16)
