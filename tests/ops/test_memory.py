@@ -67,6 +67,25 @@ def test_a_much_larger_buffer_is_not_wasted_on_a_small_tensor():
     assert pool.stats().hits == 0
 
 
+def test_passes_that_are_alike_map_nothing_after_the_first():
+    """A large tensor lives first beside few others, then others live in its place: none goes for one that comes again."""
+    pool = Pool()
+
+    def one_pass():
+        kept = [pool.empty((12 * MIB,), torch.int8) for _ in range(2)]
+        large = pool.empty((16 * MIB,), torch.int8)
+        kept += [pool.empty((12 * MIB,), torch.int8) for _ in range(6)]
+        del large
+        kept += [pool.empty((size * MIB,), torch.int8) for size in (12, 4)]
+
+    one_pass()
+    first = pool.stats()
+    for _ in range(4):
+        one_pass()
+    assert pool.stats().misses == first.misses
+    assert pool.stats().free_bytes == first.free_bytes <= (8 * 12 + 16 + 4) * MIB
+
+
 def test_trim_gives_the_free_buffers_back():
     pool = Pool()
     kept = pool.empty((2 * MIB,), torch.int8)

@@ -30,7 +30,8 @@ LIMIT_VARIABLE = "TRISECT_MEMORY"
 SMALLEST = 1 << 17
 HUGE = 1 << 20  # buffers of so many bytes and more are huge pages, others a multiple of small ones
 _PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
-_SLACK = 1.25  # a free buffer may be this much larger than what is asked for
+# A free buffer may be this much larger than what is asked for; and where another would have to go for a new one, this much.
+_SLACK, _MOST_SLACK = 1.25, 2.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,10 @@ class Pool:
         wanted = -(-size // page) * page
         with self._lock:
             self._take_back()
-            buffer = self._find(wanted) or self._map(wanted)
+            buffer = self._find(wanted, _SLACK)
+            if buffer is None and self._free and self._held + wanted > self._limit(wanted):
+                buffer = self._find(wanted, _MOST_SLACK)
+            buffer = buffer or self._map(wanted)
             self._used += buffer.size
             self._peak = max(self._peak, self._used)
         lease = buffer.pages.view(_Lease)
@@ -122,10 +126,14 @@ class Pool:
             buffer.number = next(self._numbers)
             insort(self._free, buffer)
 
-    def _find(self, wanted: int) -> _Buffer | None:
+    def _limit(self, wanted: int) -> int:
+        """What the pool may hold once so many bytes more are in use."""
+        return max(self._peak, self._used + wanted)
+
+    def _find(self, wanted: int, slack: float) -> _Buffer | None:
         # the one of fitting size that was used last, which may still be in the cache
         index = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
-        if index == len(self._free) or self._free[index].size > wanted * _SLACK:
+        if index == len(self._free) or self._free[index].size > wanted * slack:
             return None
         size = self._free[index].size
         index = bisect_left(self._free, size + 1, lo=index, key=lambda buffer: buffer.size) - 1
@@ -134,8 +142,7 @@ class Pool:
 
     def _map(self, size: int) -> _Buffer:
         self._misses += 1
-        limit = max(self._peak, self._used + size)
-        while self._free and self._held + size > limit:
+        while self._free and self._held + size > self._limit(size):
             self._drop(min(range(len(self._free)), key=lambda index: self._free[index].number))
         self._held += size
         buffer = _Buffer(size, next(self._numbers), _map_pages(size))
