@@ -68,7 +68,7 @@ def test_a_much_larger_buffer_is_not_wasted_on_a_small_tensor():
 
 
 def test_passes_that_are_alike_map_nothing_after_the_first():
-    """A large tensor lives first beside few others, then others live in its place: none goes for one that comes again."""
+    """A large tensor lives beside few others, then others in its place: no buffer goes for one that comes again."""
     pool = Pool()
 
     def one_pass():

@@ -30,7 +30,7 @@ LIMIT_VARIABLE = "TRISECT_MEMORY"
 SMALLEST = 1 << 17
 HUGE = 1 << 20  # buffers of so many bytes and more are huge pages, others a multiple of small ones
 _PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
-# A free buffer may be this much larger than what is asked for; and where another would have to go for a new one, this much.
+# A free buffer may be this much larger than what is asked for; and where another would have to go for a new one, more.
 _SLACK, _MOST_SLACK = 1.25, 2.0
 
 
