@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trisect.noise import mix64
 from trisect.tasks.pairs import (
     Candidates,
     Memory,
@@ -13,6 +16,7 @@ from trisect.tasks.pairs import (
     sample,
     sample_destinations,
     sample_distinct,
+    sample_torch,
 )
 
 
@@ -55,6 +59,33 @@ def test_training_samples_avoid_what_exists_and_follow_the_key() -> None:
     assert all(code // 50 != code % 50 for code in drawn)
     assert drawn == codes(sample(7, 4000, everyone(50), pairs), 50)
     assert drawn != codes(sample(8, 4000, everyone(50), pairs), 50)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    vertices=st.integers(1, 40),
+    existing=st.integers(0, 900),
+    count=st.integers(0, 300),
+    key=st.integers(0, (1 << 64) - 1),
+    most=st.integers(1, 40),
+)
+def test_the_kernel_draws_what_torch_does(vertices: int, existing: int, count: int, key: int, most: int) -> None:
+    """Also where nearly every pair exists, so that each try is needed, and from some of the vertices alone."""
+    pairs = some_pairs(vertices, existing)
+    rows = torch.randperm(vertices, generator=torch.Generator().manual_seed(existing))[:most]
+    among = Candidates(vertices, rows)
+    keys = [key, *(mix64(key ^ attempt) for attempt in (1, 2, 3))]
+    for mine, theirs in zip(sample(key, count, among, pairs), sample_torch(keys, count, among, pairs), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_tries_matter_where_most_pairs_exist() -> None:
+    """The negative control of the test above: with fewer streams other pairs are drawn."""
+    pairs, among = some_pairs(12, 200), everyone(12)
+    keys = [7, *(mix64(7 ^ attempt) for attempt in (1, 2, 3))]
+    drawn = [codes(sample_torch(keys[:tries], 500, among, pairs), 12) for tries in (1, 2, 3, 4)]
+    assert all(one != other for one, other in pairwise(drawn))
+    assert drawn[-1] == codes(sample(7, 500, among, pairs), 12)
 
 
 def test_training_samples_are_even() -> None:

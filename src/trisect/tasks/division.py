@@ -60,7 +60,8 @@ def _distinct(codes: Tensor, end: int) -> Tensor:
     than the codes, and by sorting them where it is.
     """
     if end > _TABLE * codes.numel():
-        return torch.unique(codes)
+        distinct: Tensor = torch.unique(codes)
+        return distinct
     occurs = torch.zeros(end, dtype=torch.bool, device=codes.device)
     occurs[codes] = True
     return torch.nonzero(occurs)[:, 0]

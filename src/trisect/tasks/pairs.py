@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from trisect.noise import bits_at, mix64, random_bits, row_keys
+from trisect.ops.draw import can_draw, draw_pairs, table_of
 
 _TRIES = 4
 
@@ -37,6 +39,16 @@ class Pairs:
 
     def __len__(self) -> int:
         return self.codes.numel()
+
+    @cached_property
+    def _tables(self) -> dict[int, tuple[Tensor, int]]:
+        return {}
+
+    def table(self, vertices: int) -> tuple[Tensor, int]:
+        """Give where codes begin, as the kernel that draws pairs reads it; made once."""
+        if vertices not in self._tables:
+            self._tables[vertices] = table_of(self.codes, vertices)
+        return self._tables[vertices]
 
     def contains(self, codes: Tensor) -> Tensor:
         """Say for each code whether its pair is among these: bool [codes]."""
@@ -111,13 +123,22 @@ def sample(key: int, count: int, among: Candidates, existing: Pairs) -> tuple[Te
     A draw that is a loop or exists is repeated a few times; on a nearly complete graph some such pairs remain, which
     training tolerates.
     """
-    indices = torch.arange(count, device=among.rows.device)
-    src, dst = among.draw(key, indices)
-    for attempt in range(1, _TRIES):
-        bad = torch.nonzero((src == dst) | existing.contains(src * among.vertices + dst))[:, 0]
-        if bad.numel() == 0:
+    keys = [key, *(mix64(key ^ attempt) for attempt in range(1, _TRIES))]
+    if can_draw(among.rows):
+        return draw_pairs(keys, count, among.rows, among.vertices, existing.codes, existing.table(among.vertices))
+    return sample_torch(keys, count, among, existing)
+
+
+def sample_torch(keys: Sequence[int], count: int, among: Candidates, existing: Pairs) -> tuple[Tensor, Tensor]:
+    """Do the same by torch's operations: for other devices, and the oracle of the kernel."""
+    drawn = torch.arange(count, device=among.rows.device)
+    src, dst = among.draw(keys[0], drawn)
+    for key in keys[1:]:
+        unwanted = (src[drawn] == dst[drawn]) | existing.contains(src[drawn] * among.vertices + dst[drawn])
+        drawn = drawn[unwanted]
+        if drawn.numel() == 0:
             break
-        src[bad], dst[bad] = among.draw(mix64(key ^ attempt), bad)
+        src[drawn], dst[drawn] = among.draw(key, drawn)
     return src, dst
 
 
