@@ -68,10 +68,19 @@ def _ratios_by_kind(value: Any) -> dict[str, dict[int, tuple[float, ...]]]:
     return {kind: dict(sorted(widths.items())) for kind, widths in kinds.items() if widths}
 
 
+def _kept_by_kind(value: Any) -> dict[str, tuple[float, ...]]:
+    """Two shares for each kind of layer."""
+    kinds = {str(kind): tuple(float(share) for share in shares) for kind, shares in dict(value).items()}
+    if any(len(shares) != 2 or not all(0 < share <= 1 for share in shares) for shares in kinds.values()):
+        raise ValueError("must give for each kind two shares above 0 and up to 1: forward and backward")
+    return kinds
+
+
 # what a task does with pairs of rows is rated beside the layers; what is no layer of its own is not rated
 PAIRS, UNRATED = "pairs", "_"
 
 RatesByWidth = Annotated[dict[int, float], _reading(_rates_by_width)]
+SharesByKind = Annotated[dict[str, tuple[float, ...]], _reading(_kept_by_kind)]
 RatiosByKind = Annotated[dict[str, dict[int, tuple[float, ...]]], _reading(_ratios_by_kind)]
 Shares = Annotated[dict[int, float], _reading(_shares)]
 
@@ -88,9 +97,13 @@ class Device:
         elementwise: bytes a second that elementwise work reads and writes.
         half: seconds that a half of a layer costs whatever its size, each way (Python, kernels' starts).
         step: seconds that each further step of a timeline costs in such a half.
+        stale: seconds that such a half costs besides where its rows are a chunk that reads history.
         turn: seconds until a rank that waited has a core again, where a host has more ranks than cores.
         layers: by kind of layer and width in bytes, how many times as long its work takes as the rates above say: of
-            rows, entries and calls, forward and then backward. A kind that is not there takes the middle of the others.
+            rows, entries and calls, forward and then backward (of `pairs`: of rows that are scored, of pairs, and of
+            pairs that are drawn). A kind that is not there takes the middle of the others.
+        kept: by kind of layer, the share of its speed that is left with the cores of one of several ranks, forward and
+            backward: a kind keeps less the better its work is divided among threads.
         memory: bytes of the device; of a CPU, of the whole host.
         host_link: bytes a second between host and device; None where they are the same.
         libraries: bytes that a rank takes before it has any data; `joined` how many more where it is one of several.
@@ -105,7 +118,9 @@ class Device:
     cache: SizeOrNone = 0
     half: Seconds = 1e-4
     step: Seconds = 2e-5
+    stale: Seconds = 0.0
     turn: Seconds = 0.0
+    kept: SharesByKind = Field(default_factory=dict)
     layers: RatiosByKind = Field(default_factory=dict)
     host_link: Rate | None = None
     libraries: Size = 335 << 20
@@ -136,6 +151,13 @@ class Device:
             sorted(self._ratio(name, width, first + more) for name in known)[len(known) // 2] for more in range(3)
         )
         return rows, entries, calls
+
+    def keeps(self, kind: str, *, back: bool) -> float:
+        """Give how much more of its speed a kind of layer keeps with fewer cores than the kind in the middle does."""
+        if kind not in self.kept:
+            return 1.0
+        shares = sorted(each[int(back)] for name, each in self.kept.items() if name != PAIRS)
+        return self.kept[kind][int(back)] / shares[len(shares) // 2] if shares else 1.0
 
     def _ratio(self, kind: str, width: float, which: int) -> float:
         return _at({each: ratios[which] for each, ratios in self.layers[kind].items()}, round(width))
@@ -253,6 +275,7 @@ class Cluster:
             kind: {width: list(ratios) for width, ratios in widths.items()}
             for kind, widths in self.device.layers.items()
         }
+        plain["device"]["kept"] = {kind: list(shares) for kind, shares in self.device.kept.items()}
         return {key: value for key, value in plain.items() if value is not None}
 
     def write(self, path: Path) -> None:

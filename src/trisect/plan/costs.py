@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
+from math import log
 
 from trisect.exchanges.catalogue import exchange_of
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.reduce import stage_bytes
 from trisect.nn.halves import HalfKind
-from trisect.plan.cluster import PAIRS, Cluster, Device, Link
-from trisect.plan.work import kind_of, pair_work, work_of
+from trisect.plan.cluster import PAIRS, UNRATED, Cluster, Device, Link
+from trisect.plan.work import drawing_work, kind_of, pair_rows_work, pair_work, work_of
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Side, Verb
 
 # What an optimiser reads and writes for each number that it steps: value, gradient, two moments, and back.
 _STEP_ACCESSES = 7.0
+# To say which part scores a pair, and which rows of others it reads, takes as long as to draw it.
+_DEALT = 2.0
 _HALF_STATE = (HalfKind.TEMPORAL, HalfKind.SUMMARY)
 
 
@@ -65,22 +67,44 @@ class CostModel:
         device = self.cluster.device
         return replace(device, cache=device.cache // self.cluster.ranks_on_host(self.world))
 
-    def _ratios(self, half: int, *, back: bool) -> tuple[float, float, float]:
-        """How many times as long a half takes as the rates say: of rows, of entries, of calls."""
+    @cached_property
+    def _crowding(self) -> float:
+        """Where a rank lies between one that has all cores and one of as many as were measured together: 0 to 1."""
+        ranks, most = self.cluster.ranks_on_host(self.world), max(self.cluster.shares, default=1)
+        return min(1.0, log(ranks) / log(most)) if most > 1 else 0.0
+
+    def _share_of(self, kind: str, *, back: bool) -> float:
+        """The share of a lone rank's speed that a rank has, in work of a kind."""
+        return min(1.0, self._share * float(self.cluster.device.keeps(kind, back=back) ** self._crowding))
+
+    def _kind(self, half: int) -> tuple[str, float]:
+        """The kind of the layer of a half, and the width of its rows in bytes; what is no layer is not rated."""
         number = self.facts.halves[half].layer
         if number >= len(self.workload.layers):
-            return 1.0, 1.0, 1.0
+            return UNRATED, 0.0
         layer = self.workload.layers[number]
-        width = self.facts.dtype.itemsize * sqrt(layer.in_channels * layer.out_channels)
-        return self.cluster.device.ratios(kind_of(layer), width, back=back)
+        return kind_of(layer), float(self.facts.dtype.itemsize * max(layer.in_channels, layer.out_channels))
 
     def _pairs(self, steps: int, *, back: bool) -> float:
-        """The seconds that a loss on pairs takes for the pairs of some steps, which parts share."""
-        channels, size, device = self.workload.pair_channels, self.facts.dtype.itemsize, self._device
-        ratios = device.ratios(PAIRS, size * channels, back=back)
-        pairs = self.workload.pairs / self.facts.parts
-        work = pair_work(channels, size, back=back)
-        return work.seconds(device, rows=pairs, entries=0.0, table=0.0, steps=steps, ratios=ratios) / self._share
+        """The seconds that a loss on pairs takes: parts share the pairs, and each draws all of them; the first product
+        is made of each row that it reads.
+        """
+        channels, size, device, facts = self.workload.pair_channels, self.facts.dtype.itemsize, self._device, self.facts
+        by_row, by_pair, by_draw = device.ratios(PAIRS, size * channels, back=back)
+        cut = facts.parts > 1
+        rows = max(facts.rows) + (max(self.workload.fetched_rows(facts.layout)) / facts.parts if cut else 0.0)
+        pairs = self.workload.pairs / facts.parts
+        drawn = 0.0 if back else self.workload.pairs * (_DEALT if cut else 1.0)
+        parts = (
+            (pair_rows_work(facts.out_channels, channels, size, back=back), rows, by_row),
+            (pair_work(channels, size, back=back), pairs, by_pair),
+            (drawing_work(), drawn, by_draw),
+        )
+        total = sum(
+            work.seconds(device, rows=count, entries=0.0, table=0.0, steps=steps, ratios=(ratio, 1.0, 1.0))
+            for work, count, ratio in parts
+        )
+        return total / self._share_of(PAIRS, back=back)
 
     @cached_property
     def _cells(self) -> dict[tuple[object, ...], tuple[float, float]]:
@@ -145,12 +169,15 @@ class CostModel:
             table, read = columns, entries
             if kind is HalfKind.AGGREGATE:
                 table, read = float(facts.vertices), self._all_entries(steps)
-            ratios = self._ratios(k, back=back)
+            name, width = self._kind(k)
+            ratios = self._device.ratios(name, width, back=back)
             each = work.seconds(self._device, rows=own, entries=read, table=table, steps=count, ratios=ratios)
-            seconds += each / self._share
+            seconds += each / self._share_of(name, back=back)
             if kind is HalfKind.OUTPUT and self.workload.pairs:
                 seconds += self._pairs(count, back=back)
             overhead += calls * ratios[2] * work.overhead(self.cluster.device, count)
+            if facts.stale and name != UNRATED:
+                overhead += work.calls * self.cluster.device.stale
         return seconds, overhead
 
     def _reached(self, half: int, steps: range) -> bool:

@@ -16,6 +16,8 @@ from trisect.plan.cluster import UNRATED, Device
 
 # Attention and the like read each neighbour's row for the score, the weight and the sum.
 _PASSES_OF_OTHERS = 3.0
+# Bytes of a pair that is drawn: two ends, and where it would stand among those that exist.
+_DRAWN = 40.0
 # Gates of a recurrent part: written and read, each way, in units of its output.
 _GATES = 10.0
 
@@ -144,3 +146,14 @@ def _temporal(layer: LayerFacts, size: int, factor: float) -> Work:
 def pair_work(channels: int, size: int, *, back: bool) -> Work:
     """Give the work of a loss on one pair of rows of so many channels: both are read, in backward for each end."""
     return Work(touched=(4.0 if back else 2.0) * size * channels)
+
+
+def pair_rows_work(in_channels: int, channels: int, size: int, *, back: bool) -> Work:
+    """Give the work on one row that pairs read: a product for each of the two ends that it may be."""
+    factor = 2.0 if back else 1.0
+    return Work(flops=4.0 * factor * in_channels * channels, touched=2.0 * factor * size * channels)
+
+
+def drawing_work() -> Work:
+    """Give the work of drawing one pair: both ends and a look whether it exists."""
+    return Work(touched=_DRAWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,7 +37,6 @@ class Workload:
         aggregated: whether the first layer's sum over neighbours is kept from before the first epoch.
         fixed: whether features are the same in all steps.
         symmetric: whether the prepared matrix is its own transpose.
-        fetched: output rows of other parts that the loss reads at a step, for each vertex.
         pairs: that the loss scores at a training step; `pair_channels` how wide what it keeps of a pair is.
         judged_pairs: of pairs that evaluation scores, how many it does at once, and how many it keeps for the run.
         copies: how many numbers the optimiser keeps for each that is trained.
@@ -62,7 +62,6 @@ class Workload:
     fixed: bool = False
     symmetric: bool = False
     fetches: bool = False
-    fetched: float = 0.0
     pairs: float = 0.0
     pair_channels: int = 0
     judged_pairs: tuple[int, int] = (0, 0)
@@ -133,6 +132,10 @@ class Workload:
         return facts
 
     def fetched_rows(self, layout: Layout) -> list[int]:
-        """Estimate the output rows that the loss reads of other parts, of each step."""
-        share = self.fetched * (layout.vertex - 1) / layout.vertex if layout.vertex > 1 else 0.0
-        return [round(share * self.vertices)] * self.steps
+        """Estimate the output rows that the loss reads of other parts, of each step: of half of the pairs, which are
+        drawn, the destination lies anywhere.
+        """
+        if not self.fetches or layout.vertex == 1:
+            return [0] * self.steps
+        drawn = self.pairs / 2 / layout.vertex / self.vertices  # by a part, for each row of others
+        return [round(self.vertices * (layout.vertex - 1) * (1.0 - math.exp(-drawn)))] * self.steps

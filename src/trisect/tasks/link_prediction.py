@@ -179,7 +179,7 @@ class BoundLinkPrediction(BoundTask):
             return None
         if step not in self.runs["train"] or not len(self._pairs[step]):
             return [torch.zeros(0, dtype=torch.int64, device=self.timeline.device)] * self._division.parts
-        ends = self._ends(noise, step)
+        ends = self.draw(step, noise)
         # asked for before the loss, after it, and by it; how many rows there are is read from the device
         if ("remote", step) not in self._drawn:
             self._drawn["remote", step] = self._division.remote(*ends)
@@ -194,7 +194,7 @@ class BoundLinkPrediction(BoundTask):
             step = first_step + position
             if step not in self.runs["train"] or not len(self._pairs[step]):
                 continue
-            src, dst = self._ends(noise, step)
+            src, dst = self.draw(step, noise)
             exists, count = len(self._pairs[step]), src.numel()
             more = self._remembered(step)
             if self._division is not None:
@@ -209,8 +209,8 @@ class BoundLinkPrediction(BoundTask):
             total = total + (part / count if self.task.average == "steps" else part)
         return total / (self._filled if self.task.average == "steps" else self._constant)
 
-    def _ends(self, noise: Noise, step: int) -> tuple[Tensor, Tensor]:
-        """Give the pairs of a training step, those that exist first and then the sampled ones."""
+    def draw(self, step: int, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Give the ends of the pairs of a training step, those that exist first and then the sampled ones."""
         pairs = self._pairs[step]
         if self._division is None:
             src, dst = self._sample(noise.at(step=step).key("negatives"), step)

@@ -36,7 +36,7 @@ from trisect.train.memory_check import VARIABLE
 from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
-from trisect.train.reference import Reference, layer_ratios, measure_sharing
+from trisect.train.reference import Reference, measure_sharing, rate_layers
 
 Say = Callable[[str], None]
 
@@ -89,7 +89,7 @@ def _calibrate(say: Say) -> Cluster:
         sharing = measure_sharing(cluster, ranks, alone, single)
         inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message, latency=sharing.latency)
         shares = {**share, ranks: sharing.share}
-        device = replace(device, turn=_TURN, joined=sharing.joined)
+        device = replace(device, turn=_TURN, joined=sharing.joined, stale=sharing.stale)
         cluster = replace(cluster, device=device, inside=inside, shares=shares, single=max(single, sharing.share))
     say(f"Measured in {time.perf_counter() - begin:.0f} s: {_describe(device, inside, cluster.shares)}")
     return cluster
@@ -120,8 +120,8 @@ def _rank(folder: Path, world: World) -> None:
     link = Link(bandwidth=1e30)
     values = {**measure_rates(), "half": half, "step": step, "libraries": libraries}
     device = Device(**values, memory=1 << 60)
-    values["layers"], values["single"] = layer_ratios(Cluster("this machine", device, link, link), threads)
-    values["alone"] = alone
+    rated = rate_layers(Cluster("this machine", device, link, link), threads)
+    values |= {"layers": rated.ratios, "kept": rated.kept, "single": rated.single, "alone": alone}
     (folder / f"{world.rank}.json").write_text(json.dumps(values))
 
 

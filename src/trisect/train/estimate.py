@@ -20,7 +20,7 @@ from trisect.schedule.simulate import Span
 from trisect.shards.graph_files import Cut
 from trisect.shards.timeline_files import TimelineCut
 from trisect.train.setup import Setup
-from trisect.train.workloads import MOMENTS
+from trisect.train.workloads import MOMENTS, pairs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def estimate_setup(
 ) -> Expectation:
     """Say what an epoch of a rank that is set up, and of all others with it, is expected to cost."""
     program = setup.program
-    facts, model = program.facts, program.model
+    facts, model, task = program.facts, program.model, setup.task
     if isinstance(data, (Timeline, TimelineCut)):
         timeline = data if isinstance(data, Timeline) else data.timeline
         entries = tuple(step_work(timeline))
@@ -89,7 +89,8 @@ def estimate_setup(
         fixed=facts.fixed,
         symmetric=facts.symmetric,
         fetches=facts.fetches,
-        fetched=0.5 if facts.fetches else 0.0,
+        loss_from=task.steps("train").start if facts.timeline else 0,
+        **pairs_of(task, task.decoder(model.out_channels), model.out_channels),
         copies=MOMENTS.get(options.optimiser, 2),
         dtype=facts.dtype,
     )

@@ -3,15 +3,16 @@
 A rate (bytes or operations a second) says how fast a machine can be; a layer is slower, since it does more than its
 formula counts (norms, gates, softmax, noise), and since an epoch's memory is cold. Each kind of layer is therefore
 trained a few epochs, on a small graph, on one of more vertices, and on one of more entries besides: three times, from
-which three ratios follow, of what it costs whatever the size, of its rows, and of its entries. What ranks take from
-each other, and how long a message needs, are the numbers with which the simulated epoch of a reference is as long as
-the real one.
+which three ratios follow, of what it costs whatever the size, of its rows, and of its entries; and with fewer threads,
+which shows how much of its speed it keeps. What ranks take from each other, and how long a message needs, are the
+numbers with which the simulated epoch of a reference is as long as the real one.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout, parse_layout
 from trisect.nn.models.source import NamedModel
+from trisect.noise import Noise
 from trisect.plan.build import schedule_of
 from trisect.plan.cluster import PAIRS, Cluster
 from trisect.plan.costs import CostModel
@@ -32,6 +34,7 @@ from trisect.plan.timing import epoch_seconds
 from trisect.plan.work import kind_of
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Verb
+from trisect.tasks import LinkPrediction, TaskContext
 from trisect.train.fit import fit
 from trisect.train.loop import NoRecorder
 from trisect.train.processes.memory import peak_rss_bytes
@@ -41,11 +44,11 @@ from trisect.train.workloads import workload_of
 _EPOCHS, _PASSES = 3, 2
 _WIDTHS = (16, 64)
 _GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
-_TIMELINES = ((2_000, 1.0), (8_000, 1.0), (8_000, 4.0))
+_TIMELINES = ((1_500, 1.0), (6_000, 1.0), (6_000, 4.0))
 _STATIC = ("gcn", "gcnii", "sage", "resgcn+", "gin", "gat", "gatv2")
 _APART = "gcnii"  # on a timeline that is cut by time
 _CUT = "gcnii"
-_SINGLE = ("gcn", "gcnii", "gat", "tm-gcn")
+_STALE = "gcnii"  # as stages that chunks go through
 _DYNAMIC = ("wd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h")
 _HALVINGS = 12
 _SLOWEST, _SLOWEST_BYTE = 2e-3, 4e-9  # seconds of a message, and of each of its bytes
@@ -138,24 +141,46 @@ def low(values: Sequence[float]) -> float:
 # Kinds of layers
 
 
-def layer_ratios(cluster: Cluster, threads: int) -> tuple[dict[str, dict[int, tuple[float, ...]]], float]:
-    """Train each kind of layer, and give how many times as long it takes as the rates say; and the share of its speed
-    that is left with so many threads, of a kind in the middle.
+@dataclass(frozen=True)
+class Rated:
+    """What kinds of layers take beyond their rates.
+
+    Attributes:
+        ratios: by kind and width, as `Device.layers` has them; `kept`: by kind, as `Device.kept` has it.
+        single: the share of its speed that the kind in the middle keeps with fewer threads.
     """
+
+    ratios: dict[str, dict[int, tuple[float, ...]]]
+    kept: dict[str, tuple[float, float]]
+    single: float
+
+
+def rate_layers(cluster: Cluster, threads: int) -> Rated:
+    """Train each kind of layer with all threads, and the widest of each with so many."""
     kinds = list(_references())
     # other programs come and go: all of it is trained several times, and of each the shortest counts
     every = [[_timed_all(references) for _, _, references in kinds] for _ in range(_PASSES)]
     ratios: dict[str, dict[int, tuple[float, ...]]] = {}
+    kept: dict[str, tuple[float, float]] = {}
     shares = []
     for (kind, width, references), *passes in zip(kinds, *every, strict=True):
         best = [_shortest(runs) for runs in zip(*passes, strict=True)]
         ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, references, best)
-        if width == _WIDTHS[-1] and references[1].model in _SINGLE:
-            slow = min(references[1].timed(threads).epoch for _ in range(_PASSES))
-            shares.append(min(1.0, best[1].epoch / slow))
+        if width == _WIDTHS[-1]:
+            slow = _shortest([references[1].timed(threads) for _ in range(_PASSES)])
+            kept[kind] = _kept(best[1], slow)
+            shares.append(min(1.0, best[1].epoch / slow.epoch))
     device = replace(cluster.device, layers=ratios)
-    ratios[PAIRS] = _pair_ratio(replace(cluster, device=device))
-    return ratios, statistics.median(shares)
+    ratios[PAIRS], kept[PAIRS] = _rate_pairs(replace(cluster, device=device), threads)
+    return Rated(ratios, kept, statistics.median(shares))
+
+
+def _kept(all_threads: Timed, fewer: Timed) -> tuple[float, float]:
+    """The share of its speed that a kind keeps with fewer threads, forward and backward."""
+    forward, backward = (
+        min(1.0, all_threads.ranks[0][letter] / fewer.ranks[0][letter]) for letter in (_FORWARD, _BACKWARD)
+    )
+    return forward, backward
 
 
 def _timed_all(references: Sequence[Reference]) -> list[Timed]:
@@ -253,19 +278,53 @@ def seconds_of(workload: Workload, cluster: Cluster, layout: Layout, letters: st
     return sum(seconds(action) for action in schedule_of(facts).ranks[0] if action.verb.value in letters)
 
 
-def _pair_ratio(cluster: Cluster) -> dict[int, tuple[float, ...]]:
-    """The time that a loss on pairs takes beyond what its model does."""
-    reference = Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(4.0, 16, 8_000), _LINKS)
-    workload, measured = reference.workload(), reference.timed().ranks[0]
-    even: dict[int, tuple[float, ...]] = {4: (1.0,) * 6}
-    layers = {**cluster.device.layers, PAIRS: even}
-    plain = replace(cluster, device=replace(cluster.device, layers=layers))
-    ratios: list[float] = []
+def _rate_pairs(cluster: Cluster, threads: int) -> tuple[dict[int, tuple[float, ...]], tuple[float, float]]:
+    """The time that a loss on pairs takes beyond what its model does: from few pairs a row and from many, and from the
+    time that drawing alone takes; and what it keeps of its speed with fewer threads.
+    """
+    few, many = (
+        Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(4.0, 16, 6_000), {**_LINKS, "negatives": negatives})
+        for negatives in (1, 5)
+    )
+    timed = [_shortest([reference.timed() for _ in range(_PASSES)]) for reference in (few, many)]
+    workloads = [reference.workload() for reference in (few, many)]
+    width = 4 * workloads[0].pair_channels
+    nothing = 1e-12
+
+    def predicted(workload: Workload, letter: str, *asked: float) -> float:
+        ratios: tuple[float, ...] = tuple(max(ratio, nothing) for ratio in asked) * 2
+        device = replace(cluster.device, layers={**cluster.device.layers, PAIRS: {width: ratios}})
+        return seconds_of(workload, replace(cluster, device=device), Layout(), letter)
+
+    solved: list[float] = []
+    drawing = _drawing_seconds(few.data)
     for letter in (_FORWARD, _BACKWARD):
-        without = seconds_of(replace(workload, pairs=0.0), plain, Layout(), letter)
-        expected = seconds_of(workload, plain, Layout(), letter) - without
-        ratios += [_bounded((measured[letter] - without) / expected), 1.0, 1.0]
-    return {4 * workload.pair_channels: tuple(ratios)}
+        base, rows, pairs, drawn = (
+            [predicted(workload, letter, *asked) for workload in workloads]
+            for asked in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
+        )
+        by_draw = drawing / (drawn[0] - base[0]) if letter == _FORWARD else 1.0
+        left = [
+            one.ranks[0][letter] - before - by_draw * (draws - before)
+            for one, before, draws in zip(timed, base, drawn, strict=True)
+        ]
+        by_pair = _bounded((left[1] - left[0]) / ((pairs[1] - base[1]) - (pairs[0] - base[0])))
+        by_row = _bounded((left[0] - by_pair * (pairs[0] - base[0])) / (rows[0] - base[0]))
+        solved += [by_row, by_pair, _bounded(by_draw)]
+    slow = _shortest([many.timed(threads) for _ in range(_PASSES)])
+    return {width: tuple(solved)}, _kept(timed[1], slow)
+
+
+def _drawing_seconds(data: Graph | Timeline) -> float:
+    """The least seconds that drawing the pairs of an epoch takes, one for each that exists."""
+    bound = LinkPrediction().bind(data, TaskContext(0))
+    times = []
+    for epoch in range(1, 2 + _EPOCHS):
+        begin = time.perf_counter()
+        for step in bound.steps("train"):
+            bound.draw(step, Noise(0, epoch))
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 # Several ranks
@@ -279,6 +338,7 @@ class Sharing:
         share: of a lone rank's speed that each of the ranks has.
         bandwidth: bytes a second that a rank hands to another, with what the other has to do to read them there.
         message: seconds that each post or wait costs; `latency`: seconds until a message is there, beyond that.
+        stale: seconds that half a layer costs besides, in a chunk that reads history.
         joined: bytes that a rank takes besides, since it is one of several.
     """
 
@@ -286,6 +346,7 @@ class Sharing:
     bandwidth: float
     message: float
     latency: float
+    stale: float
     joined: int
 
 
@@ -319,7 +380,12 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     parts = Reference(_CUT, options, graph, layout=even)
     shortest = min(parts.timed().epoch for _ in range(_PASSES))
     bandwidth = 1.0 / _fitting(parts, partial(_with_seconds_a_byte, cluster), 1e-11, _SLOWEST_BYTE, shortest)
-    return Sharing(share, bandwidth, message, latency, joined)
+    cluster = _with_seconds_a_byte(cluster, 1.0 / bandwidth)
+    # stages that chunks go through
+    pipeline = Reference(_STALE, options, _graph(4.0, 64, vertices=16_000), layout=f"layer={ranks},chunks={4 * ranks}")
+    shortest = min(pipeline.timed().epoch for _ in range(_PASSES))
+    stale = _fitting(pipeline, partial(_with_stale, cluster), 0.0, _SLOWEST, shortest)
+    return Sharing(share, bandwidth, message, latency, stale, joined)
 
 
 def _with_slower(cluster: Cluster, ranks: int, times: float) -> Cluster:
@@ -328,6 +394,10 @@ def _with_slower(cluster: Cluster, ranks: int, times: float) -> Cluster:
 
 def _with_seconds_a_byte(cluster: Cluster, seconds: float) -> Cluster:
     return replace(cluster, inside=replace(cluster.inside, bandwidth=1.0 / seconds))
+
+
+def _with_stale(cluster: Cluster, seconds: float) -> Cluster:
+    return replace(cluster, device=replace(cluster.device, stale=seconds))
 
 
 def _with_latency(cluster: Cluster, seconds: float) -> Cluster:

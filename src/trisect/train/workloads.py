@@ -26,7 +26,7 @@ from trisect.partition.timeline import cut_timeline, halo_rows, step_work
 from trisect.plan.parts import Parts, described_parts, effective_degree
 from trisect.plan.workload import Workload
 from trisect.shards.timeline_files import is_symmetric
-from trisect.tasks import BoundTask, TaskContext, make_task
+from trisect.tasks import BoundTask, LinkPrediction, TaskContext, make_task
 from trisect.train.assemble import feature_width, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
 
@@ -57,12 +57,11 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "copies": MOMENTS.get(options.optimiser, 2),
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
-        "fetched": 0.5 if bound.reads_pairs else 0.0,
-        **_pairs_of(bound, decoder, model.out_channels),
+        **pairs_of(bound, decoder, model.out_channels),
     }
 
 
-def _pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
+def pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
     """The pairs that a loss scores at a step, and those that measures do: at once, and kept for the whole run."""
     trained = bound.scored_pairs("train", training=True)
     if not trained:
@@ -292,7 +291,9 @@ def workload_of_description(
         fixed=data.fixed,
         symmetric=data.undirected and model.normalisation != "row",
         fetches=pairs,
-        fetched=0.5 if pairs else 0.0,
+        # those that exist and as many that are drawn, scored by the default decoder
+        pairs=(4.0 if data.undirected else 2.0) * data.edges / data.steps if pairs else 0.0,
+        pair_channels=LinkPrediction.hidden if pairs else 0,
         copies=MOMENTS.get(options.optimiser, 2),
         described=True,
         dtype=options.dtype,
