@@ -61,10 +61,41 @@ def test_the_pool_holds_no_more_than_was_in_use_at_once():
 
 
 def test_a_much_larger_buffer_is_not_wasted_on_a_small_tensor():
+    """Of a full pool a part of it serves, and joins the rest again when it comes back."""
     pool = Pool()
     pool.empty((64 * MIB,), torch.int8)
-    pool.empty((2 * MIB,), torch.int8)
-    assert pool.stats().hits == 0
+    small = pool.empty((2 * MIB,), torch.int8)
+    other = pool.empty((SMALLEST,), torch.int8)  # whole huge pages stay together
+    large = pool.empty((60 * MIB,), torch.int8)
+    stats = pool.stats()
+    assert (stats.used_bytes, stats.free_bytes, stats.misses) == (64 * MIB, 0, 1)
+    assert large.data_ptr() % (2 * MIB) == 0
+    for value, tensor in enumerate((small, other, large)):
+        tensor.fill_(value)
+    assert [int(tensor.max()) for tensor in (small, other, large)] == [0, 1, 2]
+    del small, large, tensor
+    assert pool.stats().free_bytes == 62 * MIB
+    assert pool.empty((58 * MIB,), torch.int8).data_ptr() == other.data_ptr() + 2 * MIB
+    del other
+    assert pool.empty((64 * MIB,), torch.int8).numel() == 64 * MIB
+    assert pool.stats().misses == 1
+    assert pool.trim() == 64 * MIB
+
+
+def test_what_is_held_is_bounded_whatever_is_asked_for():
+    """Random sizes and lives: tensors never overlap, and no more is held than twice what was in use at once."""
+    pool, generator = Pool(), torch.Generator().manual_seed(0)
+    live: list[tuple[int, torch.Tensor]] = []
+    for turn in range(600):
+        if live and (len(live) > 12 or float(torch.rand((), generator=generator)) < 0.45):
+            value, tensor = live.pop(int(torch.randint(len(live), (), generator=generator)))
+            assert bool((tensor[:: 1 << 12] == value).all())
+        else:
+            size = int(2 ** (17 + 6 * float(torch.rand((), generator=generator))))
+            live.append((turn % 120, pool.empty((size,), torch.int8).fill_(turn % 120)))
+    stats = pool.stats()
+    assert stats.used_bytes + stats.free_bytes <= 2 * stats.peak_bytes
+    assert stats.misses < 60
 
 
 def test_passes_that_are_alike_map_nothing_after_the_first():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from tests.plan.workloads import cluster, static, timeline
 
+from trisect.errors import ConfigError
 from trisect.layout import parse_layout
 from trisect.nn.base import Layer
 from trisect.nn.conv.gin import GINLayer
@@ -69,8 +71,13 @@ def test_pairs_cost_time_and_memory():
     workload = timeline()
     paired = replace(workload, pairs=500.0, pair_channels=64, judged_pairs=(0, 0))
     machine = cluster(device={"layers": {PAIRS: {256: (1.0,) * 6}}})
+    channels = workload.facts(parse_layout("vertex=1")).out_channels
     without, with_pairs = (_compute(each, machine, "vertex=1", Verb.BACKWARD) for each in (workload, paired))
-    assert with_pairs - without == pytest.approx(500 * 24 * 4 * 256 / 1e9)
+    # of each row two products and their gradients, of each pair both rows for each end
+    by_row, by_pair = 8 * channels * 64 + 4 * 256, 4 * 256
+    assert with_pairs - without == pytest.approx(24 * (1000 * by_row + 500 * by_pair) / 1e9)
+    without, with_pairs = (_compute(each, machine, "vertex=1") for each in (workload, paired))
+    assert with_pairs - without == pytest.approx(24 * (1000 * by_row / 2 + 500 * (2 * 256 + 40)) / 1e9)
     many = replace(paired, pairs=200_000.0)
     whole, blocks = (
         MemoryModel(many).of(many.facts(parse_layout(layout)), machine.device) for layout in ("blocks=1", "blocks=4")
@@ -78,6 +85,56 @@ def test_pairs_cost_time_and_memory():
     assert whole.pairs > 2.0 * blocks.pairs > 0.0
     judged = replace(paired, judged_pairs=(50_000, 1_000_000))
     assert MemoryModel(judged).of(judged.facts(parse_layout("blocks=1")), machine.device).evaluation > 16e6
+
+
+def test_parts_share_pairs_and_each_draws_all_of_them():
+    workload = replace(timeline(), pairs=4000.0, pair_channels=64, fetches=True)
+
+    def beyond(layout, *ratios):
+        """The seconds that pairs cost, with these ratios of rows, pairs and draws."""
+        machines = (
+            cluster(device={"layers": {PAIRS: {256: tuple(max(r, 1e-12) for r in each) * 2}}})
+            for each in (ratios, (0, 0, 0))
+        )
+        with_pairs, without = (_compute(workload, machine, layout) for machine in machines)
+        return with_pairs - without
+
+    assert beyond("vertex=2", 0, 1, 0) == pytest.approx(beyond("vertex=1", 0, 1, 0) / 2)
+    assert beyond("vertex=2", 0, 0, 1) == pytest.approx(beyond("vertex=1", 0, 0, 1) * 2)  # and deals them
+    # each part reads its own rows, and of the others those that some of its pairs end in
+    fetched = workload.fetched_rows(parse_layout("vertex=2"))[0]
+    assert fetched == round(1000 * (1 - math.exp(-4000 / 2 / 2 / 1000)))
+    assert beyond("vertex=2", 1, 0, 0) == pytest.approx(beyond("vertex=1", 1, 0, 0) * (500 + fetched / 2) / 1000)
+    assert workload.fetched_rows(parse_layout("vertex=1")) == [0] * 24
+
+
+def test_a_kind_that_threads_help_less_keeps_more_of_its_speed():
+    kept = {"GCNLayer": (0.5, 0.6), "GINLayer": (0.5, 0.6), "EvolvingO": (0.9, 0.6), PAIRS: (0.4, 0.4)}
+    machine = cluster(**CPU, shares={1: 1.0, 2: 0.5})
+    known = replace(machine, device=replace(machine.device, kept=kept))
+    assert known.device.keeps("EvolvingO", back=False) == pytest.approx(1.8)
+    assert known.device.keeps("EvolvingO", back=True) == 1.0
+    assert known.device.keeps("GCN2Layer", back=False) == 1.0
+    assert cluster_of_mapping(known.plain(), "it") == known
+    evolving, plain = timeline("evolvegcn-o"), static()
+    # one of two ranks; alone a kind has all of its speed, and one in the middle keeps what all do
+    assert _compute(evolving, known, "time=2") < 0.8 * _compute(evolving, machine, "time=2")
+    assert _compute(evolving, known, "time=1") == _compute(evolving, machine, "time=1")
+    assert _compute(plain, known, "vertex=2") == _compute(plain, machine, "vertex=2")
+    with pytest.raises(ConfigError, match="kept"):
+        cluster(device={"kept": {"GCNLayer": (0.5,)}})
+
+
+def test_chunks_that_read_history_cost_besides():
+    workload, machine = static(), cluster()
+    slower = replace(machine, device=replace(machine.device, stale=1e-3))
+
+    def overhead(chosen, layout):
+        facts = workload.facts(parse_layout(layout))
+        return CostModel(workload, facts, chosen, facts).overhead(0, Action(Verb.FORWARD))
+
+    assert overhead(slower, "layer=2,chunks=4") - overhead(machine, "layer=2,chunks=4") >= 2e-3
+    assert overhead(slower, "vertex=1") == overhead(machine, "vertex=1")
 
 
 def test_tensors_of_the_heap_are_told_from_those_of_the_pool():

@@ -66,6 +66,12 @@ def test_of_several_runs_the_shortest_counts():
     assert shortest.epoch == 7.5
 
 
+def test_what_a_kind_keeps_is_no_less_than_its_threads():
+    fast, slow = (Timed(({"F": each, "B": 3.0},), [each], 1) for each in (1.0, 4.0))
+    assert reference._kept(fast, slow, 0.5) == (0.5, 1.0)  # a quarter of the speed with half of the threads: disturbed
+    assert reference._kept(fast, Timed(({"F": 1.25, "B": 2.0},), [1.25], 1), 0.5) == (0.8, 1.0)
+
+
 def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():
     """Also one that lies out of bounds, which is held there."""
     device = Device(flops=1e11, gather={4: 1e10}, elementwise=1e10, memory=1 << 40, half=1e-5)
@@ -100,6 +106,7 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     values = json.loads((tmp_path / "0.json").read_text())
     alone, single = values.pop("alone"), values.pop("single")
     assert 0 < single <= 1
+    assert set(values["kept"]) == set(values["layers"])
     assert 0 < alone <= values["libraries"]
     device = Device(**values, memory=8 << 30)
     assert set(device.layers) == {"GCNLayer", "GCN2Layer", "GCNLayer+LSTM", PAIRS}
@@ -112,6 +119,7 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     assert 0 < sharing.share <= 1
     assert sharing.bandwidth > 0
     assert 0 <= sharing.latency <= reference._SLOWEST
+    assert 0 <= sharing.stale <= reference._SLOWEST
     assert sharing.joined >= 0  # this process has more than a worker, and may take more alone
     assert reference.measure_sharing(cluster, 2, 0, single).joined > sharing.joined
     whole = replace(cluster, shares={1: 1.0, 2: sharing.share}, single=single)

@@ -30,8 +30,7 @@ LIMIT_VARIABLE = "TRISECT_MEMORY"
 SMALLEST = 1 << 17
 HUGE = 1 << 20  # buffers of so many bytes and more are huge pages, others a multiple of small ones
 _PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
-# A free buffer may be this much larger than what is asked for; and where another would have to go for a new one, more.
-_SLACK, _MOST_SLACK = 1.25, 2.0
+_SLACK = 1.25  # a free buffer may be this much larger than what is asked for
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,16 @@ class PoolStats:
 
 @dataclass(order=True)
 class _Buffer:
+    """Bytes `start` .. `start + size` - 1 of a mapping. `number` grows with each use."""
+
     size: int
     number: int
-    pages: np.ndarray = field(compare=False)
+    mapping: int = field(compare=False)
+    start: int = field(compare=False)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
 
 
 class _Lease(np.ndarray):
@@ -65,15 +71,23 @@ class _Lease(np.ndarray):
 
 
 class Pool:
-    """Buffers of host memory, handed out as tensors and taken back when these are gone. Safe to use from threads."""
+    """Buffers of host memory, handed out as tensors and taken back when these are gone. Safe to use from threads.
+
+    Where the pool is full, what is asked for is cut off from a larger buffer that is free, and joins the rest again
+    when it comes back: the sizes that are in use change in the course of a pass, and mapping a large buffer anew in
+    each costs as much as the work on it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._mappings: dict[int, np.ndarray] = {}
         self._free: list[_Buffer] = []  # by size
+        self._free_from: dict[tuple[int, int], _Buffer] = {}  # by mapping and start
+        self._free_to: dict[tuple[int, int], _Buffer] = {}  # by mapping and end
         # A tensor may die anywhere, even within a locked section (garbage collection); appending needs no lock.
         self._returned: deque[_Buffer] = deque()
         self._numbers = count()
-        self._addresses: set[int] = set()
+        self._leased: set[int] = set()  # addresses
         self._used = self._held = self._peak = self._hits = self._misses = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -87,14 +101,15 @@ class Pool:
         wanted = -(-size // page) * page
         with self._lock:
             self._take_back()
-            buffer = self._find(wanted, _SLACK)
-            if buffer is None and self._free and self._held + wanted > self._limit(wanted):
-                buffer = self._find(wanted, _MOST_SLACK)
+            buffer = self._find(wanted)
+            if buffer is None and self._held + wanted > self._limit(wanted):
+                buffer = self._cut_off(wanted)
             buffer = buffer or self._map(wanted)
             self._used += buffer.size
             self._peak = max(self._peak, self._used)
-        lease = buffer.pages.view(_Lease)
-        lease.buffer, lease.home = buffer, self._returned
+            lease = self._mappings[buffer.mapping][buffer.start : buffer.end].view(_Lease)
+            lease.buffer, lease.home = buffer, self._returned
+            self._leased.add(lease.ctypes.data)
         storage = torch.from_numpy(lease).untyped_storage()
         # `set_` instead of views, so that the result is a tensor of its own for autograd and in-place operations
         return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)
@@ -106,53 +121,92 @@ class Pool:
             return PoolStats(self._used, self._held - self._used, self._peak, self._hits, self._misses)
 
     def trim(self) -> int:
-        """Give the free buffers back to the system; returns their bytes. What is in use is the new peak."""
+        """Give mappings that are free back to the system; returns their bytes. What is in use is the new peak."""
         with self._lock:
             self._take_back()
-            freed = self._held - self._used
-            while self._free:
-                self._drop(0)
+            freed = sum(self._unmap(buffer) for buffer in self._unused())
             self._peak = self._used
             return freed
 
     def has(self, address: int) -> bool:
-        """Say whether a buffer of the pool begins there."""
-        return address in self._addresses
-
-    def _take_back(self) -> None:
-        while self._returned:
-            buffer = self._returned.popleft()
-            self._used -= buffer.size
-            buffer.number = next(self._numbers)
-            insort(self._free, buffer)
+        """Say whether a tensor on a buffer of the pool begins there."""
+        return address in self._leased
 
     def _limit(self, wanted: int) -> int:
         """What the pool may hold once so many bytes more are in use."""
         return max(self._peak, self._used + wanted)
 
-    def _find(self, wanted: int, slack: float) -> _Buffer | None:
+    def _take_back(self) -> None:
+        while self._returned:
+            buffer = self._returned.popleft()
+            self._used -= buffer.size
+            self._leased.discard(self._mappings[buffer.mapping].ctypes.data + buffer.start)
+            before = self._free_to.get((buffer.mapping, buffer.start))
+            after = self._free_from.get((buffer.mapping, buffer.end))
+            for beside in (before, after):
+                if beside is not None:
+                    self._leave(beside)
+            start = buffer.start if before is None else before.start
+            end = buffer.end if after is None else after.end
+            self._join(buffer.mapping, start, end)
+
+    def _join(self, mapping: int, start: int, end: int) -> None:
+        """Let these bytes be free."""
+        buffer = _Buffer(end - start, next(self._numbers), mapping, start)
+        insort(self._free, buffer)
+        self._free_from[mapping, start] = self._free_to[mapping, end] = buffer
+
+    def _leave(self, buffer: _Buffer) -> None:
+        """Let a buffer be free no longer."""
+        del self._free[bisect_left(self._free, buffer)]
+        del self._free_from[buffer.mapping, buffer.start], self._free_to[buffer.mapping, buffer.end]
+
+    def _find(self, wanted: int) -> _Buffer | None:
         # the one of fitting size that was used last, which may still be in the cache
         index = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
-        if index == len(self._free) or self._free[index].size > wanted * slack:
+        if index == len(self._free) or self._free[index].size > wanted * _SLACK:
             return None
         size = self._free[index].size
         index = bisect_left(self._free, size + 1, lo=index, key=lambda buffer: buffer.size) - 1
         self._hits += 1
-        return self._free.pop(index)
+        buffer = self._free[index]
+        self._leave(buffer)
+        return buffer
+
+    def _cut_off(self, wanted: int) -> _Buffer | None:
+        """The first bytes of the smallest free buffer that has them; those of huge pages are cut between these."""
+        index = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
+        if index == len(self._free):
+            return None
+        self._hits += 1
+        whole = self._free[index]
+        page = _SMALL_PAGES if len(self._mappings[whole.mapping]) % _PAGE else _PAGE
+        size = -(-wanted // page) * page
+        self._leave(whole)
+        if size < whole.size:
+            self._join(whole.mapping, whole.start + size, whole.end)
+        return _Buffer(size, next(self._numbers), whole.mapping, whole.start)
 
     def _map(self, size: int) -> _Buffer:
         self._misses += 1
-        while self._free and self._held + size > self._limit(size):
-            self._drop(min(range(len(self._free)), key=lambda index: self._free[index].number))
+        for buffer in sorted(self._unused(), key=lambda buffer: buffer.number):
+            if self._held + size <= self._limit(size):
+                break
+            self._unmap(buffer)
         self._held += size
-        buffer = _Buffer(size, next(self._numbers), _map_pages(size))
-        self._addresses.add(buffer.pages.ctypes.data)
-        return buffer
+        number = next(self._numbers)
+        self._mappings[number] = _map_pages(size)
+        return _Buffer(size, number, number, 0)
 
-    def _drop(self, index: int) -> None:
-        buffer = self._free.pop(index)
+    def _unused(self) -> list[_Buffer]:
+        """Mappings of which nothing is in use, each as one buffer."""
+        return [buffer for buffer in self._free if buffer.size == len(self._mappings[buffer.mapping])]
+
+    def _unmap(self, buffer: _Buffer) -> int:
+        self._leave(buffer)
+        del self._mappings[buffer.mapping]
         self._held -= buffer.size
-        self._addresses.discard(buffer.pages.ctypes.data)
+        return buffer.size
 
 
 def _map_pages(size: int) -> np.ndarray:

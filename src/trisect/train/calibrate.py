@@ -32,6 +32,7 @@ from trisect.ops.memory import empty, free_bytes
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.plan.cluster import Cluster, Device, Link
 from trisect.plan.timing import epoch_seconds
+from trisect.train.fit import fit
 from trisect.train.memory_check import VARIABLE
 from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
@@ -190,6 +191,9 @@ def _measure_overhead() -> tuple[float, float, int]:
     """
     graph = Graph.from_record(generate("community", vertices=64))  # type: ignore[arg-type]
     tiny = Reference("gcn", {"layers": 16, "hidden": 4}, graph)
+    with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
+        # with a run directory, as a rank has one: what writes it takes memory too
+        fit(tiny.model, graph, epochs=1, out=Path(folder, "run"), **tiny.options)
     half = _own_seconds(tiny) / _units(tiny, 1.0, 0.0)
     alone = peak_rss_bytes()
     timeline = Timeline.from_record(generate("evolving", vertices=100, steps=24))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ numbers with which the simulated epoch of a reference is as long as the real one
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -44,7 +45,7 @@ from trisect.train.workloads import workload_of
 _EPOCHS, _PASSES = 3, 2
 _WIDTHS = (16, 64)
 _GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
-_TIMELINES = ((1_500, 1.0), (6_000, 1.0), (6_000, 4.0))
+_TIMELINES = ((1_000, 1.0), (4_000, 1.0), (4_000, 4.0))
 _STATIC = ("gcn", "gcnii", "sage", "resgcn+", "gin", "gat", "gatv2")
 _APART = "gcnii"  # on a timeline that is cut by time
 _CUT = "gcnii"
@@ -157,7 +158,7 @@ class Rated:
 
 def rate_layers(cluster: Cluster, threads: int) -> Rated:
     """Train each kind of layer with all threads, and the widest of each with so many."""
-    kinds = list(_references())
+    kinds, cores = list(_references()), os.cpu_count() or 1
     # other programs come and go: all of it is trained several times, and of each the shortest counts
     every = [[_timed_all(references) for _, _, references in kinds] for _ in range(_PASSES)]
     ratios: dict[str, dict[int, tuple[float, ...]]] = {}
@@ -168,17 +169,17 @@ def rate_layers(cluster: Cluster, threads: int) -> Rated:
         ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, references, best)
         if width == _WIDTHS[-1]:
             slow = _shortest([references[1].timed(threads) for _ in range(_PASSES)])
-            kept[kind] = _kept(best[1], slow)
+            kept[kind] = _kept(best[1], slow, threads / cores)
             shares.append(min(1.0, best[1].epoch / slow.epoch))
     device = replace(cluster.device, layers=ratios)
     ratios[PAIRS], kept[PAIRS] = _rate_pairs(replace(cluster, device=device), threads)
     return Rated(ratios, kept, statistics.median(shares))
 
 
-def _kept(all_threads: Timed, fewer: Timed) -> tuple[float, float]:
-    """The share of its speed that a kind keeps with fewer threads, forward and backward."""
+def _kept(all_threads: Timed, fewer: Timed, least: float) -> tuple[float, float]:
+    """The share of its speed that a kind keeps with fewer threads, each way; no less than that of the threads."""
     forward, backward = (
-        min(1.0, all_threads.ranks[0][letter] / fewer.ranks[0][letter]) for letter in (_FORWARD, _BACKWARD)
+        min(1.0, max(least, all_threads.ranks[0][letter] / fewer.ranks[0][letter])) for letter in (_FORWARD, _BACKWARD)
     )
     return forward, backward
 
@@ -312,7 +313,7 @@ def _rate_pairs(cluster: Cluster, threads: int) -> tuple[dict[int, tuple[float, 
         by_row = _bounded((left[0] - by_pair * (pairs[0] - base[0])) / (rows[0] - base[0]))
         solved += [by_row, by_pair, _bounded(by_draw)]
     slow = _shortest([many.timed(threads) for _ in range(_PASSES)])
-    return {width: tuple(solved)}, _kept(timed[1], slow)
+    return {width: tuple(solved)}, _kept(timed[1], slow, threads / (os.cpu_count() or 1))
 
 
 def _drawing_seconds(data: Graph | Timeline) -> float:
