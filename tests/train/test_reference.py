@@ -68,8 +68,16 @@ def test_of_several_runs_the_shortest_counts():
 
 def test_what_a_kind_keeps_is_no_less_than_its_threads():
     fast, slow = (Timed(({"F": each, "B": 3.0},), [each], 1) for each in (1.0, 4.0))
-    assert reference._kept(fast, slow, 0.5) == (0.5, 1.0)  # a quarter of the speed with half of the threads: disturbed
-    assert reference._kept(fast, Timed(({"F": 1.25, "B": 2.0},), [1.25], 1), 0.5) == (0.8, 1.0)
+    assert reference._kept([(fast, slow)], 0.5) == (0.5, 1.0)  # a quarter of the speed with half of the threads
+    other = Timed(({"F": 1.25, "B": 2.0},), [1.25], 1)
+    assert reference._kept([(fast, other), (fast, fast)], 0.5) == (pytest.approx(0.9), 1.0)
+
+
+def test_epochs_alternate_between_numbers_of_threads():
+    more, fewer = Reference("gcn", {"layers": 2, "hidden": 8}, _graph(4.0, 8, 300)).in_turn([None, 1])
+    for timed in (more, fewer):
+        assert len(timed.epochs) == reference._EPOCHS
+        assert set(timed.ranks[0]) >= {"F", "B"}
 
 
 def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():

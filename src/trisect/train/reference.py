@@ -37,12 +37,14 @@ from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Verb
 from trisect.tasks import LinkPrediction, TaskContext
 from trisect.train.fit import fit
-from trisect.train.loop import NoRecorder
+from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.processes.memory import peak_rss_bytes
+from trisect.train.processes.threads import limited_threads
 from trisect.train.run.run_directory import RunDirectory
+from trisect.train.setup import Setup
 from trisect.train.workloads import workload_of
 
-_EPOCHS, _PASSES = 3, 2
+_EPOCHS, _MORE_EPOCHS, _PASSES = 4, 12, 2
 _WIDTHS = (16, 64)
 _GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
 _TIMELINES = ((1_000, 1.0), (4_000, 1.0), (4_000, 4.0))
@@ -60,13 +62,14 @@ _NODES, _LINKS = "node-classification", {"name": "link-prediction", "eval_negati
 
 @dataclass(frozen=True)
 class Reference:
-    """A training of a few epochs: model, data, task and layout."""
+    """A training of a few epochs, one of which is not counted: model, data, task and layout."""
 
     model: str
     options: dict[str, Any]
     data: Graph | Timeline
     task: Any = _NODES
     layout: str = ""
+    epochs: int = _EPOCHS
 
     def workload(self) -> Workload:
         """Give what the planner knows of it."""
@@ -78,11 +81,9 @@ class Reference:
         Args:
             threads: of a single rank; None: all that it may have.
         """
-        settings: dict[str, Any] = {"epochs": _EPOCHS, "eval_every": 10_000, "threads": threads, **self.options}
         if not self.layout:
-            timer = _Timer()
-            fit(self.model, self.data, self.task, recorder=timer, **settings)
-            return Timed((timer.by_verb(),), timer.seconds[1:], peak_rss_bytes())
+            return self.in_turn([threads])[0]
+        settings: dict[str, Any] = {"epochs": 1 + self.epochs, "eval_every": 10_000, **self.options}
         with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
             out = Path(folder, "run")
             done = fit(self.model, self.data, self.task, self.layout, out=out, checkpoint_every=None, **settings)
@@ -95,6 +96,20 @@ class Reference:
                     timer.event(**event)
                 ranks.append(timer.by_verb())
         return Timed(tuple(ranks), seconds[1:], max(done.summary["memory"]["peak_rss_bytes"]))
+
+    def in_turn(self, threads: Sequence[int | None]) -> list[Timed]:
+        """Train it in this process, an epoch with each of these numbers of threads (None: all) after the other."""
+        options = TrainOptions(eval_every=10_000, checkpoint_every=None)
+        setup = Setup.of(NamedModel(self.model, dict(self.options), 0), self.data, self.task, options)
+        trainer, timers = Trainer(setup, options, NoRecorder()), [_Timer() for _ in threads]
+        for epoch in range(1, 2 + self.epochs):
+            for timer, limit in zip(timers, threads, strict=True):
+                trainer.recorder = timer
+                with limited_threads(limit):
+                    begin = time.perf_counter()
+                    trainer.train_epoch(epoch)
+                    timer.seconds.append(time.perf_counter() - begin)
+        return [Timed((timer.by_verb(),), timer.seconds[1:], peak_rss_bytes()) for timer in timers]
 
 
 @dataclass(frozen=True)
@@ -119,9 +134,6 @@ class _Timer(NoRecorder):
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self._by_epoch: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-
-    def epoch(self, record: Mapping[str, Any]) -> None:
-        self.seconds.append(float(record["seconds"]))
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
         if "epoch" in fields and not fields.get("evaluation"):
@@ -160,32 +172,37 @@ def rate_layers(cluster: Cluster, threads: int) -> Rated:
     """Train each kind of layer with all threads, and the widest of each with so many."""
     kinds, cores = list(_references()), os.cpu_count() or 1
     # other programs come and go: all of it is trained several times, and of each the shortest counts
-    every = [[_timed_all(references) for _, _, references in kinds] for _ in range(_PASSES)]
+    every = [[_timed_all(references, threads, width) for _, width, references in kinds] for _ in range(_PASSES)]
     ratios: dict[str, dict[int, tuple[float, ...]]] = {}
     kept: dict[str, tuple[float, float]] = {}
     shares = []
     for (kind, width, references), *passes in zip(kinds, *every, strict=True):
-        best = [_shortest(runs) for runs in zip(*passes, strict=True)]
+        best = [_shortest([run[0] for run in runs]) for runs in zip(*passes, strict=True)]
         ratios.setdefault(kind, {})[4 * width] = _solved(cluster, kind, width, references, best)
         if width == _WIDTHS[-1]:
-            slow = _shortest([references[1].timed(threads) for _ in range(_PASSES)])
-            kept[kind] = _kept(best[1], slow, threads / cores)
-            shares.append(min(1.0, best[1].epoch / slow.epoch))
+            wide = [one[1] for one in passes]
+            kept[kind] = _kept(wide, threads / cores)
+            shares.append(min(1.0, statistics.mean(more.epoch / fewer.epoch for more, fewer in wide)))
     device = replace(cluster.device, layers=ratios)
     ratios[PAIRS], kept[PAIRS] = _rate_pairs(replace(cluster, device=device), threads)
     return Rated(ratios, kept, statistics.median(shares))
 
 
-def _kept(all_threads: Timed, fewer: Timed, least: float) -> tuple[float, float]:
-    """The share of its speed that a kind keeps with fewer threads, each way; no less than that of the threads."""
+def _kept(pairs: Sequence[Sequence[Timed]], least: float) -> tuple[float, float]:
+    """The share of its speed that a kind keeps with fewer threads, each way, from runs with all threads and with fewer
+    in turn; no less than that of the threads.
+    """
     forward, backward = (
-        min(1.0, max(least, all_threads.ranks[0][letter] / fewer.ranks[0][letter])) for letter in (_FORWARD, _BACKWARD)
+        statistics.mean(more.ranks[0][letter] / fewer.ranks[0][letter] for more, fewer in pairs)
+        for letter in (_FORWARD, _BACKWARD)
     )
-    return forward, backward
+    return min(1.0, max(least, forward)), min(1.0, max(least, backward))
 
 
-def _timed_all(references: Sequence[Reference]) -> list[Timed]:
-    return [reference.timed() for reference in references]
+def _timed_all(references: Sequence[Reference], threads: int, width: int) -> list[list[Timed]]:
+    """Train the references of a kind with all threads, and the second of the widest ones with so many besides."""
+    more = [None, threads] if width == _WIDTHS[-1] else [None]
+    return [reference.in_turn(more if k == 1 else [None]) for k, reference in enumerate(references)]
 
 
 def _shortest(runs: Sequence[Timed]) -> Timed:
@@ -287,7 +304,8 @@ def _rate_pairs(cluster: Cluster, threads: int) -> tuple[dict[int, tuple[float, 
         Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(4.0, 16, 6_000), {**_LINKS, "negatives": negatives})
         for negatives in (1, 5)
     )
-    timed = [_shortest([reference.timed() for _ in range(_PASSES)]) for reference in (few, many)]
+    passes = [(few.in_turn([None]), many.in_turn([None, threads])) for _ in range(_PASSES)]
+    timed = [_shortest([runs[0] for runs in column]) for column in zip(*passes, strict=True)]
     workloads = [reference.workload() for reference in (few, many)]
     width = 4 * workloads[0].pair_channels
     nothing = 1e-12
@@ -312,8 +330,7 @@ def _rate_pairs(cluster: Cluster, threads: int) -> tuple[dict[int, tuple[float, 
         by_pair = _bounded((left[1] - left[0]) / ((pairs[1] - base[1]) - (pairs[0] - base[0])))
         by_row = _bounded((left[0] - by_pair * (pairs[0] - base[0])) / (rows[0] - base[0]))
         solved += [by_row, by_pair, _bounded(by_draw)]
-    slow = _shortest([many.timed(threads) for _ in range(_PASSES)])
-    return {width: tuple(solved)}, _kept(timed[1], slow, threads / (os.cpu_count() or 1))
+    return {width: tuple(solved)}, _kept([runs for _, runs in passes], threads / (os.cpu_count() or 1))
 
 
 def _drawing_seconds(data: Graph | Timeline) -> float:
@@ -369,7 +386,8 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     latency = _fitting(idle, partial(_with_latency, cluster), 0.0, _SLOWEST, resting.epoch)
     cluster = _with_latency(cluster, latency)
     # ranks that exchange next to nothing, beside one that does all of it
-    one = Reference(_APART, {"layers": 3, "hidden": 32}, _timeline(3.0, 32, 16_000, steps=max(10, 3 * ranks)))
+    data = _timeline(3.0, 32, 16_000, steps=max(10, 3 * ranks))
+    one = Reference(_APART, {"layers": 3, "hidden": 32}, data, epochs=_MORE_EPOCHS)
     many = replace(one, layout=f"time={ranks}")
     alternating = [(one.timed().epoch, many.timed().epoch) for _ in range(_PASSES)]
     alone_best, beside_best = (min(column) for column in zip(*alternating, strict=True))
@@ -378,14 +396,13 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     share = 1.0 / _fitting(many, partial(_with_slower, cluster, ranks), 1.0, 2.0 * ranks, wanted)
     cluster = replace(cluster, shares={1: 1.0, ranks: share}, single=max(share, single))
     # ranks that read many rows of each other
-    parts = Reference(_CUT, options, graph, layout=even)
-    shortest = min(parts.timed().epoch for _ in range(_PASSES))
-    bandwidth = 1.0 / _fitting(parts, partial(_with_seconds_a_byte, cluster), 1e-11, _SLOWEST_BYTE, shortest)
+    parts = Reference(_CUT, options, graph, layout=even, epochs=_MORE_EPOCHS)
+    bandwidth = 1.0 / _fitting(parts, partial(_with_seconds_a_byte, cluster), 1e-11, _SLOWEST_BYTE, parts.timed().epoch)
     cluster = _with_seconds_a_byte(cluster, 1.0 / bandwidth)
     # stages that chunks go through
-    pipeline = Reference(_STALE, options, _graph(4.0, 64, vertices=16_000), layout=f"layer={ranks},chunks={4 * ranks}")
-    shortest = min(pipeline.timed().epoch for _ in range(_PASSES))
-    stale = _fitting(pipeline, partial(_with_stale, cluster), 0.0, _SLOWEST, shortest)
+    piped = f"layer={ranks},chunks={4 * ranks}"
+    pipeline = Reference(_STALE, options, _graph(4.0, 64, vertices=16_000), layout=piped, epochs=_MORE_EPOCHS)
+    stale = _fitting(pipeline, partial(_with_stale, cluster), 0.0, _SLOWEST, pipeline.timed().epoch)
     return Sharing(share, bandwidth, message, latency, stale, joined)
 
 
