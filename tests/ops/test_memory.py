@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trisect.errors import ConfigError
+from trisect.ops import memory
 from trisect.ops.memory import HUGE, SMALLEST, Pool, empty, free_bytes, is_pooled
 
 MIB = 1 << 20
@@ -65,7 +66,7 @@ def test_a_much_larger_buffer_is_not_wasted_on_a_small_tensor():
     pool = Pool()
     pool.empty((64 * MIB,), torch.int8)
     small = pool.empty((2 * MIB,), torch.int8)
-    other = pool.empty((SMALLEST,), torch.int8)  # whole huge pages stay together
+    other = pool.empty((1000,), torch.int8)  # whole pages stay together
     large = pool.empty((60 * MIB,), torch.int8)
     stats = pool.stats()
     assert (stats.used_bytes, stats.free_bytes, stats.misses) == (64 * MIB, 0, 1)
@@ -132,17 +133,19 @@ def test_begins_at_a_huge_page():
 
 
 def test_tensors_of_some_hundred_kib_are_mapped_once_and_take_no_huge_page():
-    pool = Pool()
-    address = pool.empty((3 * SMALLEST,), torch.int8).data_ptr()
-    assert pool.stats().free_bytes == 3 * SMALLEST
-    assert pool.empty((3 * SMALLEST - 9,), torch.int8).data_ptr() == address
-    assert (pool.stats().hits, pool.stats().misses) == (1, 1)
-    small, large = pool.empty((3 * SMALLEST,), torch.int8), pool.empty((HUGE,), torch.int8)
-    assert (pool.stats().hits, pool.stats().misses) == (2, 2)  # neither takes the buffer of the other
-    assert all(pool.has(tensor.data_ptr()) for tensor in (small, large))
+    memory.trim()
+    before = memory.stats()
+    address = empty((3 * SMALLEST,), torch.int8).data_ptr()
+    assert empty((3 * SMALLEST - 9,), torch.int8).data_ptr() == address
+    small, large = empty((3 * SMALLEST,), torch.int8), empty((HUGE,), torch.int8)
+    stats = memory.stats()
+    assert stats.used_bytes - before.used_bytes == 3 * SMALLEST + 2 * MIB
+    assert (stats.hits - before.hits, stats.misses - before.misses) == (2, 2)
+    assert is_pooled(small)
+    assert is_pooled(large)
     del small, large
-    pool.trim()
-    assert not pool.has(address)
+    memory.trim()
+    assert memory.stats().used_bytes == before.used_bytes
 
 
 @pytest.mark.parametrize("size", [SMALLEST - 1, SMALLEST, HUGE])

@@ -13,7 +13,7 @@ from trisect.layout import parse_layout
 from trisect.plan.cluster import PAIRS, Cluster, Device, Link, read_cluster
 from trisect.plan.timing import epoch_seconds
 from trisect.train import calibrate, reference
-from trisect.train.reference import Reference, Timed, _graph, _three_unknowns, _Timer, low
+from trisect.train.reference import Reference, Timed, _three_unknowns, _Timer, low, sample_graph
 
 
 def test_ratios_follow_from_three_times():
@@ -40,7 +40,7 @@ def test_a_kind_is_trained_and_solved():
     link = Link(bandwidth=1e30)
     device = Device(flops=1e11, gather={4: 1e10}, elementwise=1e10, memory=1 << 40, half=1e-5)
     cluster = Cluster("test", device, link, link)
-    graphs = [_graph(degree, 8, vertices) for vertices, degree in ((200, 3.0), (800, 3.0), (800, 12.0))]
+    graphs = [sample_graph(degree, 8, vertices) for vertices, degree in ((200, 3.0), (800, 3.0), (800, 12.0))]
     kind, width, references = reference._kind("gcn", {"layers": 3, "hidden": 8}, graphs, 8)
     assert (kind, width) == ("GCNLayer", 8)
     best = [reference._shortest([one.timed(), one.timed()]) for one in references]
@@ -74,7 +74,7 @@ def test_what_a_kind_keeps_is_no_less_than_its_threads():
 
 
 def test_epochs_alternate_between_numbers_of_threads():
-    more, fewer = Reference("gcn", {"layers": 2, "hidden": 8}, _graph(4.0, 8, 300)).in_turn([None, 1])
+    more, fewer = Reference("gcn", {"layers": 2, "hidden": 8}, sample_graph(4.0, 8, 300)).in_turn([None, 1])
     for timed in (more, fewer):
         assert len(timed.epochs) == reference._EPOCHS
         assert set(timed.ranks[0]) >= {"F", "B"}
@@ -85,7 +85,7 @@ def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():
     device = Device(flops=1e11, gather={4: 1e10}, elementwise=1e10, memory=1 << 40, half=1e-5)
     inside = Link(bandwidth=1e9, copies=True)
     cluster = Cluster("test", device, inside, inside, devices=2, shares={1: 1.0, 2: 0.5})
-    parts = Reference("gcn", {"layers": 3, "hidden": 8}, _graph(4.0, 8, 400), layout="vertex=2")
+    parts = Reference("gcn", {"layers": 3, "hidden": 8}, sample_graph(4.0, 8, 400), layout="vertex=2")
     workload = parts.workload()
     facts = workload.facts(parse_layout(parts.layout))
 
@@ -101,11 +101,13 @@ def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():
 @pytest.mark.slow
 def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     """What one rank measures, and what several that share cores do, make a cluster that is written and read back."""
-    full = reference._graph
-    monkeypatch.setattr(reference, "_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400)))
-    over_time = reference._timeline
+    full = reference.sample_graph
     monkeypatch.setattr(
-        reference, "_timeline", lambda degree, width, vertices, **more: over_time(degree, width, 200, **more)
+        reference, "sample_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400))
+    )
+    over_time = reference.sample_timeline
+    monkeypatch.setattr(
+        reference, "sample_timeline", lambda degree, width, vertices, **more: over_time(degree, width, 200, **more)
     )
     monkeypatch.setattr(reference, "_STATIC", ("gcn", "gcnii"))
     monkeypatch.setattr(reference, "_DYNAMIC", ("wd-gcn",))

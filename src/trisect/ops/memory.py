@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import count
 
 import numpy as np
@@ -28,7 +28,7 @@ from trisect.errors import ConfigError
 
 LIMIT_VARIABLE = "TRISECT_MEMORY"
 SMALLEST = 1 << 17
-HUGE = 1 << 20  # buffers of so many bytes and more are huge pages, others a multiple of small ones
+HUGE = 1 << 20  # buffers of so many bytes and more are huge pages; others lie apart from them
 _PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
 _SLACK = 1.25  # a free buffer may be this much larger than what is asked for
 
@@ -76,9 +76,13 @@ class Pool:
     Where the pool is full, what is asked for is cut off from a larger buffer that is free, and joins the rest again
     when it comes back: the sizes that are in use change in the course of a pass, and mapping a large buffer anew in
     each costs as much as the work on it.
+
+    Args:
+        page: buffers are multiples of so many bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, page: int = _PAGE) -> None:
+        self._page = page
         self._lock = threading.Lock()
         self._mappings: dict[int, np.ndarray] = {}
         self._free: list[_Buffer] = []  # by size
@@ -96,14 +100,12 @@ class Pool:
         for dim in range(len(shape) - 1, -1, -1):
             strides[dim] = elements
             elements *= shape[dim]
-        size = elements * dtype.itemsize
-        page = _PAGE if size >= HUGE else _SMALL_PAGES
-        wanted = -(-size // page) * page
+        wanted = -(-elements * dtype.itemsize // self._page) * self._page
         with self._lock:
             self._take_back()
             buffer = self._find(wanted)
             if buffer is None and self._held + wanted > self._limit(wanted):
-                buffer = self._cut_off(wanted)
+                buffer = self._smallest(wanted)
             buffer = buffer or self._map(wanted)
             self._used += buffer.size
             self._peak = max(self._peak, self._used)
@@ -168,24 +170,20 @@ class Pool:
             return None
         size = self._free[index].size
         index = bisect_left(self._free, size + 1, lo=index, key=lambda buffer: buffer.size) - 1
-        self._hits += 1
-        buffer = self._free[index]
-        self._leave(buffer)
-        return buffer
+        return self._cut_off(wanted, self._free[index])
 
-    def _cut_off(self, wanted: int) -> _Buffer | None:
-        """The first bytes of the smallest free buffer that has them; those of huge pages are cut between these."""
+    def _smallest(self, wanted: int) -> _Buffer | None:
+        """The first bytes of the smallest free buffer that has so many."""
         index = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
-        if index == len(self._free):
-            return None
+        return None if index == len(self._free) else self._cut_off(wanted, self._free[index])
+
+    def _cut_off(self, wanted: int, whole: _Buffer) -> _Buffer:
+        """The first bytes of a free buffer; the rest stays free."""
         self._hits += 1
-        whole = self._free[index]
-        page = _SMALL_PAGES if len(self._mappings[whole.mapping]) % _PAGE else _PAGE
-        size = -(-wanted // page) * page
         self._leave(whole)
-        if size < whole.size:
-            self._join(whole.mapping, whole.start + size, whole.end)
-        return _Buffer(size, next(self._numbers), whole.mapping, whole.start)
+        if wanted < whole.size:
+            self._join(whole.mapping, whole.start + wanted, whole.end)
+        return _Buffer(wanted, next(self._numbers), whole.mapping, whole.start)
 
     def _map(self, size: int) -> _Buffer:
         self._misses += 1
@@ -222,7 +220,7 @@ def _map_pages(size: int) -> np.ndarray:
     return pages[shift : shift + size]
 
 
-_pool = Pool()
+_large, _small = Pool(), Pool(_SMALL_PAGES)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
@@ -231,8 +229,9 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torc
         elements = 1
         for size in shape:
             elements *= size
-        if elements * dtype.itemsize >= SMALLEST:
-            return _pool.empty(shape, dtype)
+        size = elements * dtype.itemsize
+        if size >= SMALLEST:
+            return (_large if size >= HUGE else _small).empty(shape, dtype)
     return torch.empty(tuple(shape), dtype=dtype, device=device)
 
 
@@ -250,7 +249,8 @@ def pooling_all() -> Iterator[None]:
 
 def is_pooled(x: Tensor) -> bool:
     """Say whether a tensor lies on a buffer of the pool."""
-    return _pool.has(x.untyped_storage().data_ptr())
+    address = x.untyped_storage().data_ptr()
+    return _large.has(address) or _small.has(address)
 
 
 def alias(x: Tensor) -> Tensor:
@@ -267,13 +267,14 @@ def shares_storage(device: torch.device) -> bool:
 
 
 def stats() -> PoolStats:
-    """Report what the pool of this process holds."""
-    return _pool.stats()
+    """Report what the pools of this process hold, of large buffers and of small ones; the peak is a bound."""
+    large, small = astuple(_large.stats()), astuple(_small.stats())
+    return PoolStats(*(a + b for a, b in zip(large, small, strict=True)))
 
 
 def trim() -> int:
-    """Give the pool's free buffers back to the system; returns their bytes."""
-    return _pool.trim()
+    """Give the free buffers of both pools back to the system; returns their bytes."""
+    return _large.trim() + _small.trim()
 
 
 def free_bytes(device: torch.device, *, bounded: bool = True) -> int:

@@ -31,13 +31,14 @@ from trisect.ops.fused import dense
 from trisect.ops.memory import empty, free_bytes
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.plan.cluster import Cluster, Device, Link
+from trisect.plan.memory import MemoryModel
 from trisect.plan.timing import epoch_seconds
 from trisect.train.fit import fit
 from trisect.train.memory_check import VARIABLE
 from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
-from trisect.train.reference import Reference, measure_sharing, rate_layers
+from trisect.train.reference import Reference, sample_graph, measure_sharing, rate_layers
 
 Say = Callable[[str], None]
 
@@ -116,8 +117,7 @@ def _rank(folder: Path, world: World) -> None:
     cores = os.cpu_count() or 1
     threads = cores // min(cores, _MOST_RANKS)  # that each of several ranks has
     half, step, alone = _measure_overhead()
-    # of runs on next to nothing: what is left is libraries
-    libraries = peak_rss_bytes()
+    libraries = _measure_libraries()
     link = Link(bandwidth=1e30)
     values = {**measure_rates(), "half": half, "step": step, "libraries": libraries}
     device = Device(**values, memory=1 << 60)
@@ -191,15 +191,25 @@ def _measure_overhead() -> tuple[float, float, int]:
     """
     graph = Graph.from_record(generate("community", vertices=64))  # type: ignore[arg-type]
     tiny = Reference("gcn", {"layers": 16, "hidden": 4}, graph)
-    with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
-        # with a run directory, as a rank has one: what writes it takes memory too
-        fit(tiny.model, graph, epochs=1, out=Path(folder, "run"), **tiny.options)
     half = _own_seconds(tiny) / _units(tiny, 1.0, 0.0)
     alone = peak_rss_bytes()
     timeline = Timeline.from_record(generate("evolving", vertices=100, steps=24))  # type: ignore[arg-type]
     moving = Reference("wd-gcn", {"layers": 2, "hidden": 4}, timeline)
     fixed, each = _units(moving, half, 0.0), _units(moving, 0.0, 1.0)
     return half, max(1e-6, (_own_seconds(moving) - fixed) / each), alone
+
+
+def _measure_libraries() -> int:
+    """Bytes that a rank takes beyond what the model of its memory counts: libraries, and what lies between tensors.
+
+    It has a run directory, as a rank has: what writes it takes memory too.
+    """
+    reference = Reference("gcn", {"layers": 3, "hidden": _HIDDEN}, sample_graph(_DEGREE, _HIDDEN, _ROWS))
+    with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
+        fit(reference.model, reference.data, epochs=2, out=Path(folder, "run"), **reference.options)
+    workload = reference.workload()
+    nothing = Device(flops=1.0, gather={4: 1.0}, elementwise=1.0, memory=1 << 60, libraries=1)
+    return peak_rss_bytes() - round(MemoryModel(workload).of(workload.facts(Layout()), nothing).total)
 
 
 def _own_seconds(reference: Reference) -> float:

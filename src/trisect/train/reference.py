@@ -213,10 +213,10 @@ def _shortest(runs: Sequence[Timed]) -> Timed:
 
 def _references() -> Iterator[tuple[str, int, list[Reference]]]:
     for width in _WIDTHS:
-        graphs = [_graph(degree, width, vertices) for vertices, degree in _GRAPHS]
+        graphs = [sample_graph(degree, width, vertices) for vertices, degree in _GRAPHS]
         for name in _STATIC:
             yield _kind(name, {"layers": 3, "hidden": width}, graphs, width)
-        timelines = [_timeline(degree, width, vertices) for vertices, degree in _TIMELINES]
+        timelines = [sample_timeline(degree, width, vertices) for vertices, degree in _TIMELINES]
         for name in _DYNAMIC:
             yield _kind(name, {"layers": 3, "hidden": width}, timelines, width)
 
@@ -233,11 +233,13 @@ def _main_kind(reference: Reference) -> str:
     return max(set(kinds), key=kinds.count)
 
 
-def _graph(degree: float, width: int, vertices: int) -> Graph:
+def sample_graph(degree: float, width: int, vertices: int) -> Graph:
+    """Generate a graph to train on."""
     return Graph.from_record(generate("community", vertices=vertices, degree=degree, features=width))  # type: ignore[arg-type]
 
 
-def _timeline(degree: float, width: int, vertices: int, steps: int = 10) -> Timeline:
+def sample_timeline(degree: float, width: int, vertices: int, steps: int = 10) -> Timeline:
+    """Generate a timeline to train on."""
     record = generate("evolving", vertices=vertices, steps=steps, degree=degree, features=width)
     smoothing = {"kind": "edge-life", "length": 5}
     return Timeline.from_record(record, smoothing=smoothing)  # type: ignore[arg-type]
@@ -301,7 +303,9 @@ def _rate_pairs(cluster: Cluster, threads: int) -> tuple[dict[int, tuple[float, 
     time that drawing alone takes; and what it keeps of its speed with fewer threads.
     """
     few, many = (
-        Reference("wd-gcn", {"layers": 2, "hidden": 16}, _timeline(4.0, 16, 6_000), {**_LINKS, "negatives": negatives})
+        Reference(
+            "wd-gcn", {"layers": 2, "hidden": 16}, sample_timeline(4.0, 16, 6_000), {**_LINKS, "negatives": negatives}
+        )
         for negatives in (1, 5)
     )
     passes = [(few.in_turn([None]), many.in_turn([None, threads])) for _ in range(_PASSES)]
@@ -375,10 +379,10 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
         alone: bytes that one rank takes by itself, on a static graph of next to nothing.
         single: the share of a lone rank's speed that it has with as many threads as one of the ranks.
     """
-    options, graph = {"layers": 8, "hidden": 64}, _graph(10.0, 64, vertices=40_000)
+    options, graph = {"layers": 8, "hidden": 64}, sample_graph(10.0, 64, vertices=40_000)
     even = f"vertex={ranks}"
     # ranks that send next to nothing: what is left of a post is Python, and of the epoch what a message needs
-    idle = Reference("gcn", {"layers": 8, "hidden": 4}, _graph(4.0, 8, vertices=512), layout=even)
+    idle = Reference("gcn", {"layers": 8, "hidden": 4}, sample_graph(4.0, 8, vertices=512), layout=even)
     resting = idle.timed()
     message = _posting(resting) / waits_of(idle)
     joined = max(0, resting.memory - alone)
@@ -386,7 +390,7 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     latency = _fitting(idle, partial(_with_latency, cluster), 0.0, _SLOWEST, resting.epoch)
     cluster = _with_latency(cluster, latency)
     # ranks that exchange next to nothing, beside one that does all of it
-    data = _timeline(3.0, 32, 16_000, steps=max(10, 3 * ranks))
+    data = sample_timeline(3.0, 32, 16_000, steps=max(10, 3 * ranks))
     one = Reference(_APART, {"layers": 3, "hidden": 32}, data, epochs=_MORE_EPOCHS)
     many = replace(one, layout=f"time={ranks}")
     alternating = [(one.timed().epoch, many.timed().epoch) for _ in range(_PASSES)]
@@ -401,7 +405,7 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     cluster = _with_seconds_a_byte(cluster, 1.0 / bandwidth)
     # stages that chunks go through
     piped = f"layer={ranks},chunks={4 * ranks}"
-    pipeline = Reference(_STALE, options, _graph(4.0, 64, vertices=16_000), layout=piped, epochs=_MORE_EPOCHS)
+    pipeline = Reference(_STALE, options, sample_graph(4.0, 64, vertices=16_000), layout=piped, epochs=_MORE_EPOCHS)
     stale = _fitting(pipeline, partial(_with_stale, cluster), 0.0, _SLOWEST, pipeline.timed().epoch)
     return Sharing(share, bandwidth, message, latency, stale, joined)
 
