@@ -38,7 +38,7 @@ from trisect.train.memory_check import VARIABLE
 from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.launch import launch
 from trisect.train.processes.memory import peak_rss_bytes
-from trisect.train.reference import Reference, sample_graph, measure_sharing, rate_layers
+from trisect.train.reference import Reference, measure_sharing, rate_layers, sample_graph
 
 Say = Callable[[str], None]
 
