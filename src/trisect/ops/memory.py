@@ -3,7 +3,7 @@
 A fresh large allocation costs a page fault for each 4 KiB, often as much as the work that fills it; and whether the C
 library gives a tensor of some hundred KiB back to the system each time depends on what the process did before. Buffers
 here are mapped once, from a MiB on ask for huge pages, and go back to the pool when the last tensor on them is gone;
-from the second epoch on nothing is mapped. The pool never holds more than was once in use at the same time.
+from the second epoch on nothing is mapped. The pool holds little more than was once in use at the same time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ SMALLEST = 1 << 17
 HUGE = 1 << 20  # buffers of so many bytes and more are huge pages; others lie apart from them
 _PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
 _SLACK = 1.25  # a free buffer may be this much larger than what is asked for
+_SPARE, _LEAST_SPARE = 10, 1 << 24  # a tenth more than was once in use at the same time may be held, or so many bytes
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class _Lease(np.ndarray):
 class Pool:
     """Buffers of host memory, handed out as tensors and taken back when these are gone. Safe to use from threads.
 
-    Where the pool is full, what is asked for is cut off from a larger buffer that is free, and joins the rest again
-    when it comes back: the sizes that are in use change in the course of a pass, and mapping a large buffer anew in
-    each costs as much as the work on it.
+    The sizes that are in use change in the course of a pass, and mapping a large buffer anew in each costs as much as
+    the work on it. The pool therefore holds a little more than was in use at the same time; and where it is full, what
+    is asked for is cut off from a free buffer of twice the size or more, and joins the rest again when it comes back.
 
     Args:
         page: buffers are multiples of so many bytes.
@@ -105,7 +106,7 @@ class Pool:
             self._take_back()
             buffer = self._find(wanted)
             if buffer is None and self._held + wanted > self._limit(wanted):
-                buffer = self._smallest(wanted)
+                buffer = self._half(wanted)
             buffer = buffer or self._map(wanted)
             self._used += buffer.size
             self._peak = max(self._peak, self._used)
@@ -136,7 +137,8 @@ class Pool:
 
     def _limit(self, wanted: int) -> int:
         """What the pool may hold once so many bytes more are in use."""
-        return max(self._peak, self._used + wanted)
+        most = max(self._peak, self._used + wanted)
+        return most + max(most // _SPARE, _LEAST_SPARE)
 
     def _take_back(self) -> None:
         while self._returned:
@@ -172,9 +174,9 @@ class Pool:
         index = bisect_left(self._free, size + 1, lo=index, key=lambda buffer: buffer.size) - 1
         return self._cut_off(wanted, self._free[index])
 
-    def _smallest(self, wanted: int) -> _Buffer | None:
-        """The first bytes of the smallest free buffer that has so many."""
-        index = bisect_left(self._free, wanted, key=lambda buffer: buffer.size)
+    def _half(self, wanted: int) -> _Buffer | None:
+        """The first bytes of the smallest free buffer that is twice as large: of others, too little would be left."""
+        index = bisect_left(self._free, 2 * wanted, key=lambda buffer: buffer.size)
         return None if index == len(self._free) else self._cut_off(wanted, self._free[index])
 
     def _cut_off(self, wanted: int, whole: _Buffer) -> _Buffer:

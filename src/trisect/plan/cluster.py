@@ -296,7 +296,13 @@ def cluster_of_mapping(plain: Any, where: str) -> Cluster:
             _require_fields(kind, values[name], f"{where}, {name},")
             values[name] = kind(**values[name])
     _require_fields(Cluster, values, where)
-    return Cluster(**values)
+    cluster = Cluster(**values)
+    if cluster.device.layers and not cluster.device.kept:
+        raise ConfigError(
+            f"{where} has device.layers and no device.kept: another version measured it; measure this machine anew "
+            "(trisect plan --calibrate), or remove both."
+        )
+    return cluster
 
 
 def _require_fields(kind: type[Any], values: dict[Any, Any], where: str) -> None:
