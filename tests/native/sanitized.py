@@ -27,6 +27,7 @@ ONCE = [
     "tests/shards",
     "tests/comm/local",
     "tests/nn/temporal",
+    "tests/tasks/test_pairs.py",
 ]
 # two kinds of tests build libraries of their own, and one counts threads
 LEFT_OUT = "not builds_in_place and not a_failing_compiler and not pool_of_threads"
