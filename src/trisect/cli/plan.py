@@ -50,12 +50,12 @@ def plan(
     if calibrate and cluster is not None:
         raise ConfigError("--calibrate measures this machine, and --cluster names another; give one of them.")
 
-    from trisect.train.clusters import cluster_path
+    from trisect.train.clusters import cluster_path, earlier_calibration
 
     if calibrate:
-        from trisect.train.calibrate import calibrate as measure
+        from trisect.train.machine.calibrate import calibrate as measure
 
-        measured = measure(say=sentence)
+        measured = measure(sentence, earlier_calibration())
         measured.write(cluster_path())
         sentence(f"Cluster file: {cluster_path()}")
         if config is None:

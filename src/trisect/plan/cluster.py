@@ -76,6 +76,9 @@ def _kept_by_kind(value: Any) -> dict[str, tuple[float, ...]]:
     return kinds
 
 
+# where the numbers of a cluster come from; `written` by a person is the default
+MEASURED, DISTURBED, PRESET, GUESSED = "measured", "disturbed", "preset", "guessed"
+
 # what a task does with pairs of rows is rated beside the layers; what is no layer of its own is not rated
 PAIRS, UNRATED = "pairs", "_"
 
@@ -204,7 +207,8 @@ class Cluster:
         inside, between: the link between ranks of one host, and of two.
         shares: of a CPU, the share of its speed alone that a rank has where so many ranks share the host.
         single: of a CPU, the share that one of several ranks has while all others of the host wait; None: as `shares`.
-        source: where the numbers come from: `measured`, `preset`, or `written` by a person.
+        source: where the numbers come from: `measured` (`disturbed`: while others used the machine), `preset`,
+            `guessed`, or `written` by a person.
     """
 
     name: Text

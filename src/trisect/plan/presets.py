@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trisect.errors import ConfigError, unknown
-from trisect.plan.cluster import Cluster, Device, Link, read_cluster
+from trisect.plan.cluster import PRESET, Cluster, Device, Link, read_cluster
 from trisect.plan.quantities import rate, size
 
 
@@ -41,7 +41,7 @@ def _cpu(between: Link, name: str) -> Cluster:
     )
     inside = Link(bandwidth=rate("6 GB/s"), latency=2e-5, message=5e-5, copies=True)
     shares = {1: 1.0, 2: 0.98, 8: 0.9, 32: 0.6}
-    return Cluster(name, device, inside, between, hosts=8, devices=32, shares=shares, source="preset")
+    return Cluster(name, device, inside, between, hosts=8, devices=32, shares=shares, source=PRESET)
 
 
 def _ethernet(bandwidth: str) -> Link:
@@ -62,7 +62,7 @@ PRESETS: dict[str, Cluster] = {
         Link(bandwidth=rate("200 Gb/s"), latency=1e-5, message=2e-5),
         hosts=16,
         devices=8,
-        source="preset",
+        source=PRESET,
     ),
     # GNNPipe: 2 machines of 4 RTX A5000 on PCIe, about 60 Gb/s between
     "2x4-a5000": Cluster(
@@ -72,7 +72,7 @@ PRESETS: dict[str, Cluster] = {
         Link(bandwidth=rate("60 Gb/s"), latency=2e-5, message=2e-5),
         hosts=2,
         devices=4,
-        source="preset",
+        source=PRESET,
     ),
     "8xa100": Cluster(
         "8xa100",
@@ -80,7 +80,7 @@ PRESETS: dict[str, Cluster] = {
         Link(bandwidth=rate("240 GB/s"), latency=1e-5, message=2e-5),
         Link(bandwidth=rate("800 Gb/s"), latency=1e-5, message=2e-5),
         devices=8,
-        source="preset",
+        source=PRESET,
     ),
     "8xh100": Cluster(
         "8xh100",
@@ -88,7 +88,7 @@ PRESETS: dict[str, Cluster] = {
         Link(bandwidth=rate("360 GB/s"), latency=1e-5, message=2e-5),
         Link(bandwidth=rate("1600 Gb/s"), latency=1e-5, message=2e-5),
         devices=8,
-        source="preset",
+        source=PRESET,
     ),
     "cpu-1gb": _cpu(_ethernet("1 Gb/s"), "cpu-1gb"),
     "cpu-10gb": _cpu(_ethernet("10 Gb/s"), "cpu-10gb"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, PRESET
 from trisect.plan.estimate import AXES, Estimate
 from trisect.plan.quantities import show_seconds, show_size
 from trisect.plan.search import PlanChoice, too_large
@@ -32,7 +33,12 @@ def tell(choice: PlanChoice) -> Iterator[str]:
 
 
 def _source(choice: PlanChoice) -> str:
-    sources = {"measured": "measured", "preset": "a preset, not measured", "guessed": "guessed, not measured"}
+    sources = {
+        MEASURED: "measured",
+        DISTURBED: "measured while others used it",
+        PRESET: "a preset, not measured",
+        GUESSED: "guessed, not measured",
+    }
     return sources.get(choice.cluster.source, "from its file")
 
 

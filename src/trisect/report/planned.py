@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, PRESET
 from trisect.report.markup import Markup, note, table, tag
 from trisect.report.quantities import seconds, size
 from trisect.report.run_view import RunView
@@ -106,9 +107,10 @@ def rests_on(plan: Mapping[str, Any]) -> str:
     """Say in a sentence where the rates of the prediction come from."""
     cluster = _inner(_inner(plan, "expected"), "cluster")
     sources = {
-        "measured": "were measured by trisect plan --calibrate",
-        "preset": "are a preset's",
-        "guessed": "were guessed from its cores; trisect plan --calibrate measures them",
+        MEASURED: "were measured by trisect plan --calibrate",
+        DISTURBED: "were measured by trisect plan --calibrate while others used it, and are doubtful",
+        PRESET: "are a preset's",
+        GUESSED: "were guessed from its cores; trisect plan --calibrate measures them",
     }
     told = sources.get(str(cluster.get("source")), "are those of its file")
     return f"The rates of {cluster.get('name', 'this machine')} {told}." if cluster else ""

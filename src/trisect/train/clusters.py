@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
+from trisect.errors import TrisectError
 from trisect.ops.memory import free_bytes
-from trisect.plan.cluster import Cluster, Device, Link, read_cluster
+from trisect.plan.cluster import GUESSED, Cluster, Device, Link, read_cluster
 from trisect.plan.presets import PRESETS, find_cluster
 
 CLUSTER_VARIABLE = "TRISECT_CLUSTER"
@@ -22,6 +23,14 @@ def cluster_path() -> Path:
         return Path(asked).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "trisect" / "cluster.yaml"
+
+
+def earlier_calibration() -> Cluster | None:
+    """Give this machine as it was calibrated before; None where it was not, or another version has done it."""
+    try:
+        return read_cluster(cluster_path()) if cluster_path().exists() else None
+    except TrisectError:
+        return None
 
 
 # Of a device beside the host nothing was measured here: its rates are those of a common one.
@@ -57,7 +66,7 @@ def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
     between = Link(bandwidth=1.25e8, latency=1e-4, message=1e-4)
     # one rank uses all cores with its threads; several divide them
     shares = {ranks: 1.0 / ranks for ranks in range(1, cores + 1)}
-    return Cluster("this machine", guessed, inside, between, devices=cores, shares=shares, source="guessed")
+    return Cluster("this machine", guessed, inside, between, devices=cores, shares=shares, source=GUESSED)
 
 
 def cluster_of(name: str | Path | Cluster | None, device: str = "cpu") -> Cluster:

@@ -1,0 +1,95 @@
+"""Times on a machine that others use too: each is taken a while apart until two agree, and the shortest counts.
+
+Other programs can only slow a measurement down, and come and go. Everything is measured once, then everything once
+more, so that seconds lie between the two times; what differs by more than a little is measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+_AGREE = 1.15  # two times of the same differ by this much where nothing disturbs them
+_MOST = 4  # times that one thing is measured
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What some work took.
+
+    Attributes:
+        epochs: the seconds of each time that it was done.
+        ranks: for each rank the seconds of an epoch by the letter of what was done; empty for what is no training.
+        memory: the bytes of the rank that took most.
+    """
+
+    epochs: Sequence[float]
+    ranks: tuple[Mapping[str, float], ...] = ()
+    memory: int = 0
+
+    @property
+    def epoch(self) -> float:
+        """Give the seconds of an epoch that nothing disturbed much."""
+        return low(self.epochs)
+
+
+# The same work in one or several ways in turn (with all threads and with fewer, say); the first of them is judged.
+Measurement = Callable[[], Sequence[Timed]]
+
+
+def low(values: Sequence[float]) -> float:
+    """Give the lower third: what other programs disturb is longer, and what is shortest is luck."""
+    return sorted(values)[len(values) // 3]
+
+
+def shortest(runs: Sequence[Timed]) -> Timed:
+    """Give the least of everything, of runs of the same work."""
+    ranks = tuple(
+        {letter: min(letters[letter] for letters in same) for letter in same[0]}
+        for same in zip(*(run.ranks for run in runs), strict=True)
+    )
+    return Timed([min(run.epoch for run in runs)], ranks, runs[0].memory)
+
+
+@dataclass
+class Settled(Mapping[Key, Timed]):
+    """Measurements that were repeated until two agreed: by key the shortest time.
+
+    Attributes:
+        runs: by key, all times, each in all its ways.
+    """
+
+    runs: dict[Key, list[Sequence[Timed]]] = field(default_factory=dict)
+
+    def __getitem__(self, key: Key) -> Timed:
+        return shortest([run[0] for run in self.runs[key]])
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def doubtful(self) -> list[Key]:
+        """Name what was measured as often as may be, with no two times that agree."""
+        return [key for key, runs in self.runs.items() if not _agree(runs)]
+
+
+def settle(measurements: Mapping[Key, Measurement]) -> Settled[Key]:
+    """Measure everything twice, and again what differs."""
+    settled: Settled[Key] = Settled({key: [] for key in measurements})
+    for _ in range(_MOST):
+        for key, measure in measurements.items():
+            if not _agree(settled.runs[key]):
+                settled.runs[key].append(measure())
+    return settled
+
+
+def _agree(runs: Sequence[Sequence[Timed]]) -> bool:
+    """Whether the two shortest times are the same but for a little."""
+    two = sorted(run[0].epoch for run in runs)[:2]
+    return len(two) == 2 and two[1] <= _AGREE * two[0]

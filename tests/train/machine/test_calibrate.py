@@ -1,0 +1,161 @@
+"""A calibration: what it says when it was disturbed, and the whole of it in small."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.plan.workloads import static
+
+from trisect.comm.world import World
+from trisect.errors import ConfigError
+from trisect.plan.cluster import DISTURBED, MEASURED, PAIRS, Cluster, Device, Link, read_cluster
+from trisect.plan.search import assumptions
+from trisect.report.planned import rests_on
+from trisect.train import clusters
+from trisect.train.machine import calibrate, kinds, rates, sharing
+from trisect.train.machine.sharing import Sharing
+from trisect.train.machine.timed import Settled, Timed
+
+RATES = {"flops": 1e11, "gather": {16: 1e9, 64: 1e10}, "elementwise": 1e10, "half": 5e-5, "step": 1e-5}
+
+
+def settled(*times):
+    return Settled({str(k): [[Timed([seconds])] for seconds in each] for k, each in enumerate(times)})
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of two cores whose ranks measure nothing: the test says what they would have found."""
+
+    class Machine:
+        doubtful = 0
+        others = (0.0, 0.0)
+        beside = settled([1.0, 1.0])
+
+        def calibrate(self, earlier=None):
+            said: list[str] = []
+            taken = iter(self.others)
+            monkeypatch.setattr(calibrate.Others, "cores", lambda self: next(taken))
+            return calibrate.calibrate(said.append, earlier), said
+
+    machine = Machine()
+
+    def launch(command, world, folders):
+        found = {**RATES, "single": 0.6, "alone": 5, "count": 79, "doubtful": machine.doubtful, "libraries": 1 << 28}
+        with open(f"{command[-1]}/0.json", "w") as file:
+            json.dump(found, file)
+
+    monkeypatch.setattr(calibrate, "launch", launch)
+    monkeypatch.setattr(calibrate.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(calibrate, "_LOOK", 0.0)
+    monkeypatch.setattr(calibrate, "measure_sharing", lambda *_: Sharing(0.7, 2e9, 4e-5, 1e-5, 0.0, 7, machine.beside))
+    return machine
+
+
+def test_a_quiet_machine_is_measured(machine):
+    cluster, said = machine.calibrate()
+    assert cluster.source == MEASURED
+    assert cluster.shares == {1: 1.0, 2: 0.7}
+    assert len(said) == 1
+    assert "half a layer 50 us" in said[0]
+
+
+def test_others_that_are_busy_are_named_before_anything_is_measured(machine):
+    machine.others = (1.5, 0.0)
+    cluster, said = machine.calibrate()
+    assert "Other programs use 1.5 of 2 cores now" in said[0]
+    assert cluster.source == MEASURED  # they have ended in time
+
+
+@pytest.mark.parametrize("how", ["others", "doubtful", "ranks"])
+def test_a_calibration_that_was_disturbed_says_so(machine, how, tmp_path):
+    if how == "others":
+        machine.others = (0.0, 0.4)
+    elif how == "doubtful":
+        machine.doubtful = 20
+    else:
+        machine.beside = settled(*([1.0, 2.0, 4.0, 8.0] for _ in range(12)))
+    cluster, said = machine.calibrate()
+    assert cluster.source == DISTURBED
+    assert "calibrate again when the machine is quiet" in said[-1]
+    # and so does every plan that rests on it, and the report of a run
+    cluster.write(tmp_path / "cluster.yaml")
+    kept = read_cluster(tmp_path / "cluster.yaml")
+    assert any("doubtful" in sentence for sentence in assumptions(static(), kept, 2))
+    plan = {"expected": {"cluster": {"name": kept.name, "source": kept.source}}}
+    assert "doubtful" in rests_on(plan)
+
+
+def test_a_machine_that_was_faster_before_is_said_to_be_slower(machine):
+    earlier, _ = machine.calibrate()
+    machine.others = (0.0, 0.0)
+    faster = replace(
+        earlier,
+        device=replace(earlier.device, flops=1.6e11, gather={16: 1.5e9, 64: 1.5e10}, elementwise=1.4e10, half=3e-5),
+    )
+    _, said = machine.calibrate(faster)
+    assert "1.5 times as fast" in said[-1]
+    machine.others = (0.0, 0.0)
+    _, said = machine.calibrate(earlier)
+    assert len(said) == 1
+
+
+def test_an_earlier_calibration_that_cannot_be_read_counts_as_none(tmp_path, monkeypatch):
+    monkeypatch.setenv(clusters.CLUSTER_VARIABLE, str(tmp_path / "cluster.yaml"))
+    assert clusters.earlier_calibration() is None
+    (tmp_path / "cluster.yaml").write_text("name: this machine\nfresh: 3\n")
+    assert clusters.earlier_calibration() is None
+    link = Link(bandwidth=1e9)
+    cluster = Cluster("mine", Device(**RATES, memory=1 << 34), link, link)
+    cluster.write(tmp_path / "cluster.yaml")
+    assert clusters.earlier_calibration() == cluster
+
+
+def test_a_rank_is_not_started_by_hand(tmp_path, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match="trisect plan --calibrate"):
+        calibrate.main(tmp_path)
+
+
+@pytest.mark.slow
+def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
+    """What one rank measures, and what several that share cores do, make a cluster that is written and read back."""
+    full, over_time = kinds.sample_graph, kinds.sample_timeline
+    for module in (kinds, sharing, calibrate):
+        monkeypatch.setattr(
+            module, "sample_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400))
+        )
+    for module in (kinds, sharing):
+        monkeypatch.setattr(
+            module, "sample_timeline", lambda degree, width, vertices, **more: over_time(degree, width, 200, **more)
+        )
+    monkeypatch.setattr(kinds, "_STATIC", ("gcn", "gcnii"))
+    monkeypatch.setattr(kinds, "_DYNAMIC", ("wd-gcn",))
+    monkeypatch.setattr(kinds, "_WIDTHS", (8,))
+    calibrate._rank(tmp_path, World(0, 1, 0, 1))
+    values = json.loads((tmp_path / "0.json").read_text())
+    alone, single, count, doubtful = (values.pop(key) for key in ("alone", "single", "count", "doubtful"))
+    assert 0 <= doubtful <= count == 2 + 14 + 9 + 3  # calls, rates, kinds of layers on three graphs, pairs
+    assert 0 < single <= 1
+    assert set(values["kept"]) == set(values["layers"])
+    assert 0 < alone <= values["libraries"]
+    device = Device(**values, memory=8 << 30)
+    assert set(device.layers) == {"GCNLayer", "GCN2Layer", "GCNLayer+LSTM", PAIRS}
+    assert device.gather_cached is not None
+    # which of them is the faster is a matter of the moment, on a machine that does other things too
+    assert set(device.gather_cached) == set(device.gather) == {4 * width for width in rates.WIDTHS}
+    assert min(*device.gather_cached.values(), *device.gather.values()) > 0
+    cluster = Cluster("small", device, Link(bandwidth=4e9, copies=True), Link(bandwidth=1e8), devices=2)
+    beside = sharing.measure_sharing(cluster, 2, alone, single)
+    assert 0 < beside.share <= 1
+    assert beside.bandwidth > 0
+    assert 0 <= beside.latency <= sharing._SLOWEST
+    assert 0 <= beside.stale <= sharing._SLOWEST
+    assert set(beside.times) == {"idle", "alone", "beside", "parts", "stages"}
+    assert beside.joined >= 0  # this process has more than a worker, and may take more alone
+    assert sharing.measure_sharing(cluster, 2, 0, single).joined > beside.joined
+    whole = replace(cluster, shares={1: 1.0, 2: beside.share}, single=single)
+    whole.write(tmp_path / "cluster.yaml")
+    assert read_cluster(tmp_path / "cluster.yaml") == whole
