@@ -34,7 +34,7 @@ from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 from trisect.train.workloads import workload_of
 
-EPOCHS = 4
+EPOCHS = 3
 FORWARD, BACKWARD = Verb.FORWARD.value, Verb.BACKWARD.value
 
 

@@ -17,7 +17,7 @@ from trisect.schedule.action import Verb
 from trisect.train.machine.reference import Reference, sample_graph, sample_timeline
 from trisect.train.machine.timed import Settled, Timed, settle
 
-_EPOCHS = 8
+_EPOCHS = 6
 _HALVINGS = 12
 _SLOWEST, _SLOWEST_BYTE = 2e-3, 4e-9  # seconds of a message, and of each of its bytes
 

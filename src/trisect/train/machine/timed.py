@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-_AGREE = 1.15  # two times of the same differ by this much where nothing disturbs them
-_MOST = 4  # times that one thing is measured
+_AGREE = 1.2  # two times of the same differ by less where nothing disturbs them
+_MOST = 3  # times that one thing is measured
 
 Key = TypeVar("Key", bound=Hashable)
 
