@@ -53,11 +53,16 @@ def plan(
     from trisect.train.clusters import cluster_path, earlier_calibration
 
     if calibrate:
+        from trisect.plan.cluster import DISTURBED
         from trisect.train.machine.calibrate import calibrate as measure
 
-        measured = measure(sentence, earlier_calibration())
-        measured.write(cluster_path())
-        sentence(f"Cluster file: {cluster_path()}")
+        path, earlier = cluster_path(), earlier_calibration()
+        measured = measure(sentence, earlier)
+        if earlier is not None and measured.source == DISTURBED:
+            sentence(f"The undisturbed calibration in {path} is kept; remove that file to take a disturbed one.")
+        else:
+            measured.write(path)
+            sentence(f"Cluster file: {path}")
         if config is None:
             return
 

@@ -308,18 +308,18 @@ class _Joining:
         steps: int,
     ) -> Array:
         """Attributes that change: the last value holds, and rows of trained vertices hold from the new steps on."""
-        known, seen = old.shape[0], old.shape[1]
+        trained, seen = old.shape[0], old.shape[1]
         x = np.empty((steps, vertices, old.shape[2]), np.float32)
-        x[:known, :seen], x[known:, :seen], x[:, seen:] = old, old[-1], missing
+        x[:trained, :seen], x[trained:, :seen], x[:, seen:] = old, old[-1], missing
         if table is None or rows is None or encoded is None or step is None or table.time is None:
             return x
-        early = (rows < seen) & (step < known)
+        early = (rows < seen) & (step < trained)
         if early.any():
             self._say(
                 f"{int(early.sum()):,} rows of {table.source.title} describe trained vertices within the trained steps;"
-                f" they hold from step {known} on."
+                f" they hold from step {trained} on."
             )
-        begins = np.where(rows < seen, np.maximum(step, known), np.maximum(step, 0))
+        begins = np.where(rows < seen, np.maximum(step, trained), np.maximum(step, 0))
         late = int((begins >= steps).sum())
         if late:
             self._say(f"{late:,} rows of {table.source.title} lie after the last event and are not used.")

@@ -27,6 +27,7 @@ from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.nn.temporal.evolving import Evolving
 from trisect.noise import Noise
 from trisect.ops.backward import run_backward
+from trisect.ops.elementwise import twice
 from trisect.ops.message import Message
 
 if TYPE_CHECKING:
@@ -121,7 +122,12 @@ class Cell:
     def _forward(self, unit: Unit, trained: bool) -> None:
         local = self._read(unit.reads, trained)
         for step, last_reads in zip(unit.steps, unit.last_reads, strict=False):
+            rows, later = local.get(step.x), None
+            if rows is not None and step.x not in last_reads:
+                local[step.x], later = twice(rows)
             self._run(step, unit, local, trained)
+            if later is not None:
+                local[step.x] = later
             for ref in last_reads:
                 if ref in unit.frees:
                     self.values[ref].rows = None

@@ -371,11 +371,11 @@ def _crossing_after(crossed: Mapping[int, Crossed], half: int) -> set[Ref]:
 
 def _with_frees(crossed: Mapping[int, Crossed], units: Sequence[Unit], held: set[Ref]) -> dict[int, Crossed]:
     """Say of each crossing which of its sources nobody reads after it; `held` are never let go by one."""
-    found = {}
+    freeing = {}
     for k, values in crossed.items():
         later = {ref for unit in units if unit.first >= k for ref in unit.reads} | _crossing_after(crossed, k)
-        found[k] = replace(values, frees=tuple(ref for ref in values.sources if ref not in later | held))
-    return found
+        freeing[k] = replace(values, frees=tuple(ref for ref in values.sources if ref not in later | held))
+    return freeing
 
 
 def _last_reads(steps: Sequence[Step]) -> tuple[frozenset[Ref], ...]:

@@ -1,4 +1,4 @@
-"""Sums, multiples and elu of rows in memory of the pool, where torch's own operations would take it from the heap."""
+"""Sums, multiples and elu of rows, and sums of gradients, in memory of the pool: torch would take it from the heap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trisect.ops import memory
-from trisect.ops.memory import empty
+from trisect.ops.memory import alias, empty
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
@@ -37,6 +37,14 @@ def elu(x: Tensor) -> Tensor:
     return result
 
 
+def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x for each of two readers, whose gradients are added in memory of the pool; autograd would add them elsewhere."""
+    if not x.requires_grad or not _pooled(x):
+        return x, x
+    both: tuple[Tensor, Tensor] = _Twice.apply(x)  # type: ignore[no-untyped-call]
+    return both
+
+
 def _pooled(x: Tensor) -> bool:
     """Whether a tensor like x comes from the pool; of small ones, a function of our own costs more than it saves."""
     return x.device.type == "cpu" and x.nbytes >= memory.SMALLEST
@@ -52,6 +60,20 @@ class _Add(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, gradient.sum(0) if ctx.one_row else gradient
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return alias(x), alias(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor | None:
+        if first is None or second is None:
+            return second if first is None else first
+        return torch.add(first, second, out=empty(first.shape, first.dtype))
 
 
 class _Elu(torch.autograd.Function):

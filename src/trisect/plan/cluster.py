@@ -147,11 +147,11 @@ class Device:
                 self._ratio(kind, width, first + 1),
                 self._ratio(kind, width, first + 2),
             )
-        known = [name for name in self.layers if name != PAIRS]
-        if not known or kind.startswith(UNRATED):
+        rated = [name for name in self.layers if name != PAIRS]
+        if not rated or kind.startswith(UNRATED):
             return 1.0, 1.0, 1.0
         rows, entries, calls = (
-            sorted(self._ratio(name, width, first + more) for name in known)[len(known) // 2] for more in range(3)
+            sorted(self._ratio(name, width, first + more) for name in rated)[len(rated) // 2] for more in range(3)
         )
         return rows, entries, calls
 
@@ -207,7 +207,7 @@ class Cluster:
         inside, between: the link between ranks of one host, and of two.
         shares: of a CPU, the share of its speed alone that a rank has where so many ranks share the host.
         single: of a CPU, the share that one of several ranks has while all others of the host wait; None: as `shares`.
-        source: where the numbers come from: `measured` (`disturbed`: while others used the machine), `preset`,
+        source: where the numbers come from: `measured` (`disturbed`: by others meanwhile), `preset`,
             `guessed`, or `written` by a person.
     """
 

@@ -176,12 +176,12 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
     if first.requires_grad:
         run_backward([(get_gradient_edge(first), torch.ones_like(first))])
     del first
-    given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    handed = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     log, reads = StorageLog((*inputs, *layer.parameters(), *layer.buffers())), False
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal reads
-        reads = reads or tensor.untyped_storage().data_ptr() in given
+        reads = reads or tensor.untyped_storage().data_ptr() in handed
         # without its place in the graph, which would hold itself where an operation saves its own result
         return tensor.detach()
 

@@ -409,8 +409,8 @@ def assumptions(
         yield f"The rates of {cluster.name} were measured by `trisect plan --calibrate`."
     elif cluster.source == DISTURBED:
         yield (
-            f"The rates of {cluster.name} were measured while others used it, and are doubtful; repeat `trisect plan "
-            "--calibrate` when it is quiet."
+            f"The rates of {cluster.name} were disturbed while they were measured, and are doubtful; repeat `trisect "
+            "plan --calibrate` when it is quiet."
         )
     elif cluster.source == PRESET:
         yield f"The rates of {cluster.name} are a preset's, from data sheets; nothing of it was measured."

@@ -35,7 +35,7 @@ def tell(choice: PlanChoice) -> Iterator[str]:
 def _source(choice: PlanChoice) -> str:
     sources = {
         MEASURED: "measured",
-        DISTURBED: "measured while others used it",
+        DISTURBED: "measured, but disturbed",
         PRESET: "a preset, not measured",
         GUESSED: "guessed, not measured",
     }

@@ -108,7 +108,7 @@ def rests_on(plan: Mapping[str, Any]) -> str:
     cluster = _inner(_inner(plan, "expected"), "cluster")
     sources = {
         MEASURED: "were measured by trisect plan --calibrate",
-        DISTURBED: "were measured by trisect plan --calibrate while others used it, and are doubtful",
+        DISTURBED: "were disturbed when they were measured; repeat trisect plan --calibrate when it is quiet",
         PRESET: "are a preset's",
         GUESSED: "were guessed from its cores; trisect plan --calibrate measures them",
     }

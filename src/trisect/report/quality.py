@@ -262,10 +262,10 @@ def _precision_recall(curves: dict[str, list[_Curve]], classes: Names) -> Markup
 
 def _range(values: list[tuple[str, float | None]]) -> str:
     """Give all of a few values, or the lowest and the highest of many."""
-    known = [(value, name) for name, value in values if value is not None]
-    if len(known) <= 2:
-        return ", ".join(f"{name} {number(value)}" for value, name in known) or "not known"
-    (low, lowest), (high, highest) = min(known), max(known)
+    present = [(value, name) for name, value in values if value is not None]
+    if len(present) <= 2:
+        return ", ".join(f"{name} {number(value)}" for value, name in present) or "not known"
+    (low, lowest), (high, highest) = min(present), max(present)
     return f"from {number(low)} ({lowest}) to {number(high)} ({highest})"
 
 

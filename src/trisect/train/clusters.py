@@ -10,7 +10,7 @@ import torch
 
 from trisect.errors import TrisectError
 from trisect.ops.memory import free_bytes
-from trisect.plan.cluster import GUESSED, Cluster, Device, Link, read_cluster
+from trisect.plan.cluster import GUESSED, MEASURED, Cluster, Device, Link, read_cluster
 from trisect.plan.presets import PRESETS, find_cluster
 
 CLUSTER_VARIABLE = "TRISECT_CLUSTER"
@@ -26,11 +26,12 @@ def cluster_path() -> Path:
 
 
 def earlier_calibration() -> Cluster | None:
-    """Give this machine as it was calibrated before; None where it was not, or another version has done it."""
+    """Give this machine as it was calibrated before; None where it was not, or was disturbed then."""
     try:
-        return read_cluster(cluster_path()) if cluster_path().exists() else None
+        earlier = read_cluster(cluster_path()) if cluster_path().exists() else None
     except TrisectError:
         return None
+    return earlier if earlier is not None and earlier.source == MEASURED else None
 
 
 # Of a device beside the host nothing was measured here: its rates are those of a common one.

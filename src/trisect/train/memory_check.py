@@ -80,10 +80,10 @@ def shortage(workload: Workload, layout: Layout, cluster: Cluster, *, held: int 
     model = MemoryModel(workload)
     lacking: list[Shortage] = []
     for choice in with_each_blocks(workload, layout):
-        found = _shortage(workload.facts(choice), model, cluster.resized(layout.world), held)
-        if found is None:
+        lack = _shortage(workload.facts(choice), model, cluster.resized(layout.world), held)
+        if lack is None:
             return None
-        lacking.append(found)
+        lacking.append(lack)
     return min(lacking, key=lambda each: each.needed)
 
 
@@ -152,11 +152,11 @@ def remedy(workload: Workload, layout: Layout, cluster: Cluster, devices: int, *
 
 def _with_guessed_parts(workload: Workload) -> Workload:
     """The same with the parts that were cut already, and all others as if their neighbours were spread alike."""
-    known = {count: parts for count, parts in workload._parts.items() if count > 1}
+    cut_before = {count: parts for count, parts in workload._parts.items() if count > 1}
     degree = _LOCALITY * sum(workload.entries) / workload.steps / workload.vertices
-    if known:
-        count = max(known)
-        remote = sum(known[count].remote) / len(known[count].remote)
+    if cut_before:
+        count = max(cut_before)
+        remote = sum(cut_before[count].remote) / len(cut_before[count].remote)
         degree = effective_degree(remote / workload.vertices, count)
 
     def cut(count: int) -> Parts:

@@ -20,7 +20,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout, parse_layout
 from trisect.nn.models.source import ModelSource
-from trisect.plan.cluster import Cluster
+from trisect.plan.cluster import DISTURBED, GUESSED, PRESET, Cluster
 from trisect.plan.quantities import show_seconds
 from trisect.plan.search import PlanChoice, search
 from trisect.plan.workload import Workload
@@ -34,6 +34,12 @@ from trisect.train.workloads import DescribedData, workload_of, workload_of_desc
 
 # Tasks whose loss reads pairs of vertices.
 _OF_PAIRS = ("link-prediction", "edge-classification")
+# what is said of a choice that rests on rates which may be far off
+_RATES = {
+    DISTURBED: " (by a calibration that was disturbed)",
+    GUESSED: " (by guessed rates; trisect plan --calibrate measures them)",
+    PRESET: " (by a preset's rates)",
+}
 
 
 def plan(
@@ -133,7 +139,8 @@ def choose_layout(
     choice = search(workload, cluster, count, all_devices=all_devices)
     layout = choice.layout
     seconds = choice.best[0].seconds
-    expected = "" if seconds is None else f", about {show_seconds(seconds.total)} an epoch"
+    rates = _RATES.get(cluster.source, "")
+    expected = "" if seconds is None else f", about {show_seconds(seconds.total)} an epoch{rates}"
     name = "one rank" if layout.world == 1 else str(layout)
     reason = choice.reason[0].lower() + choice.reason[1:]
     started = f" of all {count} ranks that were started" if all_devices and count > 1 else ""

@@ -248,9 +248,9 @@ class DescribedData:
         """Give the effective degree of the halo."""
         if self.halo is None:
             return _LOCALITY * (self.entries[0] / self.vertices)
-        known = self.halo if isinstance(self.halo, dict) else {8: float(self.halo)}
-        parts = max(known)
-        return effective_degree(known[parts], parts)
+        halo = self.halo if isinstance(self.halo, dict) else {8: float(self.halo)}
+        parts = max(halo)
+        return effective_degree(halo[parts], parts)
 
     def parts(self, count: int) -> Parts:
         """Say how the vertices would fall into so many parts."""

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.plan.workloads import static
 
+from trisect.cli.main import run_command
 from trisect.comm.world import World
 from trisect.errors import ConfigError
 from trisect.plan.cluster import DISTURBED, MEASURED, PAIRS, Cluster, Device, Link, read_cluster
 from trisect.plan.search import assumptions
 from trisect.report.planned import rests_on
 from trisect.train import clusters
-from trisect.train.machine import calibrate, kinds, rates, sharing
+from trisect.train.machine import calibrate, kinds, rank, rates, sharing
 from trisect.train.machine.sharing import Sharing
-from trisect.train.machine.timed import Settled, Timed
 
 RATES = {"flops": 1e11, "gather": {16: 1e9, 64: 1e10}, "elementwise": 1e10, "half": 5e-5, "step": 1e-5}
-
-
-def settled(*times):
-    return Settled({str(k): [[Timed([seconds])] for seconds in each] for k, each in enumerate(times)})
 
 
 @pytest.fixture
@@ -30,9 +27,9 @@ def machine(monkeypatch):
     """A machine of two cores whose ranks measure nothing: the test says what they would have found."""
 
     class Machine:
-        doubtful = 0
+        cores = 2
+        doubt = beside = 0.0  # share of the measurements of one rank, and of several, that is doubtful
         others = (0.0, 0.0)
-        beside = settled([1.0, 1.0])
 
         def calibrate(self, earlier=None):
             said: list[str] = []
@@ -43,12 +40,11 @@ def machine(monkeypatch):
     machine = Machine()
 
     def launch(command, world, folders):
-        found = {**RATES, "single": 0.6, "alone": 5, "count": 79, "doubtful": machine.doubtful, "libraries": 1 << 28}
-        with open(f"{command[-1]}/0.json", "w") as file:
-            json.dump(found, file)
+        values = {**RATES, "single": 0.6, "alone": 5, "doubt": machine.doubt, "libraries": 1 << 28}
+        Path(command[-1], "0.json").write_text(json.dumps(values))
 
     monkeypatch.setattr(calibrate, "launch", launch)
-    monkeypatch.setattr(calibrate.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(calibrate.os, "cpu_count", lambda: machine.cores)
     monkeypatch.setattr(calibrate, "_LOOK", 0.0)
     monkeypatch.setattr(calibrate, "measure_sharing", lambda *_: Sharing(0.7, 2e9, 4e-5, 1e-5, 0.0, 7, machine.beside))
     return machine
@@ -69,14 +65,12 @@ def test_others_that_are_busy_are_named_before_anything_is_measured(machine):
     assert cluster.source == MEASURED  # they have ended in time
 
 
-@pytest.mark.parametrize("how", ["others", "doubtful", "ranks"])
+@pytest.mark.parametrize(
+    "how", [{"others": (0.0, 0.2)}, {"others": (0.0, 1.0), "cores": 64}, {"doubt": 0.2}, {"beside": 0.2}]
+)
 def test_a_calibration_that_was_disturbed_says_so(machine, how, tmp_path):
-    if how == "others":
-        machine.others = (0.0, 0.4)
-    elif how == "doubtful":
-        machine.doubtful = 20
-    else:
-        machine.beside = settled(*([1.0, 2.0, 4.0] for _ in range(12)))
+    for name, value in how.items():
+        setattr(machine, name, value)
     cluster, said = machine.calibrate()
     assert cluster.source == DISTURBED
     assert "calibrate again when the machine is quiet" in said[-1]
@@ -86,6 +80,42 @@ def test_a_calibration_that_was_disturbed_says_so(machine, how, tmp_path):
     assert any("doubtful" in sentence for sentence in assumptions(static(), kept, 2))
     plan = {"expected": {"cluster": {"name": kept.name, "source": kept.source}}}
     assert "doubtful" in rests_on(plan)
+
+
+def test_a_little_disturbs_nothing(machine):
+    machine.others, machine.doubt, machine.beside = (0.1, 0.05), 0.05, 0.0
+    cluster, said = machine.calibrate()
+    assert cluster.source == MEASURED
+    assert len(said) == 1
+
+
+def test_a_system_that_does_not_tell_what_others_take_is_said_to(machine):
+    machine.others = (None, None)
+    cluster, said = machine.calibrate()
+    assert "does not tell what others take" in said[0]
+    assert cluster.source == MEASURED
+
+
+def test_one_core_has_no_ranks_beside(machine):
+    machine.cores = 1
+    cluster, said = machine.calibrate()
+    assert cluster.shares == {1: 1.0}
+    assert len(said) == 1
+
+
+def test_an_undisturbed_calibration_is_not_lost_to_a_disturbed_one(machine, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "cluster.yaml"
+    monkeypatch.setenv(clusters.CLUSTER_VARIABLE, str(path))
+    taken = iter([0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    monkeypatch.setattr(calibrate.Others, "cores", lambda self: next(taken))
+    sources = []
+    for _ in range(4):
+        assert run_command(["plan", "--calibrate"]) == 0
+        sources.append(read_cluster(path).source)
+    # a disturbed one is better than none, an undisturbed one takes its place and is kept until there is another
+    assert sources == [DISTURBED, MEASURED, MEASURED, MEASURED]
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("is kept; remove that file") == 1
 
 
 def test_a_machine_that_was_faster_before_is_said_to_be_slower(machine):
@@ -108,22 +138,23 @@ def test_an_earlier_calibration_that_cannot_be_read_counts_as_none(tmp_path, mon
     (tmp_path / "cluster.yaml").write_text("name: this machine\nfresh: 3\n")
     assert clusters.earlier_calibration() is None
     link = Link(bandwidth=1e9)
-    cluster = Cluster("mine", Device(**RATES, memory=1 << 34), link, link)
-    cluster.write(tmp_path / "cluster.yaml")
-    assert clusters.earlier_calibration() == cluster
+    for source in (MEASURED, DISTURBED, "written"):
+        cluster = Cluster("mine", Device(**RATES, memory=1 << 34), link, link, source=source)
+        cluster.write(tmp_path / "cluster.yaml")
+        assert clusters.earlier_calibration() == (cluster if source == MEASURED else None)
 
 
 def test_a_rank_is_not_started_by_hand(tmp_path, monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match="trisect plan --calibrate"):
-        calibrate.main(tmp_path)
+        rank.main(tmp_path)
 
 
 @pytest.mark.slow
 def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     """What one rank measures, and what several that share cores do, make a cluster that is written and read back."""
     full, over_time = kinds.sample_graph, kinds.sample_timeline
-    for module in (kinds, sharing, calibrate):
+    for module in (kinds, sharing, rank):
         monkeypatch.setattr(
             module, "sample_graph", lambda degree, width, vertices: full(degree, width, min(vertices, 400))
         )
@@ -134,10 +165,10 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(kinds, "_STATIC", ("gcn", "gcnii"))
     monkeypatch.setattr(kinds, "_DYNAMIC", ("wd-gcn",))
     monkeypatch.setattr(kinds, "_WIDTHS", (8,))
-    calibrate._rank(tmp_path, World(0, 1, 0, 1))
+    rank.measure(tmp_path, World(0, 1, 0, 1))
     values = json.loads((tmp_path / "0.json").read_text())
-    alone, single, count, doubtful = (values.pop(key) for key in ("alone", "single", "count", "doubtful"))
-    assert 0 <= doubtful <= count == 2 + 14 + 9 + 3  # calls, rates, kinds of layers on three graphs, pairs
+    alone, single, doubt = (values.pop(key) for key in ("alone", "single", "doubt"))
+    assert 0 <= doubt <= 1
     assert 0 < single <= 1
     assert set(values["kept"]) == set(values["layers"])
     assert 0 < alone <= values["libraries"]
@@ -153,7 +184,6 @@ def test_all_of_a_calibration_in_small(tmp_path, monkeypatch):
     assert beside.bandwidth > 0
     assert 0 <= beside.latency <= sharing._SLOWEST
     assert 0 <= beside.stale <= sharing._SLOWEST
-    assert set(beside.times) == {"idle", "alone", "beside", "parts", "stages"}
     assert beside.joined >= 0  # this process has more than a worker, and may take more alone
     assert sharing.measure_sharing(cluster, 2, 0, single).joined > beside.joined
     whole = replace(cluster, shares={1: 1.0, 2: beside.share}, single=single)

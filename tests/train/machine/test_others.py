@@ -27,7 +27,8 @@ def clock(monkeypatch, tmp_path):
             self.now, self.own = self.now + seconds, self.own + own
             more = [busy, 0, 0, idle, 0, 0, 0, stolen, 50, 0]
             self.columns = [before + ticks for before, ticks in zip(self.columns, more, strict=True)]
-            self.path.write_text("cpu  " + " ".join(map(str, self.columns)) + "\ncpu0 1 2 3\n")
+            own = " ".join(map(str, self.columns))
+            self.path.write_text(f"cpu  9 9 9\ncpu0 {own}\ncpu1 {self.now:.0f} 0 0 0 0 0 0 0 0 0\nintr 4\n")
 
     clock = Clock()
     clock.tick(seconds=0.0, busy=0)
@@ -35,6 +36,8 @@ def clock(monkeypatch, tmp_path):
     monkeypatch.setattr(others.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(others, "_own", lambda: clock.own)
     monkeypatch.setattr(others.os, "sysconf", lambda name: 100)
+    # cores that this process may not use do not count, whatever they do
+    monkeypatch.setattr(others.os, "sched_getaffinity", lambda process: {0}, raising=False)
     return clock
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trisect.train.machine.timed import Timed, low, settle, shortest
 
 
@@ -51,15 +53,18 @@ def test_what_was_disturbed_is_measured_again():
 
 
 def test_what_never_agrees_is_named():
-    machine = Machine(fine=[1.0, 1.0], wild=[5.0, 4.0, 2.0, 2.0])
+    """Two disturbed times that agree say nothing of the shortest."""
+    machine = Machine(fine=[1.0, 1.0], wild=[5.0, 4.0, 2.0, 2.0], lone=[1.0, 1.6, 1.65, 1.0])
     settled = settle(machine.measurements())
-    assert settled.doubtful == ["wild"]
+    assert settled.doubtful == ["wild", "lone"]
+    assert settled.doubt == pytest.approx(2 / 3)
     assert settled["wild"].epoch == 2.0
     assert len(settled.runs["wild"]) == 3
 
 
-def test_the_first_of_several_ways_is_judged():
-    times = iter([(1.0, 3.0), (1.0, 9.0)])
+def test_all_of_several_ways_must_agree():
+    times = iter([(1.0, 3.0), (1.0, 9.0), (2.0, 3.1)])
     settled = settle({"work": lambda: [Timed([seconds]) for seconds in next(times)]})
+    assert [run[1].epoch for run in settled.runs["work"]] == [3.0, 9.0, 3.1]
     assert settled.doubtful == []
-    assert [run[1].epoch for run in settled.runs["work"]] == [3.0, 9.0]
+    assert settled["work"].epoch == 1.0

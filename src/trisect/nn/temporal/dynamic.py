@@ -19,6 +19,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer, Normalisation, State, Temporal, check_widths, edge_channels_of
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
+from trisect.ops.elementwise import twice
 from trisect.ops.spmm.steps import Snapshots as Snapshots
 
 
@@ -138,9 +139,10 @@ class SpatialTemporal(DynamicLayer):
         """Run the spatial half of all steps, then the temporal half; see `DynamicLayer.forward`."""
         steps = len(snapshots)
         contexts = [context_at(noise, first_step + t) for t in range(steps)]
+        xs, beside = twice(xs) if self.concat else (xs, None)
         frames = [self.spatial.over_steps(xs, snapshots, contexts, aggregated)]
-        if self.concat:
-            frames.append(xs if xs.dim() == 3 else xs.expand(steps, *xs.shape))
+        if beside is not None:
+            frames.append(beside if beside.dim() == 3 else beside.expand(steps, *beside.shape))
         return self.recur(frames, state, first_step)
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -32,7 +31,7 @@ from trisect.train.machine.reference import (
     sample_timeline,
     seconds_of,
 )
-from trisect.train.machine.timed import Measurement, Settled, Timed
+from trisect.train.machine.timed import Measurement, Name, Settled, Timed
 
 _WIDTHS = (16, 64)
 _GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
@@ -42,8 +41,6 @@ _DYNAMIC = ("wd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h")
 _NEGATIVES = (1, 5)  # for each pair that exists
 _LEAST, _MOST = 0.05, 50.0  # no kind is so much faster or slower than its rates; what says so was disturbed
 _DRAWING = ("drawing",)
-
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Kind:
     width: int
     references: Sequence[Reference]
 
-    def key(self, number: int) -> Key:
+    def key(self, number: int) -> Name:
         """Name the measurement of one of the trainings."""
         return "layer", self.name, self.width, number
 
@@ -86,21 +83,21 @@ class Kinds:
         self._kinds = list(_kinds())
         self._pairs = [_on_pairs(negatives) for negatives in _NEGATIVES]
 
-    def measurements(self) -> dict[Key, Measurement]:
+    def measurements(self) -> dict[Name, Measurement]:
         """Give what to measure."""
-        found: dict[Key, Measurement] = {}
+        listed: dict[Name, Measurement] = {}
         for kind in self._kinds:
             for k, reference in enumerate(kind.references):
-                found[kind.key(k)] = partial(reference.in_turn, self._ways(kind.width == _WIDTHS[-1] and k == 1))
+                listed[kind.key(k)] = partial(reference.in_turn, self._ways(kind.width == _WIDTHS[-1] and k == 1))
         for k, reference in enumerate(self._pairs):
-            found[PAIRS, k] = partial(reference.in_turn, self._ways(k == 1))
-        found[_DRAWING] = partial(_drawing, self._pairs[0].data)
-        return found
+            listed[PAIRS, k] = partial(reference.in_turn, self._ways(k == 1))
+        listed[_DRAWING] = partial(_drawing, self._pairs[0].data)
+        return listed
 
     def _ways(self, fewer: bool) -> list[int | None]:
         return [None, self._threads] if fewer else [None]
 
-    def rated(self, cluster: Cluster, times: Settled[Key]) -> Rated:
+    def rated(self, cluster: Cluster, times: Settled[Name]) -> Rated:
         """Give what follows from the measurements."""
         ratios: dict[str, dict[int, tuple[float, ...]]] = {}
         kept: dict[str, tuple[float, float]] = {}
@@ -194,7 +191,7 @@ def _on_pairs(negatives: int) -> Reference:
 
 
 def _solved_pairs(
-    cluster: Cluster, references: Sequence[Reference], times: Mapping[Key, Timed]
+    cluster: Cluster, references: Sequence[Reference], times: Mapping[Name, Timed]
 ) -> dict[int, tuple[float, ...]]:
     """The time that a loss on pairs takes beyond what its model does: from few pairs a row and from many, and from the
     time that drawing alone takes.

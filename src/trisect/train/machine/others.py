@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
-_IDLE, _STOLEN = (3, 4), 8  # columns of idle cores; those from the ninth on are counted in others too
+_COLUMNS, _IDLE = 8, (3, 4)  # time of guests, behind these columns, is counted in the first of them too
 
 
 class Others:
-    """The cores that others took since this was made."""
+    """The cores that others took since this was made, of those that this process may use."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic(), _busy(), _own()
@@ -29,11 +29,14 @@ class Others:
 
 
 def _busy() -> float | None:
-    """Seconds that the cores have worked, for anyone."""
+    """Seconds that the cores which this process may use have worked, for anyone."""
     try:
-        columns = [int(word) for word in _STAT.read_text().splitlines()[0].split()[1:]]
-        return sum(ticks for k, ticks in enumerate(columns[:_STOLEN]) if k not in _IDLE) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+        mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        rows = [line.split() for line in _STAT.read_text().splitlines()]
+        ticks = [[int(word) for word in words[1 : 1 + _COLUMNS]] for words in rows if words and words[0] in mine]
+        working = sum(each for row in ticks for k, each in enumerate(row) if k not in _IDLE)
+        return working / os.sysconf("SC_CLK_TCK") if ticks else None
+    except (OSError, ValueError, AttributeError):
         return None
 
 

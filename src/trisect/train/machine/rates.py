@@ -13,7 +13,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.ops.fused import dense
 from trisect.ops.memory import empty
 from trisect.ops.spmm.aggregate import aggregate
-from trisect.train.machine.timed import Measurement, Timed
+from trisect.train.machine.timed import Measurement, Name, Timed
 
 WIDTHS = (4, 16, 64, 128)  # numbers of a row
 # bytes of a table that lies in the last cache, of one that lies in memory, and of one that lies in both
@@ -23,10 +23,8 @@ _TRAFFIC = 24 << 20  # bytes that one measurement of a gather reads
 _HIDDEN, _ROWS = 64, 20_000  # of a product
 _CALLS = 6
 
-Key = tuple[Any, ...]
 
-
-def rate_measurements() -> dict[Key, Measurement]:
+def rate_measurements() -> dict[Name, Measurement]:
     """Give what to measure: gathers by width from memory and from the cache, products, elementwise work."""
     gathers = {
         ("gather", width, size): partial(_timed, partial(_gathering, width, size))
@@ -36,7 +34,7 @@ def rate_measurements() -> dict[Key, Measurement]:
     return {**gathers, ("product",): partial(_timed, _multiplying), ("elementwise",): partial(_timed, _doubling)}
 
 
-def rates_of(times: Mapping[Key, Timed]) -> dict[str, Any]:
+def rates_of(times: Mapping[Name, Timed]) -> dict[str, Any]:
     """Give the rates that follow, as a device has them."""
     near, far, both = (
         {4 * width: _TRAFFIC / times["gather", width, size].epoch for width in WIDTHS}

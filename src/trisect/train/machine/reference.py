@@ -54,7 +54,10 @@ class Reference:
         return workload_of(NamedModel(self.model, dict(self.options), 0), self.data, self.task, TrainOptions())
 
     def timed(self) -> Timed:
-        """Train it on ranks of its own, and give the time of an epoch by what ranks did, the first epoch left out."""
+        """Train it, and give the time of an epoch by what ranks did, the first epoch left out.
+
+        It has ranks of its own where it has a layout, and is trained in this process where it has none.
+        """
         if not self.layout:
             return self.in_turn([None])[0]
         settings: dict[str, Any] = {"epochs": 1 + self.epochs, "eval_every": 10_000, **self.options}

@@ -15,7 +15,7 @@ from trisect.plan.cluster import Cluster
 from trisect.plan.timing import epoch_seconds
 from trisect.schedule.action import Verb
 from trisect.train.machine.reference import Reference, sample_graph, sample_timeline
-from trisect.train.machine.timed import Settled, Timed, settle
+from trisect.train.machine.timed import Timed, settle
 
 _EPOCHS = 6
 _HALVINGS = 12
@@ -32,7 +32,7 @@ class Sharing:
         message: seconds that each post or wait costs; `latency`: seconds until a message is there, beyond that.
         stale: seconds that half a layer costs besides, in a chunk that reads history.
         joined: bytes that a rank takes besides, since it is one of several.
-        times: by which layout, what was measured.
+        doubt: the share of the measurements whose shortest time was not reached twice.
     """
 
     share: float
@@ -41,7 +41,7 @@ class Sharing:
     latency: float
     stale: float
     joined: int
-    times: Settled[str]
+    doubt: float
 
 
 def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> Sharing:
@@ -69,7 +69,7 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     cluster = _with_seconds_a_byte(cluster, a_byte)
     stale = fitted("stages", partial(_with_stale, cluster), 0.0, _SLOWEST, times["stages"].epoch)
     joined = max(0, times["idle"].memory - alone)
-    return Sharing(share, 1.0 / a_byte, message, latency, stale, joined, times)
+    return Sharing(share, 1.0 / a_byte, message, latency, stale, joined, times.doubt)
 
 
 def _references(ranks: int) -> dict[str, Reference]:

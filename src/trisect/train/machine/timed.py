@@ -1,19 +1,20 @@
-"""Times on a machine that others use too: each is taken a while apart until two agree, and the shortest counts.
+"""Times on a machine that others use too: each is taken twice, a while apart, or three times; the shortest counts.
 
 Other programs can only slow a measurement down, and come and go. Everything is measured once, then everything once
-more, so that seconds lie between the two times; what differs by more than a little is measured again.
+more, so that seconds lie between the two times; what differs by more than a little is measured a third time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 _AGREE = 1.2  # two times of the same differ by less where nothing disturbs them
 _MOST = 3  # times that one thing is measured
 
 Key = TypeVar("Key", bound=Hashable)
+Name = tuple[Any, ...]  # of a measurement: what kind it is, then which of them
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Timed:
         return low(self.epochs)
 
 
-# The same work in one or several ways in turn (with all threads and with fewer, say); the first of them is judged.
+# The same work in one or several ways in turn: with all threads and with fewer, say.
 Measurement = Callable[[], Sequence[Timed]]
 
 
 def low(values: Sequence[float]) -> float:
-    """Give the lower third: what other programs disturb is longer, and what is shortest is luck."""
+    """Give the value a third of the way up: what is disturbed is longer, and what is shortest may be luck."""
     return sorted(values)[len(values) // 3]
 
 
@@ -56,13 +57,13 @@ def shortest(runs: Sequence[Timed]) -> Timed:
 
 @dataclass
 class Settled(Mapping[Key, Timed]):
-    """Measurements that were repeated until two agreed: by key the shortest time.
+    """Measurements that were repeated: by key, the shortest time of the first way.
 
     Attributes:
         runs: by key, all times, each in all its ways.
     """
 
-    runs: dict[Key, list[Sequence[Timed]]] = field(default_factory=dict)
+    runs: dict[Key, list[Sequence[Timed]]]
 
     def __getitem__(self, key: Key) -> Timed:
         return shortest([run[0] for run in self.runs[key]])
@@ -75,8 +76,13 @@ class Settled(Mapping[Key, Timed]):
 
     @property
     def doubtful(self) -> list[Key]:
-        """Name what was measured as often as may be, with no two times that agree."""
+        """Name what was measured as often as may be, and whose shortest time was not reached twice."""
         return [key for key, runs in self.runs.items() if not _agree(runs)]
+
+    @property
+    def doubt(self) -> float:
+        """Give the share of the measurements that is doubtful."""
+        return len(self.doubtful) / len(self.runs)
 
 
 def settle(measurements: Mapping[Key, Measurement]) -> Settled[Key]:
@@ -90,6 +96,8 @@ def settle(measurements: Mapping[Key, Measurement]) -> Settled[Key]:
 
 
 def _agree(runs: Sequence[Sequence[Timed]]) -> bool:
-    """Whether the two shortest times are the same but for a little."""
-    two = sorted(run[0].epoch for run in runs)[:2]
-    return len(two) == 2 and two[1] <= _AGREE * two[0]
+    """Whether the two shortest times of each way are the same but for a little."""
+    if len(runs) < 2:
+        return False
+    shortest_two = [sorted(timed.epoch for timed in way)[:2] for way in zip(*runs, strict=True)]
+    return all(second <= _AGREE * first for first, second in shortest_two)
