@@ -28,6 +28,7 @@ from trisect.train.processes.faults import reporting_failures
 from trisect.train.processes.memory import peak_rss_bytes
 
 MOST_RANKS = 8  # that are trained with together; more share the cores in the same way
+_EPOCHS = 8  # after which a run takes no more memory
 _HALF, _STEP = ("half",), ("step",)
 
 
@@ -63,11 +64,11 @@ def measure(folder: Path, world: World) -> None:
 def _measure_libraries() -> int:
     """Bytes that a rank takes beyond what the model of its memory counts: libraries, and what lies between tensors.
 
-    It has a run directory, as a rank has: what writes it takes memory too.
+    It has a run directory, as a rank has, since what writes it takes memory too; and trains until no more is taken.
     """
     reference = Reference("gcn", {"layers": 3, "hidden": 64}, sample_graph(20.0, 64, 20_000))
     with tempfile.TemporaryDirectory(prefix="trisect-reference-") as folder:
-        fit(reference.model, reference.data, epochs=2, out=Path(folder, "run"), **reference.options)
+        fit(reference.model, reference.data, epochs=_EPOCHS, out=Path(folder, "run"), **reference.options)
     workload = reference.workload()
     nothing = Device(flops=1.0, gather={4: 1.0}, elementwise=1.0, memory=1 << 60, libraries=1)
     return peak_rss_bytes() - round(MemoryModel(workload).of(workload.facts(Layout()), nothing).total)

@@ -5,7 +5,7 @@ is as long as the real one.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -52,7 +52,11 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
         single: the share of a lone rank's speed that it has with as many threads as one of the ranks.
     """
     references = _references(ranks)
-    times = settle({name: partial(_timed, reference) for name, reference in references.items()})
+    # one rank and several in turn, since it is their ratio that counts
+    in_turn = {"idle": ["idle"], "beside": ["beside", "alone"], "parts": ["parts"], "stages": ["stages"]}
+    times = settle(
+        {name: partial(_timed, [references[each] for each in together]) for name, together in in_turn.items()}
+    )
 
     def fitted(name: str, with_number: Callable[[float], Cluster], least: float, most: float, seconds: float) -> float:
         return fitting(references[name], with_number, least, most, seconds)
@@ -62,7 +66,8 @@ def measure_sharing(cluster: Cluster, ranks: int, alone: int, single: float) -> 
     latency = fitted("idle", partial(with_latency, cluster), 0.0, _SLOWEST, times["idle"].epoch)
     cluster = with_latency(cluster, latency)
     # of the time that the simulation gives one rank, whatever that is
-    wanted = times["beside"].epoch / times["alone"].epoch * _simulated(references["alone"], cluster)
+    slower = statistics.median(several.epoch / one.epoch for several, one in times.runs["beside"])
+    wanted = slower * _simulated(references["alone"], cluster)
     share = 1.0 / fitted("beside", partial(_with_slower, cluster, ranks), 1.0, 2.0 * ranks, wanted)
     cluster = replace(cluster, shares={1: 1.0, ranks: share}, single=max(share, single))
     a_byte = fitted("parts", partial(_with_seconds_a_byte, cluster), 1e-11, _SLOWEST_BYTE, times["parts"].epoch)
@@ -92,8 +97,8 @@ def _references(ranks: int) -> dict[str, Reference]:
     }
 
 
-def _timed(reference: Reference) -> list[Timed]:
-    return [reference.timed()]
+def _timed(references: Sequence[Reference]) -> list[Timed]:
+    return [reference.timed() for reference in references]
 
 
 def _with_slower(cluster: Cluster, ranks: int, times: float) -> Cluster:
