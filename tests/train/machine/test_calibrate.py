@@ -118,18 +118,17 @@ def test_an_undisturbed_calibration_is_not_lost_to_a_disturbed_one(machine, tmp_
     assert said.count("is kept; remove that file") == 1
 
 
-def test_a_machine_that_was_faster_before_is_said_to_be_slower(machine):
+def test_a_machine_that_has_changed_is_said_to_have(machine):
     earlier, _ = machine.calibrate()
-    machine.others = (0.0, 0.0)
-    faster = replace(
-        earlier,
-        device=replace(earlier.device, flops=1.6e11, gather={16: 1.5e9, 64: 1.5e10}, elementwise=1.4e10, half=3e-5),
-    )
-    _, said = machine.calibrate(faster)
-    assert "1.5 times as fast" in said[-1]
     machine.others = (0.0, 0.0)
     _, said = machine.calibrate(earlier)
     assert len(said) == 1
+    machine.others = (0.0, 0.0)
+    device = replace(earlier.device, flops=1.1e11, elementwise=2e10, half=3e-5)
+    cluster, said = machine.calibrate(replace(earlier, device=device, shares={1: 1.0, 2: 0.5}))
+    assert "elementwise work 0.5 times as fast, half a layer 0.6 times as fast, each of 2 ranks 1.4" in said[-1]
+    assert "products" not in said[-1].split("changed:")[1]
+    assert cluster.source == MEASURED
 
 
 def test_an_earlier_calibration_that_cannot_be_read_counts_as_none(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -39,7 +38,8 @@ _LOOK = 0.4  # seconds for which others are watched before anything is measured
 # loop wait for the one whose core is shared
 _BUSY, _DISTURBED, _CORES = 0.15, 0.05, 0.5
 _DOUBTFUL = 0.1  # share of the measurements whose shortest time may not be reached twice
-_SLOWER = 1.2  # than an earlier calibration
+_CHANGED = 1.3  # times as fast as in an earlier calibration, or as slow
+_WIDE = 256  # bytes of a row that is gathered
 _AGAIN = "plans from this are doubtful; calibrate again when the machine is quiet."
 
 
@@ -89,10 +89,10 @@ def _calibrate(say: Say, earlier: Cluster | None) -> Cluster:
     disturbances = list(_disturbances(watch.cores(), cores, doubt))
     for sentence in disturbances:
         say(sentence)
-    if earlier is not None and (times := slower(cluster, earlier)) > _SLOWER:
+    if earlier is not None and (changed := changes(cluster, earlier)):
         say(
-            f"When it was calibrated before, this machine was {times:.1f} times as fast; if it is the same, something "
-            "slows it down now, and it should be calibrated again later."
+            f"Since it was calibrated before, this machine has changed: {', '.join(changed)}. Something slows it down at "
+            "times, or it is a virtual one that moved; plans hold for the machine as it was measured last."
         )
     return replace(cluster, source=DISTURBED if disturbances else MEASURED)
 
@@ -124,13 +124,21 @@ def _disturbances(taken: float | None, cores: int, doubt: float) -> Iterator[str
         yield f"Others disturbed {doubt:.0%} of the measurements, whose shortest time was not reached twice: {_AGAIN}"
 
 
-def slower(now: Cluster, earlier: Cluster) -> float:
-    """Say how many times as long work takes as it did: of gathers, products, elementwise work and calls, the middle."""
+def changes(now: Cluster, earlier: Cluster) -> list[str]:
+    """Say what is much faster or slower than it was: products, gathers, elementwise work, calls, ranks together."""
     new, old = now.device, earlier.device
-    ratios = [old.gather[width] / rate for width, rate in new.gather.items() if width in old.gather]
-    return statistics.median(
-        [*ratios, old.flops / new.flops, old.elementwise / new.elementwise, new.half / max(old.half, 1e-9)]
-    )
+    ranks = max(now.shares)
+    speeds = {
+        "products": (new.flops, old.flops),
+        "gathers": (new.gather_rate(_WIDE, 1e12), old.gather_rate(_WIDE, 1e12)),
+        "elementwise work": (new.elementwise, old.elementwise),
+        "half a layer": (1.0 / max(new.half, 1e-9), 1.0 / max(old.half, 1e-9)),
+        f"each of {ranks} ranks": (now.share(ranks), earlier.share(ranks)),
+    }
+    ratios = {name: after / before for name, (after, before) in speeds.items()}
+    return [
+        f"{name} {ratio:.1f} times as fast" for name, ratio in ratios.items() if not 1 / _CHANGED < ratio < _CHANGED
+    ]
 
 
 def _describe(device: Device, inside: Link, share: Mapping[int, float]) -> str:
