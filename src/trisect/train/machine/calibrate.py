@@ -91,8 +91,8 @@ def _calibrate(say: Say, earlier: Cluster | None) -> Cluster:
         say(sentence)
     if earlier is not None and (changed := changes(cluster, earlier)):
         say(
-            f"Since it was calibrated before, this machine has changed: {', '.join(changed)}. Something slows it down at "
-            "times, or it is a virtual one that moved; plans hold for the machine as it was measured last."
+            f"Since it was calibrated before, this machine has changed: {', '.join(changed)}. Something slows it down "
+            "at times, or it is a virtual one that moved; plans hold for the machine as it was measured last."
         )
     return replace(cluster, source=DISTURBED if disturbances else MEASURED)
 
@@ -136,9 +136,8 @@ def changes(now: Cluster, earlier: Cluster) -> list[str]:
         f"each of {ranks} ranks": (now.share(ranks), earlier.share(ranks)),
     }
     ratios = {name: after / before for name, (after, before) in speeds.items()}
-    return [
-        f"{name} {ratio:.1f} times as fast" for name, ratio in ratios.items() if not 1 / _CHANGED < ratio < _CHANGED
-    ]
+    far = {name: ratio for name, ratio in ratios.items() if max(ratio, 1.0 / ratio) > _CHANGED}
+    return [f"{name} {ratio:.1f} times as fast" for name, ratio in far.items()]
 
 
 def _describe(device: Device, inside: Link, share: Mapping[int, float]) -> str:
