@@ -78,6 +78,18 @@ def _kept_by_kind(value: Any) -> dict[str, tuple[float, ...]]:
 
 # where the numbers of a cluster come from; `written` by a person is the default
 MEASURED, DISTURBED, PRESET, GUESSED = "measured", "disturbed", "preset", "guessed"
+_ORIGINS = {
+    MEASURED: "were measured by trisect plan --calibrate",
+    DISTURBED: "were disturbed when measured, and are doubtful; repeat trisect plan --calibrate when it is quiet",
+    PRESET: "are a preset's, from data sheets; nothing of it was measured",
+    GUESSED: "were guessed from its cores; trisect plan --calibrate measures them",
+}
+
+
+def origin_of(name: str, source: str) -> str:
+    """Say in a sentence where the rates of a cluster come from."""
+    return f"The rates of {name} {_ORIGINS.get(source, 'are those of its file')}."
+
 
 # what a task does with pairs of rows is rated beside the layers; what is no layer of its own is not rated
 PAIRS, UNRATED = "pairs", "_"

@@ -13,7 +13,7 @@ from trisect.errors import LayoutError
 from trisect.exchanges.facts import Facts
 from trisect.layout import Layout, Wire
 from trisect.plan.bound import least_of_any, least_seconds
-from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, PRESET, Cluster
+from trisect.plan.cluster import Cluster, origin_of
 from trisect.plan.estimate import AXES, Estimate, bytes_by_axis, estimate_facts, is_exact
 from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
@@ -405,19 +405,7 @@ def assumptions(
             f"{layer} could not be run on a few rows to see what it keeps ({why}): three times its output is counted, "
             "which is a guess."
         )
-    if cluster.source == MEASURED:
-        yield f"The rates of {cluster.name} were measured by `trisect plan --calibrate`."
-    elif cluster.source == DISTURBED:
-        yield (
-            f"The rates of {cluster.name} were disturbed while they were measured, and are doubtful; repeat `trisect "
-            "plan --calibrate` when it is quiet."
-        )
-    elif cluster.source == PRESET:
-        yield f"The rates of {cluster.name} are a preset's, from data sheets; nothing of it was measured."
-    elif cluster.source == GUESSED:
-        yield f"The rates of {cluster.name} are guessed from its cores; `trisect plan --calibrate` measures them."
-    else:
-        yield f"The rates of {cluster.name} are those of its file."
+    yield origin_of(cluster.name, cluster.source)
     sized = cluster.resized(devices)
     if sized.hosts != cluster.hosts:
         yield f"{devices} devices are taken to be on {sized.hosts} host{'s' if sized.hosts > 1 else ''} of that kind."

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, PRESET
+from trisect.plan.cluster import origin_of
 from trisect.report.markup import Markup, note, table, tag
 from trisect.report.quantities import seconds, size
 from trisect.report.run_view import RunView
@@ -106,14 +106,7 @@ def planned_spans(plan: Mapping[str, Any]) -> list[list[tuple[str, float, float]
 def rests_on(plan: Mapping[str, Any]) -> str:
     """Say in a sentence where the rates of the prediction come from."""
     cluster = _inner(_inner(plan, "expected"), "cluster")
-    sources = {
-        MEASURED: "were measured by trisect plan --calibrate",
-        DISTURBED: "were disturbed when they were measured; repeat trisect plan --calibrate when it is quiet",
-        PRESET: "are a preset's",
-        GUESSED: "were guessed from its cores; trisect plan --calibrate measures them",
-    }
-    told = sources.get(str(cluster.get("source")), "are those of its file")
-    return f"The rates of {cluster.get('name', 'this machine')} {told}." if cluster else ""
+    return origin_of(str(cluster.get("name", "this machine")), str(cluster.get("source"))) if cluster else ""
 
 
 def predictions(run: RunView) -> Markup | None:
