@@ -1,4 +1,4 @@
-# make train | test | check | slow | fuzz | soak | sanitize | docs: each makes .venv first and installs the project into it.
+# make train | test | check | slow | fuzz | exact | soak | sanitize | docs: each makes .venv first and installs the project into it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # runs a command that is silent for minutes, and prints a dot every few seconds, so that it is seen to be alive
 with_dots = (while sleep 3; do printf .; done) & dots=$$!; trap 'kill $$dots' EXIT; $(1) && echo
 
-.PHONY: train test check pytest slow fuzz soak sanitize docs dist format clean
+.PHONY: train test check pytest slow fuzz exact soak sanitize docs dist format clean
 
 $(BIN)/python:
 	@echo "Making a Python environment in $(VENV) ..."
@@ -59,8 +59,13 @@ CASES ?= 100000
 fuzz: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(CASES) $(SEED)
 
+# random models, tasks, graphs and layouts of up to eight ranks for ten minutes; each trains as one process does
+exact: SECONDS ?= 600
+exact: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/exact/exact.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
 # random faults on random layouts for half an hour, or until FAULTS have come; each run ends as its undisturbed twin
-SECONDS ?= 1800
+soak: SECONDS ?= 1800
 soak: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak/soak.py --seconds $(SECONDS) $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED))
 

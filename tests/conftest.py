@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+os.environ.setdefault("TRISECT_POISON", "1")  # before the pool is made: a read of free memory shows in the numbers
 
 from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
@@ -22,8 +25,22 @@ from trisect.nn import build
 from trisect.nn.base import Layer
 from trisect.nn.halves import AnyLayer
 from trisect.plan.plan import make_facts
+from trisect.train.clusters import CLUSTER_VARIABLE, local_cluster
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _uncalibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plan with the rates that are guessed for this machine, whatever its user has measured; nothing is measured."""
+    before = os.environ.get(CLUSTER_VARIABLE)
+    path = tmp_path_factory.mktemp("machine") / "cluster.yaml"
+    os.environ[CLUSTER_VARIABLE] = str(path)
+    local_cluster().write(path)
+    yield
+    os.environ.pop(CLUSTER_VARIABLE)
+    if before is not None:
+        os.environ[CLUSTER_VARIABLE] = before
 
 
 @pytest.fixture(scope="session")

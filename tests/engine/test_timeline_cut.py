@@ -98,6 +98,12 @@ def computed_again(world: int) -> list[Case]:
     ]
 
 
+def again_with_holes(world: int) -> list[Case]:
+    """Groups of layers are run again while some ranks have no steps: all ranks post their messages in one order."""
+    layout = {"time": 2, "vertex": world // 2, "recompute": True}
+    return [given for blocks in (5, 7) for given in every_model({**layout, "blocks": blocks})]
+
+
 def with_holes(layout: Case) -> list[Case]:
     return every_model({**layout, "blocks": len(HOLES)}, runs=HOLES, evaluate=True)
 
@@ -245,6 +251,8 @@ CASES: dict[str, tuple[int, list[Case]]] = {
     "columns 4": (4, by_columns(4)),
     "again 2": (2, computed_again(2)),
     "again 4": (4, computed_again(4)),
+    "again holes 2": (2, again_with_holes(2)),
+    "again holes 4": (4, again_with_holes(4)),
     "holes 2": (
         2,
         [

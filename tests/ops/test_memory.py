@@ -201,3 +201,23 @@ def test_a_limit_bounds_what_is_planned_with(monkeypatch: pytest.MonkeyPatch) ->
             free_bytes(cpu)
         with pytest.raises(ConfigError, match="TRISECT_MEMORY"):
             free_bytes(cpu, bounded=False)
+
+
+@pytest.mark.parametrize("poisoned", [True, False])
+def test_poisoned_buffers_hold_nan_before_they_are_written_and_when_they_are_free(
+    poisoned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "POISONED", poisoned)
+    pool = Pool()
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        tensor = pool.empty((300, 1000), dtype)
+        assert bool(tensor.isnan().all()) == poisoned
+        tensor.fill_(1)
+        address = tensor.data_ptr()
+        del tensor
+        gc.collect()
+        pages = next(iter(pool._mappings.values()))
+        assert bool((pages == 0xFF).all()) == poisoned
+        again = pool.empty((300, 1000), dtype)
+        assert again.data_ptr() == address
+        assert bool(again.isnan().all()) == poisoned

@@ -235,6 +235,17 @@ def cell(action: Action) -> tuple[object, ...]:
     return action.chunk, action.first, action.last, action.side, action.block
 
 
+@pytest.mark.parametrize("model", ["cd-gcn", "tm-gcn"])
+def test_a_rank_without_steps_posts_where_the_others_do(facts_of: Maker, model: str) -> None:
+    """Gradients leave a group before the group in front of it is computed again, on a rank without steps too."""
+    layout = Layout(time=2, blocks=2, recompute=True, temporal="redistribute")
+    schedule = schedule_of(facts_of(model, layout, runs_of([1, 0], [0, 1])))
+    validate(schedule)
+    posts = [[str(action) for action in actions if action.verb is Verb.POST] for actions in schedule]
+    assert posts[0] == posts[1]
+    assert posts[0].index("0PtB0.3@1") < posts[0].index("0PtF0.2@1~a")
+
+
 @settings(max_examples=200, deadline=None)
 @given(cut=cuts(), overlap=st.booleans())
 def test_every_cut_is_sound(facts_of: Maker, cut: Callable[[Maker], Facts], overlap: bool) -> None:

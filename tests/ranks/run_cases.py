@@ -26,6 +26,8 @@ from trisect.comm.mesh import Mesh, connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
+from trisect.engine import boards
+from trisect.engine.values import same_rows
 from trisect.exchanges.catalogue import volume
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -263,7 +265,8 @@ class _Late:
 def broken(which: str | None) -> Iterator[None]:
     """Make what one exchange sends, or what was packed, a little too large, so that the comparison must fail.
 
-    `wire`: all that is read off the wire is twice what was sent, as with a wrong scale of int8.
+    `wire`: all that is read off the wire is twice what was sent, as with a wrong scale of int8. `follow`: halo rows are
+    read as if they followed the own ones, wherever they lie.
     """
     begin_swap, send = Transport.begin_swap, Transport.send
 
@@ -282,6 +285,7 @@ def broken(which: str | None) -> Iterator[None]:
         "send": (Transport, "send", wrong_send),
         "carry": (Transport, "send", wrong_send),
         "pack": (Packed, "unpack", lambda packed: unpack(packed) * 1.01),
+        "follow": (boards, "joined", lambda own, halo: same_rows(own, 0, len(own) + len(halo))),
         "wire": (wire, "decode", lambda *values: decode(*values) * 2),
     }
     with ExitStack() as stack:

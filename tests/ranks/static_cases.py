@@ -138,12 +138,14 @@ def model_of(case: Case) -> NamedModel | AnyModel:
         return NamedModel(case["model"], case.get("options", {}), 11)
     from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv
 
+    head = case.get("options", {}).get("hidden", 6) // 2
+    width = 2 * head
     convolutions = [
-        FromPyG(SAGEConv(FEATURES, 6), "relu", 0.3),
-        FromPyG(GATv2Conv(6, 3, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu"),
-        FromPyG(GATConv(6, 3, heads=2, add_self_loops=False), "elu"),
-        FromPyG(SAGEConv(6, 6), "relu"),
-        FromPyG(SAGEConv(6, CLASSES)),
+        FromPyG(SAGEConv(FEATURES, width), "relu", 0.3),
+        FromPyG(GATv2Conv(width, head, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu"),
+        FromPyG(GATConv(width, head, heads=2, add_self_loops=False), "elu"),
+        FromPyG(SAGEConv(width, width), "relu"),
+        FromPyG(SAGEConv(width, CLASSES)),
     ]
     model = Model(convolutions, normalisation="none", self_loops=True)
     model.reset_parameters(11)

@@ -33,7 +33,7 @@ from trisect.train.job import SHARDS
 FEATURES, CLASSES, EDGE_FEATURES = 3, 3, 4
 LATER = 3  # steps after those of training
 # what of a case says how the ranks do it, and not what one process does
-_OF_RANKS = ("layout", "run", "cut", "uneven", "evaluate", "twice", "delayed", "aggregated", "break", "train")
+_OF_RANKS = ("layout", "run", "cut", "uneven", "evaluate", "twice", "delayed", "aggregated", "break", "train", "limits")
 
 
 def dense_snapshots(steps: int, n: int, *, symmetric: bool = False, near: int = 0) -> list[Tensor]:
@@ -179,8 +179,14 @@ def model_of(case: Case) -> NamedModel | AnyModel:
         return NamedModel(case["model"], case.get("options", {}), 11)
     from torch_geometric.nn import GATv2Conv
 
-    conv = FromPyG(GATv2Conv(FEATURES, 2, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu")
-    model = DynamicModel([SpatialTemporal(conv, GRU(4, 4))], LinearLayer(4, CLASSES), normalisation="none")
+    width = case.get("options", {}).get("hidden", 4)
+    # the second layer reads rows of other parts that the first one made
+    convolutions = [
+        FromPyG(GATv2Conv(channels, width // 2, heads=2, add_self_loops=False, edge_dim=EDGE_FEATURES), "elu")
+        for channels in (FEATURES, width // 2 * 2)
+    ]
+    layers = [SpatialTemporal(conv, GRU(width // 2 * 2, width // 2 * 2)) for conv in convolutions]
+    model = DynamicModel(layers, LinearLayer(width // 2 * 2, CLASSES), normalisation="none")
     model.reset_parameters(11)
     return model
 

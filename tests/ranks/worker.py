@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from limits import limits
 
 from trisect.comm.local import mailbox
 from trisect.comm.world import LISTENER
@@ -35,7 +36,8 @@ def main() -> None:
         mailbox.SMALLEST = case.get("smallest", 1)
         print(case, flush=True)  # to the log of the rank, which is shown where it fails
         run = getattr(module, case["run"])
-        results.append(run(case, case_folder(number)) if hasattr(module, "prepare") else run(case))
+        with limits(case.get("limits")):
+            results.append(run(case, case_folder(number)) if hasattr(module, "prepare") else run(case))
     rank = os.environ["RANK"]
     Path(sys.argv[2], f"rank-{rank}.json").write_text(json.dumps(results))
     import torch.distributed as dist
@@ -54,7 +56,8 @@ def fork(world: int) -> int:
     for number, case in enumerate(json.loads(Path(sys.argv[1]).read_text())):
         module = importlib.import_module(case.get("module", "static_cases"))
         if hasattr(module, "prepare"):
-            module.prepare(case, case_folder(number))
+            with limits(case.get("limits")):
+                module.prepare(case, case_folder(number))
     ranks = {}
     for rank in range(world):
         child = os.fork()

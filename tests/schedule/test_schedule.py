@@ -92,6 +92,14 @@ def test_collectives_in_different_order_deadlock() -> None:
         validate(Schedule.parse(f"{one} {two}\n{two} {one}", Layout(vertex=2)))
 
 
+def test_collectives_that_are_posted_in_different_order_are_refused() -> None:
+    """What crosses a whole axis is matched by its order, so that each rank would read the other's."""
+    one, two, waits = "0PtF0.0", "0PtB0.1", "0WtF0.0 0WtB0.1"
+    validate(Schedule.parse(f"{one} {two} {waits}\n{one} {two} {waits}", Layout(time=2)))
+    with pytest.raises(LayoutError, match=r"rank 1: 0PtB0.1 is posted where rank 0 posts 0PtF0.0"):
+        validate(Schedule.parse(f"{one} {two} {waits}\n{two} {one} {waits}", Layout(time=2)))
+
+
 def test_the_wrong_action_is_marked() -> None:
     with pytest.raises(LayoutError, match=r"rank 1: 1EbF0<0 \[1WbF0<0\]"):
         validate(Schedule.parse("0F0 0EbF0<1 0WbF0<1\n1EbF0<0 1WbF0<0"))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trisect.engine.gradients import MessageGradients
 from trisect.engine.history import HistoryRows
-from trisect.engine.pulled import Pulled, readable
+from trisect.engine.pulled import Pulled, joined, readable
 from trisect.engine.values import Reading, read_rows, same_rows
 from trisect.exchanges.facts import offsets
 from trisect.exchanges.port import Crossing
@@ -104,8 +104,12 @@ class Boards:
 
     @property
     def in_place(self) -> bool:
-        """Whether halo rows may be read where they came to lie: where one part gives all of them."""
-        return self._parts == 2 and self.at_once and not self.history.stale and self.gradients.collects
+        """Whether halo rows may be read where they came to lie: one part gives all of them, and kernels of the CPU
+        sum them up.
+        """
+        if self._parts != 2 or not self.at_once or self.history.stale or not self.gradients.collects:
+            return False
+        return bool(self.graphs) and self.graphs[0].adjacency.device.type == "cpu"
 
     def buffer(self, layer: int) -> Tensor:
         """Give the tensor that readers of a layer see: own rows of all steps, then the halo of all steps."""
@@ -147,7 +151,7 @@ class Boards:
             reads = cell_rows.reads[step]
             rows, halo = self._columns(layer, step)
             if reads is not None:
-                rows = (rows if halo is None else torch.cat([rows[: self.rows], halo])).index_select(0, reads)
+                rows = (rows if halo is None else joined(rows[: self.rows], halo)).index_select(0, reads)
                 halo = None
             if not trained:
                 messages.append(Message(rows.detach(), halo))
@@ -178,11 +182,13 @@ class Boards:
         buffer, slot = self.buffer(layer), self.slots[layer]
         halo = self._halos.get(slot)
         if self.steps == 1:
-            return buffer, halo
+            return readable(buffer, self.rows, halo)
         if halo is None:
             halo = buffer[self.steps * self.rows :]
         halo = halo[self._halo_starts[step] : self._halo_starts[step + 1]]
-        return readable(same_rows(buffer, step * self.rows, (step + 1) * self.rows), self.rows, halo)
+        own = same_rows(buffer, step * self.rows, (step + 1) * self.rows)
+        # Layers that do more than sum read `Message.rows` alone: their halo must follow the own rows.
+        return readable(own, self.rows, halo) if self.gradients.collects else (joined(own, halo), None)
 
     def read_last(self, layer: int) -> None:
         """The last reader of a layer has gone forward: halo rows that lie elsewhere are let go."""

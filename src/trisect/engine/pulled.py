@@ -142,7 +142,15 @@ def readable(rows: Tensor, own: int, halo: Tensor | None) -> tuple[Tensor, Tenso
     if halo.shape[0] == 0:
         return rows[:own], None
     columns = same_rows(rows, 0, own + halo.shape[0])
-    return (columns, halo) if reads_last_rows(columns, halo) else (torch.cat([rows[:own], halo]), None)
+    return (columns, halo) if reads_last_rows(columns, halo) else (joined(rows[:own], halo), None)
+
+
+def joined(own: Tensor, halo: Tensor) -> Tensor:
+    """Return a copy of the own rows with the halo rows behind them, [columns, features]."""
+    if halo.shape[0] == 0:
+        return own
+    columns = empty((own.shape[0] + halo.shape[0], own.shape[1]), own.dtype, own.device)
+    return torch.cat([own, halo], out=columns)
 
 
 def entries_in(block: Adjacency, columns: Tensor) -> Adjacency:

@@ -27,6 +27,9 @@ from trisect.data.room import free_host_bytes
 from trisect.errors import ConfigError
 
 LIMIT_VARIABLE = "TRISECT_MEMORY"
+# With TRISECT_POISON=1, buffers hold NaN when they are handed out and when they are free, so that a read of memory that
+# nothing was written to, or of memory that is free, shows in the numbers.
+POISONED = os.environ.get("TRISECT_POISON") == "1"
 SMALLEST = 1 << 17
 HUGE = 1 << 20  # buffers of so many bytes and more are huge pages; others lie apart from them
 _PAGE, _SMALL_PAGES = 1 << 21, 1 << 16
@@ -68,7 +71,14 @@ class _Lease(np.ndarray):
     def __del__(self) -> None:
         home = getattr(self, "home", None)
         if home is not None:
+            if POISONED:
+                _poison(self)
             home.append(self.buffer)
+
+
+def _poison(buffer: np.ndarray) -> None:
+    """Fill a buffer with NaN: a floating-point number whose bits are all set is none, whatever its size."""
+    buffer.fill(0xFF)
 
 
 class Pool:
@@ -113,6 +123,8 @@ class Pool:
             lease = self._mappings[buffer.mapping][buffer.start : buffer.end].view(_Lease)
             lease.buffer, lease.home = buffer, self._returned
             self._leased.add(lease.ctypes.data)
+        if POISONED:
+            _poison(lease)
         storage = torch.from_numpy(lease).untyped_storage()
         # `set_` instead of views, so that the result is a tensor of its own for autograd and in-place operations
         return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), strides)

@@ -120,3 +120,19 @@ def _send_lists(adjacency: Adjacency, partition: Partition, part: int) -> tuple[
         bounds = torch.searchsorted(rows, starts).tolist()
         result.append(tuple(rows[bounds[c] : bounds[c + 1]] for c in range(partition.chunks)))
     return tuple(result)
+
+
+# Bytes of own and halo rows whose first sum over neighbours is made at once, and the most exchanges that this takes.
+_AT_ONCE, _MOST_EXCHANGES = 64 << 20, 8
+_LANES = 64  # a multiple of the numbers that a kernel sums up at once, so that sums have the same bits
+
+
+def features_at_once(columns: int, features: int, itemsize: int) -> int:
+    """Return how many features of own and halo rows are exchanged and summed up together; the same on all ranks.
+
+    Args:
+        columns: own and halo rows of the part that has most of them.
+    """
+    exchanges = min(_MOST_EXCHANGES, -(-columns * features * itemsize // _AT_ONCE))
+    several = -(-features // max(1, exchanges))
+    return min(features, -(-several // _LANES) * _LANES)

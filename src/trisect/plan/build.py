@@ -149,16 +149,14 @@ class _Rank:
             if first_time:
                 yield from self.around_inputs(k, at, back=False)
             if does and before is not None:
-                yield from self.arrive(segment, before, at, chunk, pass_, back=False)
+                yield from self.arrive(segment, at, chunk, pass_, back=False)
             if segment.apart and first_time:
                 yield from LETTERS[segment.apart].around_half(at, segment.first, back=False)
-            if not does:
-                continue
-            cells = self.cells(segment, at, chunk, verb, pass_, end, moves=first_time)
+            cells = self.cells(segment, at, chunk, verb, pass_, end, moves=first_time) if does else ([], [])
             # what others wait for leaves as soon as it is made, before the rows that nobody waits for
             yield from cells[0]
             if after is not None:
-                yield from self.leave(after, after, at, chunk, pass_, back=False)
+                yield from self.leave(after, segment, after, at, chunk, pass_, back=False)
             yield from cells[1]
 
     def verb_of(self, segment: Segment, mode: Mode, regroup: bool) -> tuple[Verb, Pass]:
@@ -200,36 +198,37 @@ class _Rank:
         cells: tuple[list[Action], list[Action]] = ([], [])
         if does:
             if after is not None:
-                yield from self.arrive(after, after, at, chunk, Pass.TRAIN, back=True)
+                yield from self.arrive(after, at, chunk, Pass.TRAIN, back=True)
             cells = self.cells(segment, at, chunk, Verb.BACKWARD, Pass.TRAIN, segment.last, moves=True)
         yield from cells[0]
         if segment.apart:
             yield from LETTERS[segment.apart].around_half(at, segment.first, back=True)
-        if does and before is not None:
-            yield from self.leave(segment, before, at, chunk, Pass.TRAIN, back=True)
+        if before is not None:
+            yield from self.leave(segment, segment, before, at, chunk, Pass.TRAIN, back=True)
         yield from cells[1]
         yield from self.around_inputs(k, at, back=True)
 
     # What crosses before a segment, and its cells
 
     def leave(
-        self, reader: Segment, other: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool
+        self, reader: Segment, own: Segment, other: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool
     ) -> Iterator[Action]:
-        """Post what crosses before `reader`; a rank without work in the `other` segment of the two waits at once."""
+        """Post what crosses before `reader` on its way from the segment `own` to the `other`.
+
+        A rank without work in `own` posts all the same, here, where the ranks that have work do: what crosses an axis
+        is matched by its order. One without work in the `other` waits at once.
+        """
         exchange = LETTERS.get(reader.arrives)
-        if exchange is not None and exchange.takes_part(at):
+        reads = self.does(other, at)
+        if exchange is not None and exchange.takes_part(at) and (reads or self.does(own, at)):
             yield exchange.crossing(Verb.POST, at, reader.first, chunk, back=back, pass_=pass_)
-            if not self.does(other, at):
+            if not reads:
                 yield exchange.crossing(Verb.WAIT, at, reader.first, chunk, back=back, pass_=pass_)
 
-    def arrive(
-        self, reader: Segment, other: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool
-    ) -> Iterator[Action]:
-        """Wait for what crosses before `reader`; one without work in the `other` of the two posts only now."""
+    def arrive(self, reader: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool) -> Iterator[Action]:
+        """Wait for what crosses before `reader`."""
         exchange = LETTERS.get(reader.arrives)
         if exchange is not None and exchange.takes_part(at):
-            if not self.does(other, at):
-                yield exchange.crossing(Verb.POST, at, reader.first, chunk, back=back, pass_=pass_)
             yield exchange.crossing(Verb.WAIT, at, reader.first, chunk, back=back, pass_=pass_)
 
     def around_inputs(self, k: int, at: RankBlock, *, back: bool) -> Iterator[Action]:

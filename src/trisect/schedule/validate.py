@@ -21,7 +21,23 @@ def validate(schedule: Schedule) -> None:
     except StuckError as stuck:
         raise LayoutError(f"{stuck}\n{_marked(schedule, stuck.positions)}") from None
     _check_all_received(schedule)
+    _check_collectives(schedule)
     _check_flow(schedule)
+
+
+def _check_collectives(schedule: Schedule) -> None:
+    """All ranks along an axis post in the same order: what crosses a whole axis is matched by its order alone."""
+    first: dict[tuple[int, ...], tuple[int, list[Action]]] = {}
+    for rank, actions in enumerate(schedule.ranks):
+        posts: dict[tuple[int, ...], list[tuple[int, Action]]] = {}
+        for position, action in enumerate(actions):
+            if action.verb is Verb.POST and action.peer is None:
+                posts.setdefault(schedule.group(rank, action), []).append((position, action))
+        for group, own in posts.items():
+            peer, others = first.setdefault(group, (rank, [action for _, action in own]))
+            for (position, action), other in zip(own, others, strict=False):
+                wrong = None if action.message == other.message else f"is posted where rank {peer} posts {other}"
+                _refuse(schedule, rank, position, action, wrong)
 
 
 def _check_flow(schedule: Schedule) -> None:

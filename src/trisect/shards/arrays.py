@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.formats.npy import map_npy
+
 
 def save_array(path: Path, tensor: Tensor) -> None:
     """Write a tensor to a .npy file."""
@@ -16,7 +18,7 @@ def save_array(path: Path, tensor: Tensor) -> None:
 
 def load_array(path: Path) -> Tensor:
     """Map it. Nothing is read before it is used, and pages are copied on write, so that torch may call it its own."""
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    return torch.from_numpy(map_npy(path, "c", "start the run again"))
 
 
 def create_array(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trisect.comm.cores import usable_cores
 from trisect.comm.ledger import Ledger
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.timeline.smoothing import Smoothing
@@ -152,5 +153,4 @@ def _may_prefetch(device: torch.device, asked: bool | None) -> bool:
     """Say whether something is free to work in the background: as many cores again as are used, or a device."""
     if asked is not None or device.type != "cpu":
         return asked is not False
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) >= 2 * torch.get_num_threads()
+    return usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) >= 2 * torch.get_num_threads()

@@ -24,6 +24,7 @@ from trisect.partition import PartGraph, cut_graph, part_graph_of, quality
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.plan.choose import sums_apart
+from trisect.settings.writing import to_json
 from trisect.shards.arrays import load_array, save_array
 from trisect.shards.timeline_files import TimelineCut, is_timeline_cut, read_timeline_cut
 
@@ -153,7 +154,7 @@ def write_graph_shards(
         "spatial": spatial,
         "edge_channels": graph.edge_channels,
     }
-    (folder / _META).write_text(json.dumps(meta))
+    (folder / _META).write_text(to_json(meta))
 
 
 def read_cut(folder: Path) -> Cut | TimelineCut:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
+from trisect.ops.memory import empty
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.halo import PartGraph
 from trisect.shards.shard import Shard
@@ -88,14 +89,21 @@ class GraphShard(Shard):
         """Keep Â·x of the own rows, as somebody else has made it."""
         self._aggregated = aggregated
 
-    def keep_aggregated(self, fetch: Callable[[Tensor], Tensor] | None = None) -> None:
+    def keep_aggregated(self, fetch: Callable[[Tensor], Tensor] | None = None, at_once: int | None = None) -> None:
         """Make Â·x of the own rows, which has no trained part, once for all epochs.
 
         Args:
             fetch: gives the rows of all columns from the own ones; the features of the halo cross once.
+            at_once: features that are fetched and summed up at once, so that only theirs of the halo take memory.
         """
-        x = self._read()
-        self._aggregated = aggregate(x if fetch is None else fetch(x), self._part_graph.adjacency)
+        x, adjacency = self._read(), self._part_graph.adjacency
+        if at_once is None or at_once >= x.shape[1]:
+            self._aggregated = aggregate(x if fetch is None else fetch(x), adjacency)
+            return
+        self._aggregated = empty((adjacency.rows, x.shape[1]), x.dtype, x.device)
+        for first in range(0, x.shape[1], at_once):
+            some = x[:, first : first + at_once]
+            self._aggregated[:, first : first + at_once] = aggregate(some if fetch is None else fetch(some), adjacency)
 
 
 def single_part(adjacency: Adjacency, *, symmetric: bool = False) -> PartGraph:

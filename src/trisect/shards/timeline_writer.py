@@ -7,7 +7,6 @@ it, and its features; symmetric normalisation scales remote columns too, so thei
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import Runs, halo_rows
 from trisect.plan.choose import sums_apart
+from trisect.settings.writing import to_json
 from trisect.shards.arrays import create_array, save_array
 from trisect.shards.timeline_files import ARRAYS, META
 
@@ -85,7 +85,7 @@ def write_timeline_shards(
         "edge_channels": timeline.edge_channels,
         "merge": timeline.merge,
     }
-    (folder / META).write_text(json.dumps(meta))
+    (folder / META).write_text(to_json(meta))
 
 
 def _write_events(timeline: Timeline, partition: Partition, owner: Tensor, folder: Path) -> None:

@@ -6,6 +6,8 @@ rank enters the epoch, {"at", "action"}:
     at        start      when the rank says how far it has come before the first epoch, whatever the epoch; `action` is
                          which time it says so, as a share of all of them. `after`, if any, is the file of another
                          fault that must have fired before
+              cut        when the data are cut for all ranks, whatever the epoch; the process that does it is rank 0
+              config     when config.yaml is written, whatever the epoch; rank 0 writes it
               epoch      (or left out) when the rank enters the epoch
               train      before an action of the epoch; `action` is which one, as a share of all of them, 0 to below 1
               evaluate   before an action of the evaluation after the epoch
@@ -102,6 +104,17 @@ def change_start(module: Any) -> None:
     module.show_phase = show_phase
 
 
+def change_cutting(module: Any) -> None:
+    honest = module.cut_job
+
+    def cut_job(*arguments: Any, **options: Any) -> None:
+        for fault in due("cut", None):
+            fire(fault)
+        honest(*arguments, **options)
+
+    module.cut_job = cut_job
+
+
 def change_executor(module: Any) -> None:
     honest = module.Executor.stream
 
@@ -137,7 +150,8 @@ def point_of(path: Path) -> tuple[str, int | None]:
     """Say what is written to a path: a point of `due`, and its epoch."""
     if path.parent.name.startswith(".epoch-"):
         return "manifest" if path.name == "manifest.json" else "shard", int(path.parent.name[7:].split(".")[0])
-    return {".metrics.jsonl.draft": "recovery", ".summary.json.draft": "summary"}.get(path.name, "another"), None
+    points = {".config.yaml.draft": "config", ".metrics.jsonl.draft": "recovery", ".summary.json.draft": "summary"}
+    return points.get(path.name, "another"), None
 
 
 def change_recorder(module: Any) -> None:
@@ -257,6 +271,7 @@ def dump(trainer: Any, folder: Path) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "trisect.train.processes.faults": change_start,
+    "trisect.train.processes.start": change_cutting,
     "trisect.train.loop": change_loop,
     "trisect.engine.executor": change_executor,
     "trisect.train.run.checkpoint": change_checkpoint,

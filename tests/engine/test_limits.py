@@ -1,0 +1,175 @@
+"""Cuts on both sides of every limit at which the library takes another path (`tests/ranks/limits.py`).
+
+Each model goes along the paths of small and of large work, with rows of few and of many numbers, directed edges and
+undirected ones, one step a block and several, two parts and three; every gradient against one process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from itertools import count, product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Case = dict[str, Any]
+
+STATIC: dict[str, Case] = {
+    "gcn": {"residual": True},
+    "gcnii": {},
+    "sage": {},
+    "resgcn+": {},
+    "gin": {"train_eps": True},
+    "gat": {"attention_dropout": 0.4},
+    "gatv2": {"attention_dropout": 0.4},
+    "gine": {"train_eps": True},
+    "pyg": {},
+}
+RECURRENT: list[tuple[str, Case]] = [
+    ("recurrent", {"spatial": "gat", "temporal": "gru"}),
+    ("recurrent", {"spatial": "gatv2", "temporal": "lstm"}),
+    ("recurrent", {"spatial": "gine", "temporal": "lstm", "concat": True}),
+    ("recurrent", {"spatial": "sage", "temporal": "gru"}),
+]
+DYNAMIC: list[tuple[str, Case]] = [
+    ("cd-gcn", {}),
+    ("wd-gcn", {}),
+    ("evolvegcn-o", {}),
+    ("evolvegcn-h", {}),
+    ("tm-gcn", {"window": 3}),
+    *RECURRENT,
+]
+READS_EDGES = ("gatv2", "gine", "pyg")
+# numbers of a row: halos of a step below 64 numbers and above, odd widths, more than one vector
+WIDTHS = (4, 18, 66)
+
+
+def options_of(model: str, options: Case, width: int) -> Case:
+    heads = {"heads": 2} if "gat" in model or "gat" in options.get("spatial", "") else {}
+    # heads share the width; the others have an odd one
+    hidden = width if heads or model == "pyg" else width + width % 4 // 2
+    return {"hidden": hidden, "dropout": 0.3, **heads, **options} if model != "pyg" else {"hidden": hidden}
+
+
+def timeline_cases(world: int) -> list[Case]:
+    layouts: dict[int, list[Case]] = {
+        2: [{"vertex": 2}, {"vertex": 2, "blocks": 7}, {"layer": 2, "blocks": 3}, {"time": 2, "blocks": 2}],
+        3: [{"vertex": 3}, {"vertex": 3, "blocks": 7, "recompute": True}],
+        4: [{"vertex": 2, "time": 2, "blocks": 2}, {"vertex": 2, "layer": 2, "blocks": 2, "recompute": True}],
+    }
+    models = [*DYNAMIC, ("pyg", {}), *((name, {**options, "layers": 3}) for name, options in STATIC.items())]
+    turn = count()
+    cases = []
+    for (model, options), layout, limits in product(models, layouts[world], ("small", "large")):
+        if model == "pyg" and "layer" in layout:
+            continue
+        number = next(turn)
+        more = {"merge": "mean"} if model in READS_EDGES or options.get("spatial") in READS_EDGES else {}
+        cases.append(
+            {
+                "module": "timeline_cases",
+                "run": "timeline",
+                "layout": layout,
+                "model": model,
+                "options": options_of(model, options, WIDTHS[(number // 2) % 3]),
+                "limits": limits,
+                "overlap": limits == "large" and "layer" not in layout,
+                "symmetric": number // 4 % 2 == 1,
+                "evaluate": True,
+                "smallest": 1,
+                **more,
+            }
+        )
+    return cases
+
+
+def static_cases(world: int) -> list[Case]:
+    layouts: dict[int, list[Case]] = {
+        2: [{"vertex": 2}, {"layer": 2}],
+        3: [{"vertex": 3}],
+        4: [{"vertex": 2, "layer": 2}],
+    }
+    turn = count()
+    return [
+        {
+            "run": "gradients",
+            "layout": layout,
+            "model": model,
+            "options": options_of(model, {**options, "layers": 3}, WIDTHS[next(turn) % 3]),
+            "graph": graph,
+            "limits": limits,
+            "overlap": limits == "large",
+        }
+        for model, options in STATIC.items()
+        for layout in layouts[world]
+        for graph in ("community", "mutual")
+        for limits in ("small", "large")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cases_of", "world"),
+    [
+        (static_cases, 2),
+        (static_cases, 3),
+        (timeline_cases, 2),
+        # minutes each; the drawn cases of tests/exact have as many ranks
+        pytest.param(static_cases, 4, marks=pytest.mark.slow),
+        pytest.param(timeline_cases, 3, marks=pytest.mark.slow),
+        pytest.param(timeline_cases, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_both_sides_of_every_limit(
+    cases_of: Callable[[int], list[Case]], world: int, tmp_path: Path, ranks: ModuleType
+) -> None:
+    cases = cases_of(world)
+    for case, results in zip(cases, ranks.run_forks(world, cases, tmp_path, timeout=1200), strict=True):
+        for what in ("gradient", "loss", "outputs", "hidden"):
+            assert max(result[what] for result in results) < 1e-10, (what, case)
+        assert results[0]["bytes"] == results[0]["formula"], case
+        compared = {parameter for result in results for parameter in result["compared"]}
+        assert sorted(compared) == results[0]["parameters"], case
+
+
+def test_a_halo_read_from_the_wrong_place_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
+    """The halo of steps after the first lies elsewhere: it must not be read as if it followed the own rows."""
+    layers = {**options_of("gat", {}, 18), "layers": 3}
+    case = {"module": "timeline_cases", "run": "timeline", "layout": {"vertex": 2}, "model": "gat", "options": layers}
+    wrong, right = ranks.run_forks(2, [{**case, "break": "follow"}, case], tmp_path)
+    assert not max(result["gradient"] for result in wrong) < 1e-5
+    assert max(result["gradient"] for result in right) < 1e-10
+
+
+def test_blocks_of_one_step_leave_what_autograd_saved(tmp_path: Path, ranks: ModuleType) -> None:
+    """A halo of few numbers is copied behind the own rows, which the norm of a layer has saved."""
+    cases = [
+        {
+            "module": "timeline_cases",
+            "run": "timeline",
+            "layout": {"vertex": 2, "blocks": blocks, "recompute": again},
+            "model": model,
+            "options": {"layers": 3, "hidden": 8, "dropout": 0.3},
+            "vertices": 11,
+        }
+        for model in ("resgcn+", "gcnii", "sage")
+        for blocks in (7, 4)
+        for again in (False, True)
+    ]
+    for case, results in zip(cases, ranks.run_forks(2, cases, tmp_path), strict=True):
+        assert max(result["gradient"] for result in results) < 1e-10, case
+
+
+def test_limits_are_those_of_the_library() -> None:
+    spec = importlib.util.spec_from_file_location("limits", Path(__file__).parents[1] / "ranks" / "limits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, (small, large) in module.LIMITS.items():
+        home, _, constant = name.rpartition(".")
+        value = getattr(importlib.import_module(f"trisect.{home}"), constant)
+        assert min(small, large) <= value <= max(small, large), name
