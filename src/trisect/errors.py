@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 from collections.abc import Iterable
+
+# errors of a system that say nothing of the file at hand: an attempt that comes later may succeed
+TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class TrisectError(Exception):
@@ -69,13 +74,45 @@ def one_line(message: str) -> str:
 _ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "validation": "val", "valid": "val"}
 
 
+# what is often looked for, and is not there; each is the end of a sentence
+_MISSING = {
+    **dict.fromkeys(
+        ("graph-classification", "graph-regression", "graph-prediction"),
+        "tasks that label whole graphs are not supported",
+    ),
+    **dict.fromkeys(
+        ("multi-label", "multilabel"),
+        "a vertex has one class; several labels of it are targets of 0 and 1, y [vertices, labels], of node-regression,"
+        " which takes them without an option",
+    ),
+}
+_CLOSE, _CLOSE_PART = 0.6, 0.5  # least likeness of a name, and of each of its parts
+
+
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """Give the name that looks most like `word`, or None where nothing is close."""
+    """Return the name that looks most like `word`, or None where nothing is close.
+
+    A name of several parts (`edge-classification`) is close only where each part is.
+    """
+    word = word.lower()
     spelled = {name.lower(): name for name in names}
-    if _ELSEWHERE.get(word.lower()) in spelled:
-        return spelled[_ELSEWHERE[word.lower()]]
-    close = difflib.get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.5)
+    if _ELSEWHERE.get(word) in spelled:
+        return spelled[_ELSEWHERE[word]]
+    alike = [name for name in spelled if _parts_alike(word, name)]
+    close = difflib.get_close_matches(word, alike, n=1, cutoff=_CLOSE)
     return spelled[close[0]] if close else None
+
+
+def _parts_alike(word: str, name: str) -> bool:
+    own, others = (re.split(r"[-_. ]+", text) for text in (word, name))
+    if len(own) != len(others):
+        return True
+    return all(difflib.SequenceMatcher(None, a, b).ratio() >= _CLOSE_PART for a, b in zip(own, others, strict=True))
+
+
+def missing(word: str) -> str | None:
+    """Return why there is nothing of this name, where it is known to be looked for; the end of a sentence."""
+    return _MISSING.get(re.sub(r"[_ ]+", "-", word.lower()))
 
 
 def unknown(kind: str, word: str, names: Iterable[str]) -> str:

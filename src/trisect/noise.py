@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from trisect.errors import DataError
+
 _MASK64 = (1 << 64) - 1
 _MASK32 = (1 << 32) - 1
 _GOLDEN64 = 0x9E3779B97F4A7C15
@@ -111,4 +113,6 @@ class Noise:
         """Give the user's vertex ids of the `rows` rows at hand."""
         if self.vertices is None:
             return torch.arange(rows, device=device)
+        if self.vertices.numel() != rows:
+            raise DataError(f"noise.vertices has {self.vertices.numel()} ids; there are {rows} rows.")
         return self.vertices if device is None else self.vertices.to(device)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trisect.data import read_table
-from trisect.data.ids import positions_of, read_ids, with_new_ids
+from trisect.data.ids import IdIndex, positions_of, read_ids, with_new_ids
 from trisect.data.ingest.ingest import Table
 from trisect.data.later import LaterRows
 from trisect.data.records import TextNames, TimelineRecord
@@ -97,6 +97,15 @@ def test_ids_of_numbers_and_text() -> None:
     assert positions_of(names, 3, np.array([12, 7, 8])).tolist() == [2, 0, -1]
     assert positions_of(None, 4, read_ids(["3", "0", "4"])).tolist() == [3, 0, -1]
     assert positions_of(np.array([9, 2, 5]), 3, np.array([5, 9, 1])).tolist() == [2, 0, -1]
+    for own, count, ids in (
+        (names, 3, np.array([12, 7, 8])),
+        (names, 3, read_ids(["x", "8"])),
+        (None, 4, read_ids(["3", "y"])),
+        (None, 4, np.array([3, 0, 4])),
+        (np.array([9, 2, 5]), 3, np.array([5, 9, 1])),
+        (np.array([9, 2, 5]), 3, read_ids(["5", "z"])),
+    ):
+        assert IdIndex(own, count).positions(ids).tolist() == positions_of(own, count, ids).tolist()
     where, joined, count = with_new_ids(None, 2, np.array([1, 2]))
     assert (where.tolist(), joined, count) == ([1, 2], None, 3)
     where, joined, count = with_new_ids(None, 2, read_ids(["1", "y"]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +10,7 @@ import torch
 
 from trisect.data.records import StaticRecord
 from trisect.errors import DataError
-from trisect.graph import Graph, normalise
+from trisect.graph import Graph, check, normalise
 
 
 def small(**more: object) -> Graph:
@@ -114,3 +116,28 @@ def test_normalised(dtype: torch.dtype) -> None:
     assert found.dtype == dtype
     torch.testing.assert_close(found.dense().float(), normalise(graph.adjacency, "symmetric", True).dense())
     assert graph.normalised("none", self_loops=False, dtype=dtype).entries == 4
+
+
+WIDE = """
+import torch
+from trisect import Graph
+from trisect.train.processes.memory import peak_rss_bytes
+
+x = torch.ones(2_000, 25_000)
+before = peak_rss_bytes()
+Graph.from_edges([0, 1], [1, 2], x=x)
+print((peak_rss_bytes() - before) / (x.numel() * 4))
+"""
+
+
+def test_features_are_checked_without_a_copy_of_them():
+    done = subprocess.run([sys.executable, "-c", WIDE], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.3
+
+
+def test_a_number_that_is_not_finite_is_named_wherever_it_stands(monkeypatch):
+    monkeypatch.setattr(check, "_SLAB", 6)
+    x = torch.ones(7, 3)
+    x[5, 1] = float("nan")
+    with pytest.raises(DataError, match=r"x\[5, 1\] is nan"):
+        Graph.from_edges([0], [1], x=x)

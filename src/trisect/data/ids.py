@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,46 @@ def positions_of(names: Names | None, vertices: int, ids: Names) -> Array:
         if names is None:
             return np.where((ids >= 0) & (ids < vertices), ids, -1).astype(np.int64)
         if not isinstance(names, TextNames) and names.dtype.kind in "iu":
-            return _search(np.asarray(names), ids)
+            return _search(np.asarray(names), ids, np.argsort(names, kind="stable"))
     require_pyarrow("ids of vertices are text")
     import pyarrow.compute as pc
 
     own = _text(np.arange(vertices) if names is None else names)
     where: Array = pc.index_in(_text(ids), value_set=own).fill_null(-1).to_numpy(zero_copy_only=False)
     return where.astype(np.int64)
+
+
+class IdIndex:
+    """Finds vertices by their ids again and again: `positions_of`, with what depends on the names alone made once.
+
+    Args:
+        names, vertices: as for `positions_of`.
+    """
+
+    def __init__(self, names: Names | None, vertices: int) -> None:
+        self._names, self._vertices = names, vertices
+
+    def positions(self, ids: Names) -> Array:
+        """Return the vertex that has each id, -1 where there is none: int64 [ids]."""
+        names = self._names
+        if not isinstance(ids, TextNames) and ids.dtype.kind in "iu":
+            if names is None:
+                return positions_of(None, self._vertices, ids)
+            if not isinstance(names, TextNames) and names.dtype.kind in "iu":
+                return _search(np.asarray(names), ids, self._order)
+        found = self._by_text
+        return np.array([found.get(each, -1) for each in _text(ids).to_pylist()], np.int64)
+
+    @cached_property
+    def _order(self) -> Array:
+        return np.argsort(np.asarray(self._names), kind="stable")
+
+    @cached_property
+    def _by_text(self) -> dict[str, int]:
+        require_pyarrow("ids of vertices are text")
+        own = _text(np.arange(self._vertices) if self._names is None else self._names).to_pylist()
+        # of equal names the first counts, as it does for positions_of
+        return dict(zip(reversed(own), range(len(own) - 1, -1, -1), strict=True))
 
 
 def with_new_ids(names: Names | None, vertices: int, ids: Names) -> tuple[Array, Names | None, int]:
@@ -64,10 +98,9 @@ def read_ids(values: Any) -> Names:
     return text_names(text) if integers is None else integers
 
 
-def _search(names: Array, ids: Array) -> Array:
+def _search(names: Array, ids: Array, order: Array) -> Array:
     if not len(names):
         return np.full(len(ids), -1, np.int64)
-    order = np.argsort(names, kind="stable")
     position = np.minimum(np.searchsorted(names, ids, sorter=order), len(names) - 1)
     where = order[position]
     return np.where(names[where] == ids, where, -1).astype(np.int64)

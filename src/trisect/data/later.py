@@ -17,6 +17,7 @@ from trisect.data.ids import with_new_ids
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest.flaws import OnMissing, in_words
 from trisect.data.ingest.ingest import EdgeColumns, Table, with_stored_columns
+from trisect.data.ingest.loops import split_off
 from trisect.data.ingest.periods import offsets_of, steps_since
 from trisect.data.ingest.sources import open_source
 from trisect.data.ingest.vertices import VertexTable, read_vertices, require_once
@@ -74,6 +75,7 @@ class _Joining:
             id=roles.get("id"),
             vertex_time=roles.get("vertex time"),
             on_missing=rows.on_missing,
+            self_loops="drop" if base.meta.get("self_loops") == "drop" else "keep",
             encoding={part: self._stored[part] for part in self._parts()} or None,
         )
         if timeline and table.time is None:
@@ -112,14 +114,17 @@ class _Joining:
             "weight": weight,
             "edge_x": edge_x,
         }
+        keep, _, lines = split_off(more["src"], more["dst"], self._table.self_loops, self._source.title)
+        self._tell(lines)
+        more = _rows(more, keep)
         rows = None if described is None else where[numbers[described.role]]
         common: dict[str, Any] = {"vertices": vertices, "names": joined_names, "y": None, "splits": {}}
         if isinstance(base, StaticRecord):
             self._say(f"{len(more['src']):,} edges join the trained graph.")
             common["x"] = self._features(described, rows, vertices, None, 1)
             return replace(base, **common, **_behind(base, more))
-        time, keep = self._times(base)
-        more = {name: None if array is None else array[keep] for name, array in more.items()}
+        time, order = self._times(base, keep)
+        more = _rows(more, order)
         all_times = time if base.time is None else np.concatenate([np.asarray(base.time), time])
         steps = self._steps(base, time)
         offsets = self._offsets(base, steps)
@@ -142,12 +147,16 @@ class _Joining:
 
     # Times
 
-    def _times(self, base: TimelineRecord) -> tuple[Array, Array]:
-        """Give the times of the events that are kept, ascending, and their rows in this order."""
+    def _times(self, base: TimelineRecord, keep: Array | None) -> tuple[Array, Array]:
+        """Return the times of the events that are kept, ascending, and their rows in this order.
+
+        Args:
+            keep: the rows that are events, bool [rows]; None: all.
+        """
         times = self._columns.times
         if times is None:
             raise DataError("internal error: later events were read without their times.")
-        time = times.finish()
+        time = times.finish() if keep is None else times.finish()[keep]
         dates = bool(base.meta.get("dates", base.meta.get("time_unit") == "us"))
         if base.time is not None and times.are_dates != dates:
             forms = ("dates", "numbers") if dates else ("numbers", "dates")
@@ -333,6 +342,11 @@ class _Joining:
             now[rows[part]], changed[rows[part]] = encoded[part], True
             x[t, changed] = now[changed]
         return x
+
+
+def _rows(arrays: dict[str, Any], rows: Array | None) -> dict[str, Any]:
+    """Return the given rows of each array (None: all of them)."""
+    return arrays if rows is None else {name: None if a is None else a[rows] for name, a in arrays.items()}
 
 
 def _behind(base: Record, more: dict[str, Any]) -> dict[str, Any]:

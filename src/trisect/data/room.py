@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from trisect.errors import DataError, TrisectError
+from trisect.errors import TRANSIENT, DataError, TrisectError
 
 _GUESS = 4 << 30
 
@@ -49,8 +49,15 @@ def reading(what: str, remedy: str = "give another file") -> Iterator[None]:
             yield
     except TrisectError:
         raise
+    except OSError as error:
+        if error.errno in TRANSIENT:  # which say nothing of the file
+            raise
+        raise DataError(f"{what} cannot be read ({_first_line(error)}); {remedy}.") from error
     except MemoryError as error:
         raise DataError(f"{what} needs more memory than is free; read it on a larger machine.") from error
     except Exception as error:
-        said = str(error).strip() or type(error).__name__
-        raise DataError(f"{what} cannot be read ({said.splitlines()[0][:200]}); {remedy}.") from error
+        raise DataError(f"{what} cannot be read ({_first_line(error)}); {remedy}.") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

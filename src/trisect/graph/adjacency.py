@@ -18,6 +18,8 @@ from trisect.graph import csr
 from trisect.graph.derived import Derived, KernelArrays, Origin
 from trisect.graph.sound import check_arrays, check_entries, check_sizes, narrow_indices, pointer_array
 
+_NOT_COUNTED = (-1,)
+
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
@@ -25,6 +27,10 @@ class Adjacency:
 
     The entries of row i are the positions starts[i] .. ends[i]-1 of `indices` and `values`, in ascending column
     order; an entry's column is indices[k] - column_base. A plain matrix has starts = indptr[:-1] and ends = indptr[1:].
+
+    The arrays are not copied, and should not be changed. Where torch has changed starts, ends or indices in place, they
+    are checked again before the next use, and all that was made of them is made anew; a change past torch (through
+    numpy) is not seen.
 
     Args:
         starts, ends: int64 [rows].
@@ -61,28 +67,61 @@ class Adjacency:
 
     def __post_init__(self) -> None:
         """Refuse arrays of another type, shape or device; what they hold is looked at by `checked`."""
-        check_arrays(self.starts, self.ends, self.indices, self.values, self.positions)
+        check_arrays(self.starts, self.ends, self.indices, self.values, self.positions, self.features)
         check_sizes(self.columns, self.column_base, self.self_start)
 
     def checked(self) -> Adjacency:
-        """This matrix, after a look at every entry: whoever hands its arrays to a kernel asks for it. Done once.
+        """Return this matrix after a look at every entry, which is done once, and again where arrays were changed.
+
+        Whatever hands the arrays to a kernel asks for it.
 
         Raises:
             DataError: an entry lies outside the arrays or the columns, or a row is not in ascending order.
         """
-        if not self._derived.sound:
-            arrays = (self.starts, self.ends, self.indices)
-            check_entries(*arrays, self.columns, self.column_base, self.positions)
-            self._derived.sound = True
+        sound = self._derived.sound
+        if sound is None or (sound != self._version() and sound != _NOT_COUNTED):
+            self._check()
         return self
+
+    def _check(self) -> None:
+        derived = self._derived
+        changed = derived.sound is not None
+        if changed:
+            derived.forget()
+        try:
+            if changed:
+                check_arrays(self.starts, self.ends, self.indices, self.values, self.positions, self.features)
+            check_entries(self.starts, self.ends, self.indices, self.columns, self.column_base, self.positions)
+        except DataError as error:
+            if not changed:
+                raise
+            raise DataError(f"an adjacency was changed in place after its check: {error}") from error
+        derived.sound = self._version()
+
+    def _version(self) -> tuple[int, ...]:
+        """Return what differs after torch has changed an array in place, or put another in its place (`.data = …`).
+
+        Inference tensors do not count changes. What is written through `numpy()` or `.data[…]` is not seen.
+        """
+        values = 0 if self.values is None else self.values.numel()
+        try:
+            version = self.starts._version + self.ends._version + self.indices._version
+            if self.positions is not None:
+                version += self.positions._version
+        except RuntimeError:
+            return _NOT_COUNTED
+        return version, self.indices.data_ptr(), self.starts.data_ptr(), self.ends.data_ptr(), values
 
     def vouched(self) -> Adjacency:
         """This matrix, which was made of sound ones in a way that keeps it so and need not be looked at."""
-        self._derived.sound = True
+        self._derived.sound = self._version()
         return self
 
     def _as_sound_as(self, matrix: Adjacency) -> Adjacency:
-        self._derived.sound = matrix._derived.sound
+        """Return this matrix, whose entries are some of those of another; a change of that one leaves it unchecked."""
+        sound = matrix._derived.sound
+        if sound is not None and sound == matrix._version():
+            self.vouched()
         return self
 
     @property
@@ -172,6 +211,8 @@ class Adjacency:
         shares its arrays with its transpose; such a one, and one whose maker knows a shorter way to its transpose (see
         `with_transpose`), have positions only where they are asked for.
         """
+        if self._derived.sound is not None:
+            self.checked()  # a transpose of arrays that have changed since would be another matrix's
         derived, transpose = self._derived, self._existing_transpose()
         if transpose is not None and (transpose.positions is not None or not positions):
             return transpose
@@ -268,9 +309,10 @@ class Adjacency:
 
     def for_kernels(self, dtype: torch.dtype) -> KernelArrays:
         """Give starts, ends, indices and values of that type, contiguous, after a check: as kernels read them; once."""
-        arrays = self._derived.kernels.get(dtype)
+        arrays = self.checked()._derived.kernels.get(dtype)
         if arrays is None:
-            self.checked()
+            if self.device.type != "cpu":
+                raise DataError(f"the adjacency is on {self.device}, and the rows on the CPU; move one of them.")
             arrays = (self.starts.contiguous(), self.ends.contiguous(), self.indices, self.values_as(dtype))
             self._derived.kernels[dtype] = arrays
         return arrays
@@ -363,6 +405,7 @@ class Adjacency:
     def edge_index(self) -> Tensor:
         """int64 [2, entries], as PyG's layers read it: row 0 the column (source) and row 1 the row (target) of each
         entry, both numbered from 0 within the block. Made once."""
+        self.checked()
         if self._derived.edge_index is None:
             row, column = self.coordinates()
             self._derived.edge_index = torch.stack([column, row])
@@ -431,11 +474,6 @@ class Adjacency:
 
     def with_features(self, features: Tensor | None) -> Adjacency:
         """The same entries and values with these features of edges (laid out like `indices`)."""
-        if features is not None and (features.dim() != 2 or features.shape[0] != self.indices.numel()):
-            raise DataError(
-                f"The edges' features have the shape {list(features.shape)}; "
-                f"[{self.indices.numel()}, features] is needed."
-            )
         result = replace(self, features=features)._as_sound_as(self)
         result._derived.entries = self._derived.entries
         turned = self._derived.transpose

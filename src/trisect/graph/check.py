@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.formats.npy import check_mapped
 from trisect.data.room import require_room
 from trisect.errors import DataError, unknown
 from trisect.native.library import INT, INT64, POINTER, Kernel, available
@@ -19,6 +20,7 @@ _FIRST_OUTSIDE = Kernel("trisect_first_outside", POINTER, INT, INT64, INT64, ret
 LIMIT = 2**31
 SPLITS = ("train", "val", "test")
 _MANY = 1 << 24
+_SLAB = 1 << 21  # numbers that are looked at together
 _NUMBERED = "number the vertices from 0, or use from_table, which takes ids of any kind"
 _INSTEAD_OF_TEXT = {
     "src": _NUMBERED,
@@ -37,6 +39,7 @@ def as_tensor(name: str, array: Any) -> Tensor:
         return array.detach() if array.layout == torch.strided else array.detach().to_dense()
     if hasattr(array, "toarray"):  # a sparse matrix of SciPy
         array = array.toarray()
+    check_mapped(name, array)
     try:
         numbers = np.asarray(array)
     except (ValueError, TypeError) as error:
@@ -93,11 +96,14 @@ def check_index(name: str, array: Tensor, bound: int) -> None:
 
 def check_finite(name: str, array: Tensor) -> None:
     """Refuse an array that holds NaN or infinity."""
-    finite = torch.isfinite(array)
-    if bool(finite.all()):
-        return
-    position = (~finite).nonzero()[0].tolist()
-    raise DataError(f"{name}{position} is {float(array[tuple(position)])}; every number must be finite.")
+    # in slabs of rows, since the test makes temporary arrays of 9 bytes a number
+    rows = max(1, _SLAB * len(array) // max(1, array.numel()))
+    for first in range(0, len(array), rows):
+        finite = torch.isfinite(array[first : first + rows])
+        if not bool(finite.all()):
+            row, *column = (~finite).nonzero()[0].tolist()
+            position = [first + row, *column]
+            raise DataError(f"{name}{position} is {float(array[tuple(position)])}; every number must be finite.")
 
 
 def weight_array(name: str, array: Any, length: int, dtype: torch.dtype) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -32,7 +32,8 @@ class Derived:
     """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
 
     Attributes:
-        sound: whether its entries are known to lie within its arrays and columns.
+        sound: where the entries are known to lie within the arrays and columns, the `Adjacency.version` at which they
+            did; else None.
         origin: where the matrix is a view of another.
         transpose: the transposed matrix.
         original: the matrix that has this one as its transpose. The reference is weak, since a cycle would keep large
@@ -45,7 +46,7 @@ class Derived:
         values, features, inverse_counts, csr, kernels: by type.
     """
 
-    sound: bool = False
+    sound: tuple[int, ...] | None = None
     origin: Origin | None = None
     transpose: Adjacency | None = None
     original: weakref.ref[Adjacency] | None = None
@@ -59,6 +60,12 @@ class Derived:
     inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
     csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
     kernels: dict[torch.dtype, KernelArrays] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Drop what was made of arrays that have changed since; only the matrix that this one is a view of stays."""
+        fresh = Derived(origin=self.origin)
+        for item in fields(self):
+            setattr(self, item.name, getattr(fresh, item.name))
 
     def arrays(self) -> list[Tensor]:
         """List the tensors that are kept, those of the transpose excepted."""

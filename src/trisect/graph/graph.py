@@ -139,7 +139,8 @@ class Graph:
         """From a table of edges: of pandas, polars or Arrow, a mapping of names to arrays, or a file.
 
         Args:
-            src, dst: the columns of the ids; by default the first and the second.
+            src: the column of the sources' ids; by default the first.
+            dst: the column of the targets' ids; by default the second.
             merge: as in `from_edges`.
             **columns: `weight`, `edge_features`, `vertices` (a table of vertices), `id`, `label_column`, `features`,
                 `on_missing`, `undirected` and the other fields of `trisect.data.ingest.ingest.Table`.

@@ -17,7 +17,12 @@ _OUTSIDE_ARRAYS, _OUTSIDE_COLUMNS, _DESCENDS = 1, 2, 3
 
 
 def check_arrays(
-    starts: Tensor, ends: Tensor, indices: Tensor, values: Tensor | None, positions: Tensor | None
+    starts: Tensor,
+    ends: Tensor,
+    indices: Tensor,
+    values: Tensor | None,
+    positions: Tensor | None,
+    features: Tensor | None = None,
 ) -> None:
     """Raise a DataError for an array of another type, shape, layout or device than a matrix has; reads none of them."""
     _check("starts", starts, (torch.int64,), None, starts, contiguous=False)
@@ -29,6 +34,23 @@ def check_arrays(
         _check("values", values, (values.dtype,), indices.numel(), starts, contiguous=False)
     if positions is not None:
         _check("positions", positions, (torch.int32, torch.int64), indices.numel(), starts)
+    if features is not None:
+        check_features(features, indices)
+
+
+def check_features(features: Tensor, indices: Tensor) -> None:
+    """Raise a DataError for features of edges of another type, shape or device than those of these entries have."""
+    if not isinstance(features, Tensor) or not features.is_floating_point() or features.layout != torch.strided:
+        raise DataError(f"The edges' features are {_kind(features)}; give a dense tensor of floating-point numbers.")
+    if features.dim() != 2 or features.shape[0] != indices.numel():
+        raise DataError(
+            f"The edges' features have the shape {list(features.shape)}; [{indices.numel()}, features] is needed."
+        )
+    if features.device != indices.device:
+        raise DataError(
+            f"The edges' features are on {features.device}, and indices on {indices.device}; bring all arrays to one"
+            " device."
+        )
 
 
 def _check(

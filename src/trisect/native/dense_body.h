@@ -192,6 +192,8 @@ int TRISECT(OF(trisect_dense_gradient))(const REAL *g, int64_t g_stride, const u
     int64_t blocks = (rows + BLOCK - 1) / BLOCK, groups = blocks / 16 < 1 ? 1 : blocks / 16 > GROUPS ? GROUPS : blocks / 16;
     /* a group's sums: outputs rows of gw, and one row of gbias as wide as either */
     int64_t stride = in_width, size = gw ? outputs * stride : 0, total = size + outputs;
+    int64_t most = SUMS / (total * (int64_t)sizeof(REAL)) < FEWEST ? FEWEST : SUMS / (total * (int64_t)sizeof(REAL));
+    if (groups > most) groups = most;
     REAL *packed = gx ? allocate(outputs * in_width * sizeof(REAL)) : NULL;
     REAL *sums = allocate(groups * total * sizeof(REAL));
     int failed = (gx && !packed) || !sums;

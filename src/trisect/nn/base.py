@@ -128,7 +128,8 @@ class Layer(nn.Module):
 
         Args:
             xs: [steps, vertices, in_channels], or [vertices, in_channels] for the same features in all steps.
-            snapshots, contexts: one of each a step.
+            snapshots: the adjacency of each step.
+            contexts: that of each step.
             aggregated: Â_t·x_t of each step, [steps, vertices, in_channels]; then no snapshot is read.
 
         Returns: [steps, vertices, out_channels].
@@ -155,7 +156,8 @@ class Layer(nn.Module):
         Args:
             messages: what each step's block reads, [columns of the step, message_channels].
             xs: the rows' own inputs, [steps, rows, in_channels], or [rows, in_channels] for the same in all steps.
-            adjacencies, contexts: one of each a step.
+            adjacencies: the block of each step.
+            contexts: that of each step.
 
         Returns: [steps, rows, out_channels].
         """
@@ -219,7 +221,8 @@ class Model(nn.Module):
 
     Args:
         layers: each layer's in_channels is the out_channels of the one before.
-        normalisation, self_loops: how the graph is to be prepared (`trisect.graph.build.normalise`).
+        normalisation: how the graph's weights are to be scaled (`trisect.graph.build.normalise`).
+        self_loops: whether each vertex gets a loop of weight 1 where it has none.
     """
 
     def __init__(

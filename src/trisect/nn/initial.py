@@ -23,7 +23,9 @@ def generator_for(seed: int, index: int) -> torch.Generator:
 
 @torch.no_grad()
 def uniform_(parameter: Tensor, bound: float, generator: torch.Generator | None) -> None:
-    """Fill with numbers between -bound and bound."""
+    """Fill with numbers between -bound and bound; a parameter on the `meta` device has none."""
+    if parameter.is_meta:  # an outline of a wide layer draws nothing
+        return
     drawn = torch.rand(parameter.shape, dtype=torch.float64, device="cpu", generator=generator)
     parameter.copy_((2.0 * drawn - 1.0) * bound)
 
@@ -40,6 +42,6 @@ def fan_in_(parameter: Tensor, fan_in: int, generator: torch.Generator | None) -
 
 @torch.no_grad()
 def fill_(parameter: Tensor | None, value: float) -> None:
-    """Fill with one value; None is left alone."""
-    if parameter is not None:
+    """Fill with one value; None and parameters on the `meta` device are left alone."""
+    if parameter is not None and not parameter.is_meta:
         parameter.fill_(value)

@@ -33,6 +33,16 @@ _GRADIENT = {
     for dtype, kind in KINDS.items()
 }
 
+# as in native/dense.c and native/scratch.h
+_BLOCK, _GROUPS, _FEWEST, _SUMS = 32, 64, 8, 64 << 20
+
+
+def sums_bytes(rows: float, inputs: int, outputs: int, itemsize: int) -> float:
+    """Return the bytes in which `product_gradient` sums the gradient of a weight, in groups of rows."""
+    one = (inputs + 1) * outputs * itemsize
+    groups = min(_GROUPS, max(1, rows // _BLOCK // 16), max(_FEWEST, _SUMS // one))
+    return float(groups * one)
+
 
 def product(
     x: Tensor,

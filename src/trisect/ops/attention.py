@@ -17,6 +17,7 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
 from trisect.noise import Noise, bits_at, drop_threshold, row_keys
+from trisect.ops._finish import usable
 from trisect.ops.memory import empty
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -52,12 +53,9 @@ def attend(
         [rows, heads, channels].
     """
     _check(x, source_score, target_score, adjacency)
-    if not (adjacency.starts.is_contiguous() and adjacency.ends.is_contiguous()):
-        starts, ends = adjacency.starts.contiguous(), adjacency.ends.contiguous()
-        adjacency = replace(adjacency, starts=starts, ends=ends)
+    adjacency = with_adjacent_rows(adjacency)
     draw = pair_draws(adjacency, dropout, noise, source_vertices)
-    same = x.dtype == source_score.dtype == target_score.dtype
-    if x.device.type == "cpu" and x.dtype in _SUFFIX and same and library.available():
+    if usable(x, source_score, target_score):
         result: Tensor = _Attend.apply(  # type: ignore[no-untyped-call]
             x, source_score, target_score, adjacency, negative_slope, *draw
         )
@@ -115,6 +113,20 @@ def _check(x: Tensor, source_score: Tensor, target_score: Tensor, adjacency: Adj
     ):
         if tuple(score.shape) != (rows, x.shape[1]):
             raise ConfigError(f"{name} has shape {tuple(score.shape)}; {(rows, x.shape[1])} is needed.")
+    check_device(x, adjacency)
+
+
+def check_device(x: Tensor, adjacency: Adjacency) -> None:
+    """Refuse rows and a matrix on two devices."""
+    if x.device != adjacency.device:
+        raise ConfigError(f"x is on {x.device} and the adjacency on {adjacency.device}; move one of them.")
+
+
+def with_adjacent_rows(adjacency: Adjacency) -> Adjacency:
+    """Return the matrix with starts and ends as a kernel reads them: contiguous."""
+    if adjacency.starts.is_contiguous() and adjacency.ends.is_contiguous():
+        return adjacency
+    return replace(adjacency, starts=adjacency.starts.contiguous(), ends=adjacency.ends.contiguous())
 
 
 def pair_draws(
@@ -134,6 +146,11 @@ def pair_draws(
             )
         source_vertices = targets
     if source_vertices is not None:
+        if tuple(source_vertices.shape) != (adjacency.columns,):
+            raise ConfigError(
+                f"source_vertices has the shape {list(source_vertices.shape)}; [{adjacency.columns}] is needed, the"
+                " vertex id of each column."
+            )
         source_vertices = source_vertices.to(adjacency.device, torch.int64).contiguous()
     keys = row_keys(noise.key("attention"), targets)
     return drop_threshold(dropout), 1.0 / (1.0 - dropout), keys, source_vertices

@@ -18,7 +18,8 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
 from trisect.noise import Noise
-from trisect.ops.attention import coefficients, pair_draws
+from trisect.ops._finish import usable
+from trisect.ops.attention import check_device, coefficients, pair_draws, with_adjacent_rows
 from trisect.ops.memory import empty
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -58,8 +59,9 @@ def attend_edges(
     _check(x, adjacency, heads * channels, weight)
     if tuple(target.shape) != (adjacency.rows, heads * channels):
         raise ConfigError(f"target has shape {tuple(target.shape)}; {(adjacency.rows, heads * channels)} is needed.")
+    adjacency = with_adjacent_rows(adjacency)
     draw = pair_draws(adjacency, dropout, noise, source_vertices)
-    if _native(x, target, attention, weight):
+    if usable(x, target, attention, weight):
         turned = None if weight is None else weight.t()
         result: Tensor = _AttendEdges.apply(x, target, attention, turned, adjacency, negative_slope, draw)  # type: ignore[no-untyped-call]
         return result
@@ -109,7 +111,8 @@ def relu_edges(x: Tensor, bias: Tensor, adjacency: Adjacency, weight: Tensor | N
         [rows, channels].
     """
     _check(x, adjacency, bias.numel(), weight)
-    if _native(x, bias, weight):
+    adjacency = with_adjacent_rows(adjacency)
+    if usable(x, bias, weight):
         turned = None if weight is None else weight.t()
         result: Tensor = _ReluEdges.apply(x, bias, turned, adjacency)  # type: ignore[no-untyped-call]
         return result
@@ -138,15 +141,11 @@ def _parts(adjacency: Adjacency, weight: Tensor | None, x: Tensor) -> Iterator[t
         yield part, made
 
 
-def _native(x: Tensor, *others: Tensor | None) -> bool:
-    same = all(other is None or other.dtype == x.dtype for other in others)
-    return x.device.type == "cpu" and x.dtype in _SUFFIX and same and library.available()
-
-
 def _check(x: Tensor, adjacency: Adjacency, width: int, weight: Tensor | None) -> None:
     """The kernel reads raw memory, so that shapes must fit."""
     if tuple(x.shape) != (adjacency.columns, width):
         raise ConfigError(f"x has shape {tuple(x.shape)}; {(adjacency.columns, width)} is needed.")
+    check_device(x, adjacency)
     if weight is None:
         return
     if adjacency.features is None:

@@ -47,6 +47,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None)
             f"logits have shape {tuple(logits.shape)} and labels {tuple(labels.shape)}; [rows, classes] and [rows] are "
             "needed."
         )
+    if labels.device != logits.device:
+        raise DataError(f"labels are on {labels.device} and logits on {logits.device}; move one of them.")
     if weights is not None:
         weights = weights.to(logits).contiguous()
         if weights.shape != logits.shape[1:]:

@@ -50,7 +50,7 @@ def dense(
         into: [rows, outputs], where a native kernel writes the result; it is then the tensor that is returned.
     """
     rows, outputs = x.shape[0], weight.shape[0]
-    check_shape("into", into, rows, outputs)
+    check_into(into, rows, outputs)
     check_shape("x", x, rows, weight.shape[1])
     if theta != 1.0:
         check_shape("weight", weight, outputs, outputs)
@@ -100,7 +100,7 @@ def convolve(
     message = as_message(message)
     rows, features = adjacency.rows, message.rows.shape[1]
     check_shape("message", message.rows, adjacency.columns, features)
-    check_shape("into", into, rows, features)
+    check_into(into, rows, features)
     check_shape("add", add, rows, features)
     check_shape("bias", bias, features)
     finish = Finish.of(relu, p, noise, rows)
@@ -141,7 +141,7 @@ def convolve_dense(
     check_shape("x", message.rows, adjacency.columns, inputs)
     if theta != 1.0:
         check_shape("weight", weight, outputs, outputs)
-    check_shape("into", into, rows, outputs)
+    check_into(into, rows, outputs)
     check_shape("add", add, rows, inputs)
     check_shape("bias", bias, outputs)
     finish = Finish.of(relu, p, noise, rows)
@@ -162,6 +162,13 @@ def check_shape(name: str, tensor: Tensor | None, *shape: int) -> None:
     """Refuse a wrong shape, since the kernels read raw memory."""
     if tensor is not None and tensor.shape != shape:
         raise DataError(f"{name} has the shape {list(tensor.shape)}; {list(shape)} is needed.")
+
+
+def check_into(into: Tensor | None, *shape: int) -> None:
+    """Refuse a tensor for the result that has a wrong shape, or whose rows are not contiguous."""
+    check_shape("into", into, *shape)
+    if into is not None and into.shape[1] > 1 and into.stride(1) != 1:
+        raise DataError(f"into has a stride of {into.stride(1)} within a row; give a tensor of contiguous rows.")
 
 
 def _mixed(weight: Tensor, theta: float) -> Tensor:

@@ -47,7 +47,7 @@ def normalise(
         and usable(x, weight, bias)
         and weight is not None
         and bias is not None
-        and weight.shape == x.shape[1:]
+        and weight.shape == bias.shape == x.shape[1:]
     ):
         result: Tensor = _Normalise.apply(x, weight, bias, norm.eps, finish)  # type: ignore[no-untyped-call]
         return result

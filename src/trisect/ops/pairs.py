@@ -46,7 +46,7 @@ def score_pairs(
     Shapes: z [rows, channels]; src, dst int64 [pairs]; weight_in [hidden, 2 · channels], bias_in [hidden]; weight
     [outputs, hidden], bias [outputs] → [pairs, outputs].
     """
-    src, dst = _ends(src, dst)
+    src, dst = _ends(z, src, dst)
     hidden, outputs = weight_in.shape[0], weight.shape[0]
     check_shape("weight_in", weight_in, hidden, 2 * z.shape[1])
     check_shape("bias_in", bias_in, hidden)
@@ -62,7 +62,7 @@ def score_pairs(
 
 def multiply_pairs(left: Tensor, right: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     """⟨left_src, right_dst⟩ of each pair: left, right [rows, channels] → [pairs]. All sums are in a fixed order."""
-    src, dst = _ends(src, dst)
+    src, dst = _ends(left, src, dst)
     check_shape("right", right, *left.shape)
     if usable(left, right):
         result: Tensor = _MultiplyPairs.apply(left, right, src, dst)  # type: ignore[no-untyped-call]
@@ -75,9 +75,13 @@ def take_rows(x: Tensor, rows: Tensor) -> Tensor:
     return functional.embedding(rows, x)
 
 
-def _ends(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+def _ends(rows: Tensor, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+    if rows.dim() != 2:
+        raise DataError(f"the rows of pairs have the shape {list(rows.shape)}; [rows, channels] is needed.")
     if src.shape != dst.shape or src.dim() != 1:
         raise DataError(f"src has the shape {list(src.shape)} and dst {list(dst.shape)}; give a vector of rows each.")
+    if src.device != rows.device or dst.device != rows.device:
+        raise DataError(f"src is on {src.device}, dst on {dst.device} and rows on {rows.device}; bring all to one.")
     return src.long().contiguous(), dst.long().contiguous()
 
 

@@ -62,7 +62,7 @@ def lstm(
     Returns:
         the outputs [steps, rows, hidden], and the state (h, c) after the last step.
     """
-    inputs = _checked(frames, (h, c), weight_ih, weight_hh, 4)
+    inputs = _checked(frames, (h, c), weight_ih, weight_hh, 4, (bias,), buffers)
     if not writes_into_buffers(inputs, h):
         return lstm_torch(inputs, h, c, weight_ih, weight_hh, bias)
     hidden = h.shape[1]
@@ -96,7 +96,7 @@ def gru(
     Returns:
         the outputs [steps, rows, hidden], and the state h after the last step.
     """
-    inputs = _checked(frames, (h,), weight_ih, weight_hh, 3)
+    inputs = _checked(frames, (h,), weight_ih, weight_hh, 3, (bias_ih, bias_hh), buffers)
     if not writes_into_buffers(inputs, h):
         return gru_torch(inputs, h, weight_ih, weight_hh, bias_ih, bias_hh)
     hidden = h.shape[1]
@@ -150,7 +150,13 @@ def gru_torch(
 
 
 def _checked(
-    frames: Tensor | Sequence[Tensor], state: Sequence[Tensor], weight_ih: Tensor, weight_hh: Tensor, gates: int
+    frames: Tensor | Sequence[Tensor],
+    state: Sequence[Tensor],
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    gates: int,
+    biases: Sequence[Tensor | None],
+    buffers: OutputBuffers | None,
 ) -> tuple[Tensor, ...]:
     """Give the frames as a tuple, and refuse shapes that do not fit, since the kernel reads raw memory."""
     inputs = (frames,) if isinstance(frames, Tensor) else tuple(frames)
@@ -170,7 +176,29 @@ def _checked(
     for name, weight, columns in (("weight_ih", weight_ih, features), ("weight_hh", weight_hh, hidden)):
         if tuple(weight.shape) != (gates * hidden, columns):
             raise ConfigError(f"{name} has shape {tuple(weight.shape)}; {(gates * hidden, columns)} is needed.")
+    h = state[0]
+    for other in (*state, weight_ih, weight_hh, *biases):
+        if other is not None and (other.dtype != h.dtype or other.device != h.device):
+            raise ConfigError(
+                f"the state h is {h.dtype} on {h.device}, and another state, weight or bias {other.dtype} on"
+                f" {other.device}; give all of one type and device."
+            )
+    for bias in biases:
+        if bias is not None and tuple(bias.shape) != (gates * hidden,):
+            raise ConfigError(f"a bias has shape {tuple(bias.shape)}; {(gates * hidden,)} is needed.")
+    if buffers is not None:
+        _check_buffer("buffers.out", buffers.out, (steps, rows, hidden), h)
     return inputs
+
+
+def _check_buffer(name: str, buffer: Tensor | None, shape: tuple[int, ...], like: Tensor) -> None:
+    """Refuse a tensor that the kernel cannot write as it is told to."""
+    if buffer is None:
+        return
+    if tuple(buffer.shape) != shape or buffer.dtype != like.dtype or buffer.device != like.device:
+        raise ConfigError(f"{name} is {buffer.dtype} {list(buffer.shape)}; {like.dtype} {list(shape)} is needed.")
+    if shape[-1] > 1 and buffer.stride(-1) != 1:
+        raise ConfigError(f"{name} has a stride of {buffer.stride(-1)} in its last dim; it must be contiguous there.")
 
 
 def writes_into_buffers(frames: Sequence[Tensor], h: Tensor) -> bool:
@@ -342,6 +370,8 @@ class _Recurrent(torch.autograd.Function):
             for frame, needed in zip((first, second), ctx.needs_input_grad[1:3], strict=True)
         ]
         written = d_frames if buffers is None else [*buffers.gradients, None, None][:2]
+        for k, (frame, target) in enumerate(zip((first, second), written, strict=True)):
+            _check_buffer(f"buffers.gradients[{k}]", target, () if frame is None else tuple(frame.shape), h)
         d_h = torch.empty_like(h)
         d_c = None if c is None else torch.empty_like(c)
         inputs = weights.shape[1]

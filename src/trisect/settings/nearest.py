@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trisect.errors import nearest
+from trisect.errors import missing, nearest
 
 
 def unknown_setting(path: str, name: str, names: Iterable[str]) -> str:
@@ -15,7 +15,9 @@ def unknown_setting(path: str, name: str, names: Iterable[str]) -> str:
     """
     names = sorted(names)
     prefix = f"{path}." if path else ""
-    close = nearest(name, names)
+    close, why = nearest(name, names), missing(name)
+    if why is not None:
+        return f"{prefix}{name} is not a setting; {why}."
     if close is not None:
         return f"{prefix}{name} is not a setting; did you mean {prefix}{close}?"
     return f"{prefix}{name} is not a setting; {path or 'a configuration'} has {', '.join(names)}."
@@ -24,6 +26,7 @@ def unknown_setting(path: str, name: str, names: Iterable[str]) -> str:
 def unknown_value(path: str, value: str, names: Iterable[str]) -> str:
     """One sentence about a `value` of the setting `path` that is none of the allowed `names`."""
     names = sorted(names)
-    close = nearest(value, names)
+    close, why = nearest(value, names), missing(value)
     hint = "." if close is None else f"; did you mean {close!r}?"
+    hint = hint if why is None else f"; {why}."
     return f"{path} is {value!r}, but must be one of {', '.join(names)}{hint}"

@@ -50,7 +50,7 @@ def test_bad_rows_are_dropped_and_counted(tmp_path: Path) -> None:
     assert record.time.tolist() == [1, 6]
     assert record.weight is not None
     assert record.weight.tolist() == [1, 4]
-    assert record.meta["rows"] == {"rows": 10, "dropped": 8, "zeroed": 0, "duplicates": 0}
+    assert record.meta["rows"] == {"rows": 10, "dropped": 8, "zeroed": 0, "duplicates": 0, "self_loops": 0}
     assert "8 of 10 rows" in record.meta["notes"][0]
     with pytest.raises(DataError, match="no row that can be used; all 1 were dropped"):
         read(tmp_path, "a,b,t,w\n,y,1,1\n", on_missing="drop")

@@ -104,3 +104,69 @@ def test_numbers_that_float32_does_not_hold_are_bad_rows(edges: Path) -> None:
             read_table(table, Table(**columns))  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"weight 'w' is of the type .*; give numbers"):
         read_table({**table, "w": [[1], [2]]}, Table(weight="w"))
+
+
+def _written(path: Path, text: str) -> Path:
+    """Write the text as CSV, or its columns as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    if path.suffix == ".csv":
+        path.write_text(text)
+    else:
+        names, *rows = (line.split(",") for line in text.split())
+        parquet.write_table(pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=names), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("header", "columns", "words"),
+    [
+        ("a,b,w,w", {"weight": "w"}, r"weight is 'w', and the table .* has 2 columns of this name; rename all but one"),
+        ("a,b,a,w", {}, "src is 'a', and the table .* has 2 columns of this name"),
+        ("a,b,t,t", {"time": "t", "period": 1}, "time is 't'"),
+        ("a,b,k,k", {"edge_features": "k"}, "the edge feature is 'k'"),
+    ],
+)
+def test_a_column_that_occurs_twice(
+    tmp_path: Path, suffix: str, header: str, columns: dict[str, Any], words: str
+) -> None:
+    table = _written(tmp_path / f"e{suffix}", f"{header}\n1,2,3,4\n5,6,7,8\n")
+    with pytest.raises(DataError, match=words):
+        read_table(table, Table(**columns))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_of_one_name_that_nothing_reads(tmp_path: Path, suffix: str) -> None:
+    record = read_table(_written(tmp_path / f"e{suffix}", "a,b,c,c\n1,2,3,4\n"), Table())
+    assert record.vertices == 2
+    assert any(note.endswith(f"e{suffix}: c, c.") for note in record.meta["notes"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_feature_of_vertices_that_occurs_twice(edges: Path, suffix: str) -> None:
+    vertices = _written(edges.with_name(f"twice{suffix}"), "account,age,age\nx,20,0\ny,40,1\n")
+    with pytest.raises(DataError, match=r"the feature is 'age', and the table .* has 2 columns of this name"):
+        read_table(edges, Table(vertices=vertices))
+
+
+@pytest.mark.parametrize("name", ["e.xlsx", "E.XLS", "e.ods", "e.feather", "e.json", "e.zip"])
+@pytest.mark.parametrize("role", ["edges", "vertices", "labels"])
+def test_a_file_of_another_format(edges: Path, name: str, role: str) -> None:
+    other = edges.with_name(name)
+    other.write_bytes(b"PK\x03\x04 whatever,1\n")
+    with pytest.raises(DataError, match=rf"the table .*{name} is .*, which is not read; .*CSV.*Parquet") as caught:
+        read_table(other, Table()) if role == "edges" else read_table(edges, Table(**{role: other}))
+    if name == "e.xlsx":
+        assert "pandas.read_excel" in str(caught.value)
+
+
+def test_features_under_a_given_encoding_have_its_statistics(edges: Path) -> None:
+    accounts = edges.with_name("v.csv")
+    own = read_table(edges, Table(vertices=accounts, edge_features="amount"))
+    given = read_table(edges, Table(vertices=accounts, encoding=own.meta["encoding"]))
+    for notes, words in ((own.meta["notes"], "all rows"), (given.meta["notes"], "the given encoding keeps")):
+        said = [note for note in notes if "are standardised with" in note]
+        assert [words in note for note in said] == [True, True]
+    assert all("of its own data" in note for note in given.meta["notes"] if "are standardised with" in note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,27 @@ def read_npy(path: Path | str, what: str) -> Array:
         file.seek(0)
         array: Array = np.lib.format.read_array(file, allow_pickle=False)
         return array
+
+
+def map_npy(path: Path, mode: Literal["r", "c"], remedy: str) -> Array:
+    """Map an .npy file, whose pages are read when they are used; one that is shorter than its header says is refused.
+
+    Args:
+        mode: `r`: read-only; `c`: pages are copied when they are written to.
+    """
+    with reading(str(path), remedy):
+        array: Array = np.load(path, mmap_mode=mode, allow_pickle=False)
+    return array
+
+
+def check_mapped(name: str, array: Array) -> None:
+    """Refuse an array whose file was cut off after it was mapped: a read past its end would kill the process."""
+    pages = getattr(array, "_mmap", None)
+    if pages is not None and pages.size() < len(pages):
+        raise DataError(
+            f"{name} is mapped from {getattr(array, 'filename', 'a file')}, of which {pages.size():,} of {len(pages):,}"
+            " bytes are left since it was opened; write the file again, and open it anew."
+        )
 
 
 def read_archive(path: Path) -> dict[str, Array]:

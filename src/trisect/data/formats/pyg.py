@@ -184,8 +184,23 @@ def _small(ids: Array) -> Array:
     return ids.astype(np.int32 if not len(ids) or int(ids.max()) < 2**31 else np.int64, copy=False)
 
 
+def has_relations(data: Any) -> bool:
+    """Whether an object has several kinds of vertices or edges, as PyG's `HeteroData`."""
+    return hasattr(data, "edge_types") and hasattr(data, "node_types")
+
+
+def _refuse_relations(data: Any) -> None:
+    if has_relations(data):
+        raise DataError(
+            f"the object is a {type(data).__name__} of {len(data.node_types)} kinds of vertices and"
+            f" {len(data.edge_types)} of edges; relations are not supported yet, so give data.to_homogeneous(), which"
+            " makes them one kind."
+        )
+
+
 def _edges(data: Any) -> tuple[Array, Array, Array | None]:
     """Give sources, targets and weights of all edges."""
+    _refuse_relations(data)
     index, matrix = _get(data, "edge_index"), _get(data, "adj_t")
     if index is None and matrix is not None:
         target, source, values = coordinates(matrix)

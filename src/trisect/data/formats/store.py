@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from trisect.data.formats.npy import map_npy
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
 from trisect.data.room import reading, require_room
 from trisect.data.sound import sound
 from trisect.errors import DataError
+from trisect.settings.writing import to_json
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "trisect-graph", 1
@@ -142,7 +144,7 @@ def read_encoding(directory: Path | str) -> dict[str, Any]:
 
 def _write_json(path: Path, value: Any) -> None:
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, default=_plain)
+        file.write(to_json(value, indent=1, default=_plain))
         file.flush()
         os.fsync(file.fileno())
 
@@ -155,12 +157,19 @@ def _save(path: Path, array: Array) -> dict[str, Any]:
 def _load(path: Path, entry: Mapping[str, Any], verify: bool) -> Array:
     if not path.is_file():
         raise DataError(f"the graph directory lacks {path}; ingest the data again.")
-    if path.stat().st_size != entry.get("bytes") or (verify and _hash(path) != entry.get("sha256")):
-        raise DataError(f"{path} is damaged (it differs from what the manifest says); ingest the data again.")
-    try:
-        array: Array = np.load(path, mmap_mode="r" if 0 not in entry["shape"] else None, allow_pickle=False)
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); ingest the data again.") from error
+    size = path.stat().st_size
+    if size != entry.get("bytes"):
+        raise DataError(
+            f"{path} is damaged (it has {size:,} bytes, and the manifest says {entry.get('bytes')!s:.20}); ingest the"
+            " data again."
+        )
+    if verify and _hash(path) != entry.get("sha256"):
+        raise DataError(f"{path} is damaged (its SHA-256 is not the manifest's); ingest the data again.")
+    if 0 in entry["shape"]:  # nothing can be mapped of it
+        with reading(str(path), "ingest the data again"):
+            array: Array = np.load(path, allow_pickle=False)
+    else:
+        array = map_npy(path, "r", "ingest the data again")
     if array.dtype.str != entry["dtype"] or list(array.shape) != list(entry["shape"]):
         raise DataError(f"{path} is damaged (its type or shape is not the manifest's); ingest the data again.")
     return array

@@ -61,7 +61,9 @@ def class_features(
     centres = rng.standard_normal((classes, features), dtype=np.float32)
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
     x = rng.standard_normal((len(label), features), dtype=np.float32)
-    x += np.float32(signal) * centres[label]
+    centres *= np.float32(signal)
+    for start in range(0, len(label), rows := max(1, _BATCH // max(1, features))):
+        x[start : start + rows] += centres[label[start : start + rows]]
     if common:
         shared = rng.standard_normal(features, dtype=np.float32)
         x += np.float32(common) * shared / np.float32(np.linalg.norm(shared))

@@ -237,11 +237,23 @@ def encode(table: Any, encoding: Encoding) -> Array:
     return apply(encoding, [attribute.finish() for attribute in attributes])
 
 
-def notes(encoding: Encoding, raws: Sequence[Raw], table: str) -> list[str]:
-    """What the user should know of an encoding."""
+def notes(encoding: Encoding, raws: Sequence[Raw], table: str, *, stored: bool = False) -> list[str]:
+    """Return what the user should know of an encoding; `stored`: it was fitted on other data, and given."""
     lines = [f"Features of {table} are standardised with statistics of {encoding.statistics}."]
+    if stored:
+        lines = [
+            f"Features of {table} are standardised with the statistics that the given encoding keeps, and with none of"
+            f" this table: {encoding.statistics} of its own data."
+        ]
     for column, raw in zip(encoding.columns, raws, strict=True):
-        if column.kind == "category" and set(raw.names) - set(column.categories):
+        others = sorted(set(raw.names) - set(column.categories)) if column.kind == "category" else []
+        if others and stored:
+            named = ", ".join(map(str, others[:3])) + (", …" if len(others) > 3 else "")
+            lines.append(
+                f"Column {column.column!r} of {table}: {len(others):,} of {len(raw.names):,} categories ({named})"
+                f" {'is' if len(others) == 1 else 'are'} unknown to the encoding and become {column.column}={OTHER}."
+            )
+        elif others:
             lines.append(
                 f"Column {column.column!r} of {table} has {len(raw.names):,} categories; {len(column.categories)} have"
                 f" a feature of their own, the others become {column.column}={OTHER}."

@@ -16,6 +16,7 @@ from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, class
 from trisect.data.ingest.columns import Ids, IntegerIds, Times, Weights
 from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words, listed
 from trisect.data.ingest.labels import is_npy, label_source, labels_of, npy_labels, without_edges
+from trisect.data.ingest.loops import SelfLoops, check_self_loops, split_off
 from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.ingest.sources import Source, open_source
 from trisect.data.ingest.vertices import (
@@ -51,6 +52,7 @@ class Table:
         vertex_time: its column of times, where attributes change over time.
         categories: so many categories of a column have a feature of their own.
         on_missing: what happens to bad rows: `refuse`, `drop`, or `zero` (0 stands for missing weights).
+        self_loops: what happens to rows whose src and dst are one vertex: `keep` (as edges), or `drop`.
         undirected: each row stands for both directions.
         encoding: a graph directory (or what its encoding.json holds) whose columns, means, scales and categories are
             used instead of fitted ones, so that a model that was trained there can read the features.
@@ -73,6 +75,7 @@ class Table:
     edge_features: str | Sequence[str] | None = None
     categories: int = encodings.MOST_CATEGORIES
     on_missing: OnMissing = "refuse"
+    self_loops: SelfLoops = "keep"
     encoding: Any = None
 
     @classmethod
@@ -151,9 +154,16 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         said.append(f"There are too few labelled vertices for the splits {' and '.join(empty)}, which are left out.")
     weight, edge_y, raws = columns.finish(meta)
     src, dst = numbers.pop("src"), numbers.pop("dst")
+    keep, counts["self_loops"], lines = split_off(src, dst, table.self_loops, source.title)
+    said += lines
+    if table.self_loops == "drop":
+        meta["self_loops"] = "drop"
+    if keep is not None:
+        src, dst, weight, edge_y = (_taken(array, keep) for array in (src, dst, weight, edge_y))
+        raws = [replace(raw, values=raw.values[keep]) for raw in raws]
     time, order, offsets = None, None, None
     if columns.times is not None:
-        time = columns.times.finish()
+        time = _taken(columns.times.finish(), keep)
         unit = "us" if columns.times.are_dates else table.time_unit
         period = _period(table.period, time, columns.times.are_dates)
         meta.update(period=period, time_unit=unit, dates=columns.times.are_dates)
@@ -161,7 +171,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             order = np.argsort(time, kind="stable")
             time = time[order]
             src, dst = src[order], dst[order]
-            weight, edge_y = _ordered(weight, order), _ordered(edge_y, order)
+            weight, edge_y = _taken(weight, order), _taken(edge_y, order)
         offsets = offsets_of(steps_of(time, period, unit))
     counts["duplicates"] = count_duplicates(src, dst, time)
     meta["rows"] = {key: value for key, value in counts.items() if key != "reasons"}
@@ -175,7 +185,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     edge_x = None
     if raws:
         fitted = stored.get("edges") or encodings.fit(raws, most=table.categories)
-        said += encodings.notes(fitted, raws, source.title)
+        said += encodings.notes(fitted, raws, source.title, stored="edges" in stored)
         edge_x = encodings.apply(fitted, raws, order)
         meta.setdefault("encoding", {})["edges"] = fitted.plain()
     x = None
@@ -392,12 +402,13 @@ def _mixed(key: Array) -> Array:
     return key
 
 
-def _ordered(array: Any, order: Array) -> Any:
-    return None if array is None else array[order]
+def _taken(array: Any, rows: Array | None) -> Any:
+    return array if array is None or rows is None else array[rows]
 
 
 def _check(table: Table) -> None:
     check_choice(table.on_missing)
+    check_self_loops(table.self_loops)
     if table.vertex_time is not None and table.time is None:
         raise DataError(
             f"vertex_time is {table.vertex_time!r} but no column of times of edges is named; name it (time)."

@@ -138,6 +138,10 @@ class FrameSource(Source):
             else:
                 self._table = pa.table(frame)
         except (pa.ArrowException, TypeError, ValueError, RuntimeError, OverflowError) as error:
+            if "Duplicate column names" in str(error):
+                names = list(map(str, frame.columns))
+                twice = next((name for name in names if names.count(name) > 1), names[0])
+                raise DataError(f"{title} has {names.count(twice)} columns {twice!r}; rename all but one.") from error
             raise DataError(
                 f"{title} is a {type(frame).__name__} that Arrow cannot read ({str(error).partition(chr(10))[0]}); give"
                 " a table of pandas, polars or Arrow, or a mapping of names to arrays."
@@ -176,5 +180,6 @@ def open_source(table: Any, wanted: Sequence[str | None] = (), title: str = "the
         return table
     if isinstance(table, (str, Path)):
         path = Path(table).expanduser()
+        tables.require_readable(path)
         return ParquetSource(path) if tables.is_parquet(path) else TextSource(path, wanted)
     return FrameSource(table, title)

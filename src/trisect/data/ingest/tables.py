@@ -30,6 +30,21 @@ _EDGES_OF_LINE = re.compile(rb"(?m)^ | $|^\n")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
+# files that hold tables of other formats: what they are, and what turns them into one that is read
+_OTHER_FORMATS = {
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"),
+        ("a spreadsheet", "save the sheet as CSV, or use pandas.read_excel(…).to_csv(…, index=False)"),
+    ),
+    **dict.fromkeys(
+        (".feather", ".arrow", ".orc", ".avro", ".json", ".jsonl", ".ndjson", ".sqlite", ".db", ".h5", ".hdf5"),
+        ("of another format", "write it as Parquet, such as with pandas' to_parquet(…)"),
+    ),
+    **dict.fromkeys((".pkl", ".pickle", ".pt", ".pth"), ("a pickle", "write it as Parquet; nothing is unpickled")),
+    **dict.fromkeys((".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz"), ("packed", "unpack it, or pack it as .gz")),
+}
+
+
 @dataclass(frozen=True)
 class Shape:
     """What the first lines of a text file say about it.
@@ -55,6 +70,16 @@ class Shape:
 def is_parquet(path: Path) -> bool:
     """Tell whether the file's name says that it is Parquet."""
     return path.suffix.lower() in (".parquet", ".pq")
+
+
+def require_readable(path: Path) -> None:
+    """Refuse a file whose name says that it holds a table of a format that is not read."""
+    what, remedy = _OTHER_FORMATS.get(path.suffix.lower(), ("", ""))
+    if what and path.is_file():
+        raise DataError(
+            f"the table {path} is {what} ({path.suffix}), which is not read; CSV, TSV and text (each also .gz) and"
+            f" Parquet are: {remedy}."
+        )
 
 
 def _require_file(path: Path) -> None:
@@ -93,7 +118,7 @@ def sniff(path: Path, wanted: list[str | None]) -> Shape:
 
 
 def pick(names: list[str], wanted: str | None, role: str, position: int, title: str) -> str:
-    """Give the column asked for, or the one at `position` where none was named."""
+    """Return the column asked for, or the one at `position` where none was named; one that occurs twice is refused."""
     if wanted is None:
         if position >= len(names):
             count = f"{len(names)} column{'' if len(names) == 1 else 's'}"
@@ -101,12 +126,16 @@ def pick(names: list[str], wanted: str | None, role: str, position: int, title: 
                 f"{title} has {count}, and {role} would be column {position + 1}; check what separates its columns"
                 " (a comma, a semicolon, a tab or spaces)."
             )
-        return names[position]
+        wanted = names[position]
     wanted = str(wanted)  # a frame may have numbers as columns
     if wanted not in names:
         near = nearest(wanted, names)
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names)}."
         raise DataError(f"{role} is {wanted!r} but {title} has no such column; {hint}")
+    if names.count(wanted) > 1:
+        raise DataError(
+            f"{role} is {wanted!r}, and {title} has {names.count(wanted)} columns of this name; rename all but one."
+        )
     return wanted
 
 
@@ -221,11 +250,7 @@ def text_batches(
 def parquet_names(path: Path) -> list[str]:
     """Give the columns of a Parquet file."""
     with reading(f"the table {path}"):
-        names = list(_open_parquet(path).schema_arrow.names)
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"the table {path} has two columns called {twice!r}; rename one.")
-    return names
+        return list(_open_parquet(path).schema_arrow.names)
 
 
 def parquet_batches(path: Path, columns: list[str], progress: Progress | None) -> Iterator[list[Any]]:

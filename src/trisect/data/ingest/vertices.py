@@ -176,7 +176,7 @@ def fixed_features(
         most=most,
         flag=len(where) < vertices,
     )
-    said = [*table.notes, *notes(encoding, table.raws, table.source.title)]
+    said = [*table.notes, *notes(encoding, table.raws, table.source.title, stored=stored is not None)]
     row = np.full(vertices, -1, np.int64)
     row[where] = np.arange(len(where))
     x = apply(encoding, table.raws, row)  # a vertex without a row takes the last one, until the next line
@@ -205,7 +205,7 @@ def changing_features(
     encoding = stored or fit(
         table.raws, None if train is None else train[where], statistics=_statistics(train), most=most, flag=True
     )
-    said = [*table.notes, *notes(encoding, table.raws, table.source.title)]
+    said = [*table.notes, *notes(encoding, table.raws, table.source.title, stored=stored is not None)]
     late = int((step >= steps).sum())
     if late:
         said.append(f"{late:,} rows of {table.source.title} lie after the last event and are not used.")

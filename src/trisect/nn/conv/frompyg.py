@@ -15,6 +15,17 @@ from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Context, Layer, own_rows
 from trisect.ops.message import Message
 
+# convolutions of PyG that are layers here
+_OWN_LAYERS = {
+    "GATConv": "GATLayer",
+    "GATv2Conv": "GATv2Layer",
+    "GCN2Conv": "GCN2Layer",
+    "GCNConv": "GCNLayer",
+    "GINConv": "GINLayer",
+    "GINEConv": "GINELayer",
+    "SAGEConv": "SAGELayer",
+}
+
 
 class FromPyG(Layer):
     """out = dropout(activation(conv((x, x_own), edge_index))).
@@ -25,8 +36,10 @@ class FromPyG(Layer):
 
     Args:
         conv: the convolution, called as conv((x [columns, in], x_own [rows, in]), edge_index).
-        activation, dropout: what follows it.
-        in_channels, out_channels: widths; read from `conv` where it has them.
+        activation: follows it.
+        dropout: the probability of the dropout that follows.
+        in_channels: the width of the inputs; read from `conv` where it has it.
+        out_channels: the width of the result; read from `conv` where it has it.
         edge_weight: the name of the argument that takes the adjacency's values (`"edge_weight"`), or None: not given.
         edge_channels: how many features of an edge it reads as `edge_attr`; read from `conv` where that says so by
             `edge_dim`. 0: none are given to it.
@@ -122,7 +135,7 @@ class FromPyG(Layer):
                 ) from error
             raise ConfigError(
                 f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs "
-                f"({type(error).__name__}: {error}); use one that does, such as SAGEConv, or a layer of trisect.nn."
+                f"({type(error).__name__}: {error}); {self._instead()}."
             ) from error
         for name, value in self.conv.named_buffers():
             value.copy_(buffers[name])
@@ -141,6 +154,12 @@ class FromPyG(Layer):
                 "would change it; use an aggregation without an order, such as mean, sum or max."
             )
         return int(all_rows.shape[1])
+
+    def _instead(self) -> str:
+        own = _OWN_LAYERS.get(type(self.conv).__name__)
+        if own is None:
+            return "use one that does, such as SAGEConv, or a layer of trisect.nn"
+        return f"use trisect.nn.{own}, which is the same convolution and takes blocks"
 
     def __repr__(self) -> str:
         return f"FromPyG({self.conv})"

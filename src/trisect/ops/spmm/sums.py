@@ -7,6 +7,7 @@ import struct
 import torch
 from torch import Tensor
 
+from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT, POINTER, Kernel, available, threads
 from trisect.noise import Noise, drop_threshold
@@ -60,12 +61,18 @@ def aggregate_into(
         p, noise: dropout as `ops.dropout` does it; none without noise.
         targets: int64 [rows], all different; then row i of the result is row targets[i] of `out`, which keeps its other
             rows, and of `add`. With add = out the sums are added to some rows of a larger tensor.
-        last_rows: [last columns, features], read instead of the last rows of x, which may hold anything and may be
-            overwritten.
+        last_rows: [last columns, features], read instead of the last rows of x, which may hold anything.
     """
-    if last_rows is not None and (last_rows.shape[0] == 0 or not reads_last_rows(x, last_rows)):
-        x[x.shape[0] - last_rows.shape[0] :].copy_(last_rows)
+    if last_rows is not None and (last_rows.shape[0] > x.shape[0] or last_rows.shape[1:] != x.shape[1:]):
+        raise DataError(
+            f"Message.last_rows has the shape {list(last_rows.shape)}, and rows {list(x.shape)}; give as many channels,"
+            " and no more rows."
+        )
+    if last_rows is not None and last_rows.shape[0] == 0:
         last_rows = None
+    if last_rows is not None and not reads_last_rows(x, last_rows):
+        # a copy: autograd may have saved x
+        x, last_rows = torch.cat([x[: x.shape[0] - last_rows.shape[0]], last_rows]), None
     drop = noise is not None and p > 0.0 and slope == 0.0
     if not (native(x) and out.dtype == x.dtype and adjacent(out)):
         y = sum_torch(x, adjacency, row_scale, column_scale)

@@ -1,0 +1,33 @@
+"""`to_json`: the one way to JSON text, which every reader of JSON understands: no NaN, no infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def to_json(value: Any, **options: Any) -> str:
+    """Return a value as JSON text in which a number that is not finite is null.
+
+    Args:
+        options: of `json.dumps`, such as `indent`.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:  # a number that JSON does not have
+        plain = options.pop("default", None)
+        default = None if plain is None else lambda other: finite(plain(other))
+        return json.dumps(finite(value), allow_nan=False, default=default, **options)
+
+
+def finite(value: Any) -> Any:
+    """Return a tree of mappings, lists and plain values with None for every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return value
