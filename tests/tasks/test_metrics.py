@@ -128,3 +128,25 @@ def test_rounding_keeps_order_and_what_is_not_finite() -> None:
         assert torch.allclose(metrics.rounded(normal), normal, rtol=2**-18, atol=0)
     assert bool(metrics.rounded(torch.tensor([torch.nan])).isnan())
     assert torch.equal(metrics.rounded(torch.rand(3).bfloat16()).isnan(), torch.zeros(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mrr", ["rows", "pairs"])
+def test_link_measures_are_those_of_sorted_scores(dtype: torch.dtype, mrr: str) -> None:
+    """With ties, zeros of both signs, rows without a positive, and no negative at all."""
+    one = metrics.mean_reciprocal_rank if mrr == "rows" else metrics.pair_reciprocal_rank
+    for trial in range(60):
+        generator = torch.Generator().manual_seed(trial)
+        pairs = int(torch.randint(2, 300, (1,), generator=generator))
+        scores = torch.randn(pairs, generator=generator, dtype=dtype)
+        scores = ((scores * 2).round() / 2, scores, scores * 0.0)[trial % 3]
+        labels = (torch.rand(pairs, generator=generator) < (0.02, 0.3, 0.9, 1.0)[trial % 4]).long()
+        labels[0] = 1
+        rows = torch.randint(1 + trial % 17, (pairs,), generator=generator)
+        found = metrics.link_measures(scores, labels, rows, mrr)
+        wanted = {
+            "map": metrics.average_precision(scores, labels),
+            "auc": metrics.roc_auc(scores, labels),
+            "mrr": one(scores, labels, rows),
+        }
+        assert found == pytest.approx(wanted, rel=1e-12, nan_ok=True), trial

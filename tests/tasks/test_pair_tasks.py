@@ -62,7 +62,7 @@ def test_dot_gives_one_score() -> None:
 
 
 def test_loss_is_the_binary_cross_entropy_over_pairs(timeline: Timeline) -> None:
-    task = LinkPrediction(decoder="dot", negatives=3, positive_weight=2.0, split=(4, 1, 2))
+    task = LinkPrediction(decoder="dot", memory=0, negatives=3, positive_weight=2.0, split=(4, 1, 2))
     bound = task.bind(timeline, TaskContext())
     frames, decoder = embeddings(timeline), ready(pair_decoder("dot", 4, 1, 1))
     noise = Noise(0, epoch=1)
@@ -90,7 +90,7 @@ def test_loss_is_the_binary_cross_entropy_over_pairs(timeline: Timeline) -> None
 
 
 def test_metrics_over_all_pairs_equal_the_matrix_definition(timeline: Timeline) -> None:
-    task = LinkPrediction(decoder="dot", eval_negatives="all", split=(4, 1, 2), average="steps")
+    task = LinkPrediction(decoder="dot", memory=0, eval_negatives="all", split=(4, 1, 2), average="steps")
     bound = task.bind(timeline, TaskContext())
     frames, decoder = embeddings(timeline), ready(pair_decoder("dot", 4, 1, 1))
     found = bound.metrics(bound.measure(decoder, frames, 0, "test"))
@@ -119,7 +119,7 @@ def test_metrics_over_all_pairs_equal_the_matrix_definition(timeline: Timeline) 
 
 
 def test_evaluation_negatives_are_fixed_and_counted(timeline: Timeline) -> None:
-    task = LinkPrediction(decoder="dot", eval_negatives=5, split=(4, 1, 2))
+    task = LinkPrediction(decoder="dot", memory=0, eval_negatives=5, split=(4, 1, 2))
     decoder, frames = ready(pair_decoder("dot", 4, 1, 1)), embeddings(timeline)
     one, two, other = (task.bind(timeline, TaskContext(seed)) for seed in (0, 0, 1))
     first = one.measure(decoder, frames, 0, "test")
@@ -134,7 +134,7 @@ def test_averages_weigh_steps_by_pairs_or_alike(timeline: Timeline) -> None:
     decoder, frames = ready(pair_decoder("dot", 4, 1, 1)), embeddings(timeline)
     by = {}
     for average in ("pairs", "steps"):
-        bound = LinkPrediction(decoder="dot", average=average, split=(4, 1, 2)).bind(timeline, TaskContext())  # type: ignore[arg-type]
+        bound = LinkPrediction(decoder="dot", memory=0, average=average, split=(4, 1, 2)).bind(timeline, TaskContext())  # type: ignore[arg-type]
         found = bound.measure(decoder, frames, 0, "test")
         by[average] = bound.metrics(found)
         weight = found.sums["pairs"][[5, 6]].numpy()
@@ -224,3 +224,30 @@ def test_edge_classification_is_the_cross_entropy_of_events(timeline: Timeline) 
 def test_edge_classification_needs_labels(record: TimelineRecord) -> None:
     with pytest.raises(DataError, match="edge_y"):
         EdgeClassification().bind(Timeline.from_record(replace(record, edge_y=None)), TaskContext())
+
+
+def test_train_is_measured_on_its_last_steps_and_every_pair_is_scored_once(timeline: Timeline) -> None:
+    bound = LinkPrediction("link-prediction").bind(timeline, TaskContext(0))
+    decoder, frames = CountingDecoder(), torch.randn(timeline.steps, timeline.vertices, 4)
+    most = min(8, len(bound.steps("val")))
+    assert len(bound.steps("train")) > most
+    train = bound.metrics(bound.measure(decoder, frames, 0, "train"))
+    last = list(bound.steps("train"))[-most:]
+    assert train["per_step"]["step"] == [step for step in last if len(bound._pairs[step])]
+    decoder.steps.clear()
+    for split in ("val", "test"):
+        bound.measure(decoder, frames, 0, split)
+        bound.count_scores(decoder, frames, 0, split)
+    assert len(decoder.steps) == len(bound.steps("val")) + len(bound.steps("test"))
+    bound.measure(decoder, frames.clone(), 0, "val")  # other embeddings are scored anew
+    assert len(decoder.steps) == 2 * len(bound.steps("val")) + len(bound.steps("test"))
+
+
+class CountingDecoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def forward(self, frame: torch.Tensor, src: torch.Tensor, dst: torch.Tensor, **more: object) -> torch.Tensor:
+        self.steps.append(len(src))
+        return (frame[src] * frame[dst]).sum(1, keepdim=True)

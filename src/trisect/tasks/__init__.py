@@ -1,6 +1,6 @@
 """Tasks by name: what is learnt, and how it is judged. Tasks know no ranks."""
 
-from trisect.tasks.base import SPLITS, BoundTask, Split, Statistics, Task, TaskContext
+from trisect.tasks.base import SPLITS, BoundTask, MeasuredRules, Split, Statistics, Task, TaskContext
 from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
 from trisect.tasks.node_classification import NodeClassification
@@ -13,6 +13,7 @@ __all__ = [
     "BoundTask",
     "EdgeClassification",
     "LinkPrediction",
+    "MeasuredRules",
     "NodeClassification",
     "NodeRegression",
     "Split",

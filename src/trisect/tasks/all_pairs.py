@@ -6,7 +6,7 @@ Nothing is sorted but the scores of the pairs that exist, and of a large matrix 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,13 +16,15 @@ from trisect.tasks import metrics
 from trisect.tasks.decoders import Block
 from trisect.tasks.pairs import Pairs
 
+MRR: TypeAlias = Literal["rows", "pairs"]
+
 _BLOCK = 1 << 18  # scores: small enough for the second-level cache
 _KEPT = 1 << 27  # scores: up to here the whole matrix is kept for the second pass
 
 
 @torch.no_grad()
 def rank_all_pairs(
-    block: Block, vertices: int, pairs: Pairs, mrr: Literal["rows", "pairs"], weights: tuple[float, float]
+    block: Block, vertices: int, pairs: Pairs, mrr: MRR, weights: tuple[float, float]
 ) -> dict[str, float]:
     """`map`, `auc`, `mrr` and `loss` (a sum) of the existing pairs among all vertices² pairs, a vertex with itself
     included; ties count as in `tasks.metrics`.
@@ -58,8 +60,8 @@ def rank_all_pairs(
     bins, counts = torch.unique(positive, return_counts=True)
     equal, below = _histogram(bins, kept or (metrics.rounded(block(sources)) for sources in slices))
     return {
-        **_curves(counts.double(), equal.double(), below.double()),
-        "mrr": _reciprocal(torch.cat(ranks), positive, pairs.src, mrr),
+        **metrics.curve_measures(counts.double(), equal.double(), below.double()),
+        "mrr": reciprocal(torch.cat(ranks), positive, pairs.src, mrr),
         "loss": loss,
     }
 
@@ -81,21 +83,7 @@ def _histogram(bins: Tensor, blocks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return equal[:-1], below
 
 
-def _curves(positives: Tensor, equal: Tensor, below: Tensor) -> dict[str, float]:
-    """Average precision and the area under the ROC curve from counts at the distinct scores of existing pairs."""
-    total = positives.sum()
-    others = equal.sum() + below.sum() - total
-    at_least = (equal + below[1:]).flip(0).cumsum(0).flip(0)
-    hits = positives.flip(0).cumsum(0).flip(0)
-    misses = at_least - hits
-    won = others - misses + (equal - positives) / 2
-    return {
-        "map": float((positives * hits / at_least).sum() / total),
-        "auc": float((positives * won).sum() / (total * others)),
-    }
-
-
-def _reciprocal(ranks: Tensor, scores: Tensor, rows: Tensor, mrr: Literal["rows", "pairs"]) -> float:
+def reciprocal(ranks: Tensor, scores: Tensor, rows: Tensor, mrr: MRR) -> float:
     """Give the mean over rows, or over pairs whose rivals exclude the other existing pairs of the row."""
     if mrr == "rows":
         _, slot = torch.unique(rows, return_inverse=True)

@@ -22,6 +22,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.ops import take_rows
+from trisect.tasks.metrics import defined
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -44,6 +45,19 @@ class Statistics:
         for name, value in other.rows.items():
             rows[name] = torch.cat([rows[name], value]) if name in rows else value
         return Statistics(sums, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRules:
+    """The measures of simple rules.
+
+    Attributes:
+        statistics: split → rule → what its measures are made from.
+        notes: how the work was bounded, a phrase each.
+    """
+
+    statistics: dict[Split, dict[str, Statistics]]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class BoundTask(ABC):
         reads_pairs: whether loss and measures read pairs of vertices, so that a step is measured from the outputs of
             all vertices together.
         notes: what the user should know of the splits, a sentence each.
+        settings: what the user should know of options that were not given, in words; empty where there is nothing.
     """
 
     channels: int | None = None
@@ -79,6 +94,7 @@ class BoundTask(ABC):
     final: tuple[Split, ...] = SPLITS
     reads_pairs: bool = False
     notes: tuple[str, ...] = ()
+    settings: str = ""
 
     def warn(self) -> None:
         """Show each note to the user as a warning."""
@@ -137,19 +153,18 @@ class BoundTask(ABC):
         """Count the scores of these outputs for the pictures of a report (`tasks.curves`); nothing by default."""
         return Statistics()
 
-    def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
-        """Measure rules that need no training on what val and test ask: split → rule → statistics.
+    def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
+        """Measure simple rules on what val and test ask of a model; none by default.
 
         Args:
-            first, every: only each `every`-th step is measured, from the `first` on; the statistics of all shares add
-                up to those of the whole.
+            data: which the task is bound to, with their features.
         """
-        return {}
+        return MeasuredRules({})
 
-    def rule_metrics(self, statistics: Statistics) -> dict[str, float]:
-        """Named measures of a simple rule; it has no loss."""
+    def rule_metrics(self, statistics: Statistics) -> dict[str, float | None]:
+        """Return the named measures of a simple rule, None where one has no value."""
         measures = self.metrics(statistics)
-        return {name: value for name, value in measures.items() if isinstance(value, float) and name != "loss"}
+        return defined({name: value for name, value in measures.items() if isinstance(value, float)})
 
     @abstractmethod
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:

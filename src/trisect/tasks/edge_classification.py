@@ -15,7 +15,7 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.base import SPLITS, BoundTask, Frames, MeasuredRules, Split, Statistics, Task, TaskContext
 from trisect.tasks.curves import count_classes
 from trisect.tasks.decoders import PairDecoder, PairDecoderName, pair_decoder
 from trisect.tasks.division import Division
@@ -25,6 +25,7 @@ from trisect.tasks.node_classification import (
     classification_metrics,
     classification_statistics,
 )
+from trisect.tasks.rules.fitted import Case, ClassLearner, fitted_rules
 from trisect.tasks.splits import SplitSizes, notes_on_steps, refuse_empty, split_steps
 
 
@@ -172,10 +173,20 @@ class BoundEdgeClassification(BoundTask):
         for position, frame in enumerate(frames):
             if first_step + position in self.runs[split]:
                 src, dst, labels = self._events(first_step + position)
-                logits = score(frame, src, dst)
-                loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
-                statistics = statistics.merge(classification_statistics(logits, labels, loss, weight, self.classes))
+                statistics = statistics.merge(self._judge(score(frame, src, dst), labels))
         return statistics
+
+    def _judge(self, logits: Tensor, labels: Tensor) -> Statistics:
+        loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
+        return classification_statistics(logits, labels, loss, weight, self.classes)
+
+    def _case(self, split: Split, step: int) -> Case:
+        src, dst, labels = self._events(step)
+        return Case((src, dst), labels)
+
+    def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
+        """Measure the most frequent class, and logistic regressions on both ends of an event."""
+        return fitted_rules(data, self.steps, self._case, ClassLearner(self.weights), self._judge)
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss, accuracy, f1_micro, f1_macro, f1_per_class; with two classes auc and f1 (of class 1)."""

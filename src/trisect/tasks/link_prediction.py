@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -17,15 +18,17 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import metrics
 from trisect.tasks.all_pairs import rank_all_pairs
-from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.base import SPLITS, BoundTask, Frames, MeasuredRules, Split, Statistics, Task, TaskContext
 from trisect.tasks.curves import count_pairs
 from trisect.tasks.decoders import Block, PairDecoder, PairDecoderName, Remembering, pair_decoder
 from trisect.tasks.division import Division
 from trisect.tasks.pairs import Candidates, Memory, Pairs, sample, sample_destinations, sample_distinct
-from trisect.tasks.simple_rules import RULES, SimpleRules
+from trisect.tasks.rules.links import RULES, LinkRules
 from trisect.tasks.splits import SplitSizes, notes_on_steps, split_steps
 
 _MEASURES = ("map", "mrr", "auc")
+_KEPT = 1 << 24  # remembered pairs of all steps that stay in memory, of 32 bytes each
+_TRAIN_STEPS = 8
 _FOR_ALL = 100  # sampled pairs a positive that stand for all, where probabilities are fitted
 
 
@@ -36,8 +39,8 @@ class LinkPrediction(Task):
     Args:
         decoder: `mlp` (on the concatenation), `dot` or `bilinear`.
         hidden: width inside an `mlp` decoder.
-        memory: where above 0, the decoder reads beside the embeddings how often the pair itself was linked in so many
-            steps, t among them, and how long ago.
+        memory: the decoder reads beside the embeddings how often the pair itself was linked in so many steps, t among
+            them, and how long ago; 0: it does not.
         horizon: how many steps ahead the pairs lie.
         negatives: sampled pairs a positive in training, new in each epoch.
         sampling: `uniform` draws both ends of a sampled pair; `destinations` keeps the source of the positive.
@@ -53,7 +56,7 @@ class LinkPrediction(Task):
 
     decoder: PairDecoderName = "mlp"
     hidden: int = 64
-    memory: int = 0
+    memory: int = 20
     horizon: int = 1
     negatives: int = 1
     sampling: Literal["uniform", "destinations"] = "uniform"
@@ -113,8 +116,15 @@ class BoundLinkPrediction(BoundTask):
         self._first_seen = first_seen(timeline) if task.candidates == "seen" else None
         self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
         self._memories: dict[int, Memory] = {}
+        self._remembered_pairs = 0
+        if task.memory == type(task).memory:
+            self.settings = f"task.memory {task.memory}, the default: a pair's own last {task.memory} steps are read"
+        last = self.measured_steps("train")
+        if len(last) < len(self.runs["train"]):
+            self.settings += f"{'; ' if self.settings else ''}train is measured on its last {len(last)} steps"
         self._division: Division | None = None
         self._drawn: dict[Any, Any] = {}
+        self._scored: tuple[weakref.ref[Tensor] | None, dict[int, Tensor]] = (None, {})
         counts = {name: sum(len(self._pairs[step]) for step in self.runs[name]) for name in SPLITS}
         if counts["train"] == 0:
             raise DataError("the training steps have no pair to predict; check task.split and the period.")
@@ -149,12 +159,26 @@ class BoundLinkPrediction(BoundTask):
         if step not in self._memories:
             last = range(step, max(-1, step - self.task.memory), -1)
             codes = [src * self.timeline.vertices + dst for src, dst in map(self._events, last)]
-            self._memories[step] = Memory.gather(codes, self.timeline.vertices)
+            memory = Memory.gather(codes, self.timeline.vertices)
+            if self._remembered_pairs + len(memory.pairs) > _KEPT:  # is made again whenever it is read
+                return {"memory": memory}
+            self._remembered_pairs += len(memory.pairs)
+            self._memories[step] = memory
         return {"memory": self._memories[step]}
 
     def steps(self, split: Split) -> range:
         """A split has the steps whose embeddings score its pairs."""
         return self.runs[split]
+
+    def measured_steps(self, split: Split) -> range:
+        """Return the steps that a split is measured on: of train the last ones alone, as many as val has, at most 8.
+
+        All of them would take longer than the training.
+        """
+        steps = self.runs[split]
+        if split != "train":
+            return steps
+        return steps[-min(_TRAIN_STEPS, max(1, len(self.runs["val"]))) :]
 
     def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
         """Those that exist and the sampled ones; where all pairs are ranked, a block at a time, none are kept."""
@@ -230,13 +254,23 @@ class BoundLinkPrediction(BoundTask):
             return sample_destinations(key, each, among, pairs, self.context.vertices)
         return sample(key, len(pairs) * each, among, pairs)
 
-    def _judge(self, score: PairDecoder, frame: Tensor, step: int) -> dict[str, float]:
-        """Give the measures of a step, its loss as a sum, and over how many pairs."""
-        more = self._remembered(step)
+    def _judge(self, score: PairDecoder, frames: Tensor, first_step: int, step: int) -> dict[str, float]:
+        """Return the measures of a step, its loss as a sum, and over how many pairs."""
         if self.task.eval_negatives == "all":
-            return self._rank(score.blocks(frame, **more), step)
-        src, dst, labels = self._asked(step)
-        return self._compare(score(frame, src, dst, **more)[:, 0], labels, src)
+            return self._rank(score.blocks(frames[step - first_step], **self._remembered(step)), step)
+        src, _, labels = self._asked(step)
+        return self._compare(self._scores(score, frames, first_step, step), labels, src)
+
+    def _scores(self, score: PairDecoder, frames: Tensor, first_step: int, step: int) -> Tensor:
+        """Return the scores of the pairs that a step is judged by, computed once for the same tensor of frames."""
+        latest, scored = self._scored
+        if latest is None or latest() is not frames:
+            scored = {}
+            self._scored = weakref.ref(frames), scored
+        if step not in scored:
+            src, dst, _ = self._asked(step)
+            scored[step] = score(frames[step - first_step], src, dst, **self._remembered(step))[:, 0]
+        return scored[step]
 
     def _rank(self, block: Block, step: int) -> dict[str, float]:
         """Give what `_judge` does, from the scores of all pairs."""
@@ -249,11 +283,8 @@ class BoundLinkPrediction(BoundTask):
 
     def _compare(self, scores: Tensor, labels: Tensor, sources: Tensor) -> dict[str, float]:
         """Give what `_judge` does, from the scores of the pairs that exist and of the sampled ones."""
-        rank = metrics.mean_reciprocal_rank if self.task.mrr == "rows" else metrics.pair_reciprocal_rank
         return {
-            "map": metrics.average_precision(scores, labels),
-            "auc": metrics.roc_auc(scores, labels),
-            "mrr": rank(scores, labels, sources),
+            **metrics.link_measures(scores, labels, sources, self.task.mrr),
             "loss": float(self._bce(scores[labels == 1].double(), scores[labels == 0].double())),
             "pairs": float(scores.numel()),
         }
@@ -294,21 +325,27 @@ class BoundLinkPrediction(BoundTask):
         """Count the scores of the split's pairs, of all pairs those that are sampled to stand for them."""
         ratio = self.task.negatives * self.task.negative_weight / max(self.task.positive_weight, 1e-12)
         statistics = Statistics()
-        for position, frame in enumerate(frames):
-            step = first_step + position
-            if step in self.runs[split] and len(self._pairs[step]):
-                scores, labels, _ = self.validation_scores(decoder, frame, step)
-                statistics = statistics.merge(count_pairs(scores, labels, max(ratio, 1e-12)))
+        for step in range(first_step, first_step + len(frames)):
+            if step not in self.runs[split] or not len(self._pairs[step]):
+                continue
+            if self.task.eval_negatives == "all":
+                scores, labels, _ = self.validation_scores(decoder, frames[step - first_step], step)
+            else:
+                scores, labels = (
+                    self._scores(cast(PairDecoder, decoder), frames, first_step, step),
+                    self._asked(step)[2],
+                )
+            statistics = statistics.merge(count_pairs(scores.double(), labels.double(), max(ratio, 1e-12)))
         return statistics
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Each measure becomes a vector with one entry a step of the timeline."""
         score, sums = cast(PairDecoder, decoder), self._no_sums()
-        for position, frame in enumerate(frames):
-            step = first_step + position
-            if step not in self.runs[split] or not len(self._pairs[step]):
+        measured = self.measured_steps(split)
+        for step in range(first_step, first_step + len(frames)):
+            if step not in measured or not len(self._pairs[step]):
                 continue
-            for name, value in {**self._judge(score, frame, step), "filled": 1.0}.items():
+            for name, value in {**self._judge(score, frames, first_step, step), "filled": 1.0}.items():
                 sums[name][step] = value
         return Statistics(sums)
 
@@ -317,23 +354,24 @@ class BoundLinkPrediction(BoundTask):
         return {name: torch.zeros(self.timeline.steps, dtype=torch.float64) for name in names}
 
     @torch.no_grad()
-    def simple_rules(self, first: int = 0, every: int = 1) -> dict[Split, dict[str, Statistics]]:
-        """EdgeBank, recency and popularity on the pairs that the model is measured by."""
+    def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
+        """Measure EdgeBank, recency and popularity on the pairs that the model is measured by."""
         window = max(1, len(self.runs["test"]))
-        rules = SimpleRules(self._events, self.timeline.steps, self.timeline.vertices, window)
+        rules = LinkRules(self._events, self.timeline.steps, self.timeline.vertices, window)
         judged: tuple[Split, ...] = ("val", "test")
         measured = {split: {name: Statistics(self._no_sums()) for name in RULES} for split in judged}
         steps = [(split, step) for split in judged for step in self.runs[split] if len(self._pairs[step])]
-        for split, step in steps[first::every]:
-            for name, rule in rules.at(step).items():
-                if self.task.eval_negatives == "all":
-                    measures = self._rank(rule.block, step)
-                else:
-                    src, dst, labels = self._asked(step)
-                    measures = self._compare(rule.of(src, dst), labels, src)
-                for key, value in {**measures, "filled": 1.0}.items():
+        for split, step in steps:
+            ends = None if self.task.eval_negatives == "all" else self._asked(step)[:2]
+            asked = self.timeline.vertices**2 if ends is None else ends[0].numel()
+            for name, measures in rules.judge(step, self._pairs[step], ends, self.task.mrr).items():
+                for key, value in {**measures, "pairs": float(asked), "filled": 1.0}.items():
                     measured[split][name].sums[key][step] = value
-        return measured
+        return MeasuredRules(measured)
+
+    def rule_metrics(self, statistics: Statistics) -> dict[str, float | None]:
+        """Return the measures of a simple rule; its scores are no logits, so that it has no loss."""
+        return {name: value for name, value in super().rule_metrics(statistics).items() if name != "loss"}
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss, map, mrr, auc: averaged over the steps that have pairs; and `per_step`, a list each."""

@@ -6,11 +6,34 @@ scores first (`rounded`): the same pair may differ in its last bits between two 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
 import torch
 from torch import Tensor
 
+LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
+
 _BITS = 18  # of a score that count: the last bits of float32 seldom reach the next value
 _INTEGERS = {torch.float32: (torch.int32, 24 - _BITS), torch.float64: (torch.int64, 53 - _BITS)}
+
+_WHY_UNDEFINED = {
+    "auc": "it needs rows of both classes",
+    "map": "it needs a pair that is a link",
+    "mrr": "it needs a pair that is a link",
+    "loss": "the loss of these rows is not finite",
+}
+
+
+def why_undefined(name: str) -> str:
+    """Return why the measure of this name has no value on some rows."""
+    return _WHY_UNDEFINED.get(name, "it has no value on these rows")
+
+
+def defined(measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the measures with None for those that are no number on these rows (NaN, as AUC of one class)."""
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in measures.items()}
 
 
 def rounded(scores: Tensor) -> Tensor:
@@ -135,3 +158,78 @@ def pair_reciprocal_rank(scores: Tensor, labels: Tensor, rows: Tensor) -> float:
     among_all = 1 / reciprocal_ranks(scores, rows)[positive]
     among_positives = 1 / reciprocal_ranks(scores[positive], rows[positive])
     return float((1 / (1 + among_all - among_positives)).mean())
+
+
+def link_measures(
+    scores: Tensor, labels: Tensor, rows: Tensor, mrr: Literal["rows", "pairs"] = "rows"
+) -> dict[str, float]:
+    """Return `map`, `auc` and `mrr` of pairs, of which few are positive, without sorting the others.
+
+    They are those of `average_precision`, `roc_auc` and `mean_reciprocal_rank` (or `pair_reciprocal_rank`).
+
+    Args:
+        scores, labels, rows: [pairs]; labels 0 or 1, rows int64; at least one label is 1.
+    """
+    positive = labels > 0
+    order, width = _ordered(rounded(scores), positive)
+    own, own_rows = order[positive], rows[positive]
+    bins, counts = torch.unique(own, return_counts=True)
+    # how many pairs lie before each score of a positive one, and up to it
+    ascending = sort_integers(order.clone())
+    low, high = torch.searchsorted(ascending, bins), torch.searchsorted(ascending, bins, right=True)
+    none, all_pairs = low.new_zeros(1), low.new_tensor([order.numel()])
+    between = torch.cat([low, all_pairs]) - torch.cat([none, high])
+    # the same among the pairs of each positive one's row
+    keys = sort_integers(rows * width + order)
+    first, after = (torch.searchsorted(keys, own_rows * width + own, right=right) for right in (False, True))
+    end = torch.searchsorted(keys, (own_rows + 1) * width)
+    ranks = (end - after).double() + ((after - first).double() + 1) / 2
+    if mrr == "pairs":
+        inverse = 1 / (1 + ranks - 1 / reciprocal_ranks(scores[positive], own_rows))
+        mean = float(inverse.mean())
+    else:
+        _, slot = torch.unique(own_rows, return_inverse=True)
+        mean = float((torch.bincount(slot, weights=1 / ranks) / torch.bincount(slot)).mean())
+    return {**curve_measures(counts.double(), (high - low).double(), between.double()), "mrr": mean}
+
+
+def _ordered(scores: Tensor, positive: Tensor) -> tuple[Tensor, int]:
+    """Return whole numbers, int64 [pairs], in the order of the scores, and a bound of them.
+
+    Those of two pairs may be equal where their scores are not only if no positive pair has one of these scores.
+    """
+    if scores.dtype == torch.float32:
+        bits = (scores + 0.0).view(torch.int32).long()  # + 0.0: the two zeros are equal
+        return torch.where(bits < 0, -(1 << 31) - 1 - bits, bits) + (1 << 31), 1 << 32
+    bins = torch.unique(scores[positive])
+    place = torch.searchsorted(bins, scores)
+    tied = torch.cat([bins, bins.new_full((1,), torch.inf)])[place] == scores
+    return 2 * place + tied, 2 * bins.numel() + 2
+
+
+def sort_integers(values: Tensor) -> Tensor:
+    """Sort whole numbers in place; numpy's sort is several times as fast as torch's."""
+    if values.device.type != "cpu":
+        return torch.sort(values).values
+    values.numpy().sort()
+    return values
+
+
+def curve_measures(positives: Tensor, equal: Tensor, below: Tensor) -> dict[str, float]:
+    """Return `map` and `auc` from counts at the distinct scores of positive pairs, ascending; NaN where undefined.
+
+    Args:
+        positives: float64 [scores], positive pairs of each score.
+        equal: float64 [scores], all pairs of each score.
+        below: float64 [scores + 1], pairs between a score and the one before it; the last entry: above all.
+    """
+    total = positives.sum()
+    others = equal.sum() + below.sum() - total
+    at_least = (equal + below[1:]).flip(0).cumsum(0).flip(0)
+    hits = positives.flip(0).cumsum(0).flip(0)
+    misses = at_least - hits
+    won = others - misses + (equal - positives) / 2
+    return {
+        "map": float((positives * hits / at_least).sum() / total),
+        "auc": float((positives * won).sum() / (total * others)),
+    }

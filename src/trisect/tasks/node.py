@@ -12,6 +12,7 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.tasks.base import SPLITS, Split, TaskContext
+from trisect.tasks.rules.fitted import Case
 from trisect.tasks.splits import SplitSizes, notes_on_steps, refuse_empty, split_steps, split_vertices
 
 JudgedSteps = Literal["last", "every"]  # which outputs are compared with one target a vertex
@@ -51,6 +52,25 @@ class NodeTargets:
         """These are the targets of the rows at that step."""
         return (self.y[step + self.horizon] if self.by_step else self.y)[rows]
 
+    @property
+    def by_time(self) -> bool:
+        """Whether splits differ in their steps alone, so that earlier targets of a vertex are known."""
+        return self.by_step and all(bool(mask.all()) for mask in self.masks.values())
+
+    def last(self, rows: Tensor, step: int, unknown: float) -> Tensor:
+        """Return the targets that rows had last before the one that is asked for at a step, `unknown` where they had
+        none in the last 64 steps; where the splits are by time.
+        """
+        now = min(step, step + self.horizon - 1)
+        earlier = slice(max(0, now - 63), now + 1)
+        values = self.y[earlier][:, rows].flip(0)
+        labelled = self.labelled[earlier][:, rows].flip(0)
+        if not len(values):
+            return torch.full_like(self.values(rows, step), unknown)
+        found = labelled.any(0)
+        newest = values[labelled.long().argmax(0), torch.arange(rows.numel())]
+        return torch.where(found.view(-1, *(1,) * (newest.dim() - 1)), newest, unknown)
+
     def restrict(self, rows: Tensor) -> NodeTargets:
         """The targets of a part of the rows."""
         vertices, rows = 1 if self.by_step else 0, rows.to(self.y.device)
@@ -61,6 +81,13 @@ class NodeTargets:
             labelled=self.labelled.index_select(vertices, rows),
             _rows={},
         )
+
+    def case(self, split: Split, step: int) -> Case:
+        """Return what simple rules are fitted to and judged by at a step."""
+        rows = self.rows(split, step)
+        unknown = torch.nan if self.y.is_floating_point() else -1
+        last = self.last(rows, step, unknown) if self.by_time and split != "train" else None
+        return Case((rows,), self.values(rows, step), last)
 
     def count(self, split: Split) -> int:
         """Tell how many targets a split has over all its steps."""

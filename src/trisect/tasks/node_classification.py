@@ -16,9 +16,10 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.tasks import curves, metrics
-from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending
+from trisect.tasks.base import BoundTask, Frames, MeasuredRules, Split, Statistics, Task, TaskContext, take_ascending
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
+from trisect.tasks.rules.fitted import ClassLearner, fitted_rules
 from trisect.tasks.splits import SplitSizes
 
 ClassWeights = Sequence[float] | Literal["balanced"] | None
@@ -152,10 +153,16 @@ class BoundNodeClassification(BoundTask):
             if first_step + position in self.targets.runs[split]:
                 rows = self.targets.rows(split, first_step + position)
                 labels = self.targets.values(rows, first_step + position)
-                logits = self._logits(decoder, frame, rows)
-                loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
-                statistics = statistics.merge(classification_statistics(logits, labels, loss, weight, self.classes))
+                statistics = statistics.merge(self._judge(self._logits(decoder, frame, rows), labels))
         return statistics
+
+    def _judge(self, logits: Tensor, labels: Tensor) -> Statistics:
+        loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
+        return classification_statistics(logits, labels, loss, weight, self.classes)
+
+    def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
+        """Measure the most frequent class, the last one, and logistic regressions."""
+        return fitted_rules(data, self.steps, self.targets.case, ClassLearner(self.weights), self._judge)
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss, accuracy, f1_micro, f1_macro, f1_per_class; with two classes auc and f1 (of class 1)."""

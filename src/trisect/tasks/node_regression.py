@@ -13,9 +13,10 @@ from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext, take_ascending
+from trisect.tasks.base import BoundTask, Frames, MeasuredRules, Split, Statistics, Task, TaskContext, take_ascending
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
+from trisect.tasks.rules.fitted import NumberLearner, fitted_rules
 from trisect.tasks.splits import SplitSizes
 
 
@@ -74,6 +75,13 @@ def _is_by_step(data: Graph | Timeline, y: Tensor) -> bool:
     return isinstance(data, Timeline) and tuple(y.shape[:2]) == (data.steps, data.vertices)
 
 
+def _error_sums(error: Tensor) -> Statistics:
+    """Add up squared and absolute errors."""
+    error = error.double()
+    count = torch.tensor(float(error.numel()), dtype=torch.float64, device=error.device)
+    return Statistics({"squared": error.square().sum(), "absolute": error.abs().sum(), "count": count})
+
+
 class BoundNodeRegression(BoundTask):
     """This is node regression on one graph or timeline."""
 
@@ -117,14 +125,14 @@ class BoundNodeRegression(BoundTask):
         statistics = Statistics()
         for position, frame in enumerate(frames):
             if first_step + position in self.targets.runs[split]:
-                error = self._error(decoder, frame, split, first_step + position).double()
-                sums = {
-                    "squared": error.square().sum(),
-                    "absolute": error.abs().sum(),
-                    "count": torch.tensor(float(error.numel()), dtype=torch.float64, device=error.device),
-                }
-                statistics = statistics.merge(Statistics(sums))
+                error = self._error(decoder, frame, split, first_step + position)
+                statistics = statistics.merge(_error_sums(error))
         return statistics
+
+    def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
+        """Measure the mean, the last value, and ridge regressions."""
+        judge = lambda outputs, values: _error_sums(outputs - values)  # noqa: E731
+        return fitted_rules(data, self.steps, self.targets.case, NumberLearner(), judge)
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
         """loss and mse (equal), rmse, mae."""

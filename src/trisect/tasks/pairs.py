@@ -14,8 +14,10 @@ from torch import Tensor
 
 from trisect.noise import bits_at, mix64, random_bits, row_keys
 from trisect.ops.draw import can_draw, draw_pairs, table_of
+from trisect.tasks.metrics import sort_integers
 
 _TRIES = 4
+_TABLE = 16  # codes for each that is looked up, up to which a table of all is made
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +54,19 @@ class Pairs:
 
     def contains(self, codes: Tensor) -> Tensor:
         """Say for each code whether its pair is among these: bool [codes]."""
-        if not len(self):
-            return torch.zeros_like(codes, dtype=torch.bool)
+        return self.positions(codes) >= 0
+
+    def positions(self, codes: Tensor) -> Tensor:
+        """Return for each code the position of its pair among these, int64 [codes]; -1 where it is not."""
+        if not len(self) or not codes.numel():
+            return torch.full_like(codes, -1)
+        largest = max(int(codes.max()), int(self.codes[-1]))
+        if largest < _TABLE * codes.numel():  # a table of all codes is filled and read sooner than bisections are done
+            table = torch.full((largest + 1,), -1, dtype=torch.int32, device=codes.device)
+            table[self.codes] = torch.arange(len(self), dtype=torch.int32, device=codes.device)
+            return table[codes].long()
         position = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
-        return self.codes[position] == codes
+        return torch.where(self.codes[position] == codes, position, -1)
 
     def inside(self, sources: slice, vertices: int) -> slice:
         """The pairs with these sources lie at these consecutive positions."""
@@ -86,10 +97,9 @@ class Memory:
     def of(self, codes: Tensor) -> Tensor:
         """Give the two numbers of these pairs, zeros where nothing is remembered: [codes, 2]."""
         numbers = self.features.new_zeros(codes.numel(), 2)
-        if len(self.pairs):
-            position = torch.searchsorted(self.pairs.codes, codes).clamp_(max=len(self.pairs) - 1)
-            held = self.pairs.codes[position] == codes
-            numbers[held] = self.features[position[held]]
+        position = self.pairs.positions(codes)
+        held = torch.nonzero(position >= 0)[:, 0]
+        numbers[held] = self.features[position[held]]
         return numbers
 
 
@@ -183,16 +193,36 @@ def sample_distinct(key: int, count: int, among: Candidates, existing: Pairs) ->
         return torch.div(chosen, vertices, rounding_mode="floor"), chosen % vertices
     drawn = count + count // 4 + 64
     while True:
-        src, dst = among.draw(key, torch.arange(drawn, device=among.rows.device))
-        codes = src * vertices + dst
-        codes = codes[(src != dst) & ~existing.contains(codes)]
-        order = torch.argsort(codes, stable=True)
-        first = torch.ones_like(codes, dtype=torch.bool)
-        first[1:] = codes[order][1:] != codes[order][:-1]
-        kept = torch.sort(order[first]).values[:count]
+        src, dst = _stream(key, drawn, among)
+        codes, first = _first_positions(src * vertices + dst, vertices**2)
+        new = (torch.div(codes, vertices, rounding_mode="floor") != codes % vertices) & ~existing.contains(codes)
+        kept = sort_integers(first[new])[:count]
         if kept.numel() == count:
-            return torch.div(codes[kept], vertices, rounding_mode="floor"), codes[kept] % vertices
+            return src[kept], dst[kept]
         drawn *= 2
+
+
+def _stream(key: int, count: int, among: Candidates) -> tuple[Tensor, Tensor]:
+    """Return the first pairs of the stream `key`."""
+    if can_draw(among.rows):
+        none = Pairs.from_codes(among.rows[:0], among.vertices)
+        return draw_pairs([key], count, among.rows, among.vertices, none.codes, none.table(among.vertices))
+    return among.draw(key, torch.arange(count, device=among.rows.device))
+
+
+def _first_positions(codes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct codes, ascending, and the position of the first of each. Codes are below `limit`."""
+    position = torch.arange(codes.numel(), device=codes.device)
+    bits = codes.numel().bit_length()
+    if codes.device.type == "cpu" and limit.bit_length() + bits < 64:
+        keys = sort_integers((codes << bits) | position)
+        ordered, position = keys >> bits, keys & ((1 << bits) - 1)
+    else:
+        position = torch.argsort(codes, stable=True)
+        ordered = codes[position]
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first], position[first]
 
 
 def every_pair(among: Candidates, existing: Pairs, budget: int = 1 << 22) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

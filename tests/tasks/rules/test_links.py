@@ -1,4 +1,4 @@
-"""Simple rules against a plain count over the events, sampled and over all pairs; shares add up to the whole."""
+"""Rules for links against a plain count over the events, sampled and over all pairs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from trisect.graph.timeline.timeline import Timeline
-from trisect.tasks import SPLITS, BoundTask, TaskContext, make_task
-from trisect.tasks.metrics import average_precision, mean_reciprocal_rank, roc_auc
-from trisect.tasks.simple_rules import RULES, SimpleRules
+from trisect.tasks import BoundTask, TaskContext, make_task
+from trisect.tasks.metrics import average_precision, mean_reciprocal_rank, pair_reciprocal_rank, roc_auc
+from trisect.tasks.rules.links import RULES
 
 VERTICES, STEPS = 12, 9
 
@@ -56,54 +56,41 @@ def bound(timeline: Timeline, **options: object) -> BoundTask:
     return make_task({"name": "link-prediction", "split": [4, 2, 2], **options}).bind(timeline, TaskContext())
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_scores_are_those_of_a_plain_count(links: Timeline, rule: str) -> None:
-    task = bound(links)
-    rules = SimpleRules(task._events, STEPS, VERTICES, window=2)  # type: ignore[attr-defined]
-    src, dst = (torch.tensor(ends) for ends in zip(*product(range(VERTICES), repeat=2), strict=True))
-    matrices = []
-    for step in (3, 4, 7):
-        wanted = [expected(links, rule, step, 2, pair) for pair in product(range(VERTICES), repeat=2)]
-        scores = rules.at(step)[rule]
-        assert scores.of(src, dst).tolist() == wanted
-        blocks = torch.cat([scores.block(slice(0, 5)), scores.block(slice(5, VERTICES))])
-        assert blocks.flatten().tolist() == wanted
-        matrices.append(wanted)
-    assert matrices[0] != matrices[1] != matrices[2]
-
-
-def test_measures_are_those_of_the_scores(links: Timeline) -> None:
-    task = bound(links, eval_negatives="all", average="steps")
-    measured = task.simple_rules()
+@pytest.mark.parametrize("mrr", ["rows", "pairs"])
+@pytest.mark.parametrize("negatives", [3, "all"])
+def test_measures_are_those_of_a_plain_count(links: Timeline, negatives: object, mrr: str) -> None:
+    task = bound(links, eval_negatives=negatives, average="steps", mrr=mrr)
+    measured = task.simple_rules(links).statistics
+    rank = mean_reciprocal_rank if mrr == "rows" else pair_reciprocal_rank
     for split, rule in product(("val", "test"), RULES):
         by_step = []
         for step in task.steps(split):
             existing = set(pairs_of(links, step + 1))
-            everything = list(product(range(VERTICES), repeat=2))
-            scores = torch.tensor([expected(links, rule, step, 2, pair) for pair in everything])
-            labels = torch.tensor([int(pair in existing) for pair in everything])
-            rows = torch.tensor([pair[0] for pair in everything])
-            by_step.append(
-                (average_precision(scores, labels), mean_reciprocal_rank(scores, labels, rows), roc_auc(scores, labels))
-            )
+            asked = list(product(range(VERTICES), repeat=2))
+            if negatives != "all":
+                src, dst, _ = task._asked(step)  # type: ignore[attr-defined]
+                asked = list(zip(src.tolist(), dst.tolist(), strict=True))
+            scores = torch.tensor([expected(links, rule, step, 2, pair) for pair in asked])
+            labels = torch.tensor([int(pair in existing) for pair in asked])
+            rows = torch.tensor([pair[0] for pair in asked])
+            by_step.append((average_precision(scores, labels), rank(scores, labels, rows), roc_auc(scores, labels)))
         metrics = task.rule_metrics(measured[split][rule])
         assert list(metrics) == ["map", "mrr", "auc"]
         wanted = torch.tensor(by_step, dtype=torch.float64).mean(0).tolist()
         assert list(metrics.values()) == pytest.approx(wanted, rel=1e-12)
     assert task.rule_metrics(measured["test"]["recency"]) != task.rule_metrics(measured["test"]["edgebank"])
+    assert task.rule_metrics(measured["test"]["edgebank"]) != task.rule_metrics(measured["test"]["edgebank_window"])
 
 
 @pytest.mark.parametrize("negatives", [3, "all"])
-def test_shares_add_up_to_the_whole(links: Timeline, negatives: object) -> None:
+def test_rules_do_not_depend_on_the_order_of_vertices(links: Timeline, negatives: object) -> None:
     task = bound(links, eval_negatives=negatives)
-    whole, shares = task.simple_rules(), [task.simple_rules(first, 3) for first in range(3)]
+    order = torch.randperm(VERTICES, generator=torch.Generator().manual_seed(1))
+    turned = links.reordered(order)
+    other = make_task({"name": "link-prediction", "split": [4, 2, 2], "eval_negatives": negatives}).bind(
+        turned, TaskContext(0, turned.order)
+    )
     for split, rule in product(("val", "test"), RULES):
-        merged = shares[0][split][rule].merge(shares[1][split][rule]).merge(shares[2][split][rule])
-        assert task.rule_metrics(merged) == task.rule_metrics(whole[split][rule])
-    assert task.rule_metrics(shares[0]["test"]["recency"]) != task.rule_metrics(whole["test"]["recency"])
-
-
-def test_other_tasks_have_no_rules(timeline: Timeline) -> None:
-    task = make_task("edge-classification").bind(timeline, TaskContext())
-    assert task.simple_rules() == {}
-    assert set(SPLITS) == {"train", "val", "test"}
+        mine, theirs = (t.simple_rules(d).statistics[split][rule] for t, d in ((task, links), (other, turned)))
+        assert task.rule_metrics(mine) == pytest.approx(other.rule_metrics(theirs), rel=1e-12)
+    assert "loss" not in task.rule_metrics(task.simple_rules(links).statistics["test"]["recency"])
