@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.plan.workloads import cluster, static, timeline
 
 from trisect.layout import parse_layout
+from trisect.partition.halo import features_at_once
 from trisect.plan.memory import MemoryModel, in_pieces, paged
 
 DEVICE = cluster().device
@@ -55,3 +58,31 @@ def test_what_a_layout_saves():
 def test_the_largest_component_is_named():
     memory = _memory(static("gcnii", layers=16, hidden=64, vertices=ROWS, edges=400_000), "vertex=1")
     assert memory.largest(1)[0][0] == "activations"
+
+
+def test_evaluation_counts_where_it_takes_more_than_training():
+    # one process goes back over outputs and gradients that are as large as the scores; chunks go back one by one
+    many = static("gcn", layers=2, hidden=16, vertices=ROWS, edges=400_000, classes=500)
+    outputs = ROWS * 500 * 4
+    chunked = _memory(many, "layer=2,chunks=64")
+    assert chunked.evaluation > 0
+    a_pass = chunked.activations + chunked.gradients + chunked.halo + chunked.evaluation
+    assert a_pass >= outputs + ROWS * 500 * (4 + 8)
+    unmeasured = _memory(replace(many, judged=0.0), "layer=2,chunks=64")
+    assert unmeasured.evaluation < chunked.evaluation
+    assert unmeasured.total < chunked.total
+
+
+def test_the_first_sums_of_parts_count_before_training():
+    wide = static("gcn", layers=2, hidden=8, vertices=20_000, edges=80_000, features=4000)
+    parts, stages = _memory(wide, "vertex=2"), _memory(wide, "layer=2,chunks=8")
+    # some features of all rows at once, and never all of them
+    assert 64 << 20 < parts.reading < 0.8 * parts.features
+    assert stages.reading == 0.0
+
+
+def test_features_are_exchanged_in_a_few_blocks():
+    assert features_at_once(1000, 64, 4) == 64
+    assert features_at_once(20_000, 4000, 4) == 832
+    assert features_at_once(10**8, 1000, 4) == 128
+    assert features_at_once(10**8, 60, 4) == 60

@@ -7,7 +7,9 @@ import gc
 import pytest
 import torch
 
+from trisect.errors import LayoutError
 from trisect.nn import build
+from trisect.nn.models.source import NamedModel
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.plan import probe
 
@@ -75,3 +77,10 @@ def test_what_passes_in_a_plain_layer():
     # the gradients of output and input, and what lies between them
     assert 2 * 64 <= saved.backward.row <= 4 * 64
     assert 0.0 < saved.forward.bytes(1000, 3000, 1) < saved.forward.bytes(2000, 6000, 1)
+
+
+def test_a_layer_with_too_many_parameters_is_not_tried():
+    wide = NamedModel("gcn", {"layers": 3, "hidden": 200_000}, 0).outline(64, 10).stack[1]
+    assert wide.weight.is_meta
+    with pytest.raises(LayoutError, match=r"40,000,200,000 parameters"):
+        probe.saved_by(wide)

@@ -77,9 +77,10 @@ def _kept_by_kind(value: Any) -> dict[str, tuple[float, ...]]:
 
 
 # where the numbers of a cluster come from; `written` by a person is the default
-MEASURED, DISTURBED, PRESET, GUESSED = "measured", "disturbed", "preset", "guessed"
+MEASURED, QUICK, DISTURBED, PRESET, GUESSED = "measured", "quick", "disturbed", "preset", "guessed"
 _ORIGINS = {
     MEASURED: "were measured by trisect plan --calibrate",
+    QUICK: "were measured for some seconds at the first plan; trisect plan --calibrate measures them thoroughly",
     DISTURBED: "were disturbed when measured, and are doubtful; repeat trisect plan --calibrate when it is quiet",
     PRESET: "are a preset's, from data sheets; nothing of it was measured",
     GUESSED: "were guessed from its cores; trisect plan --calibrate measures them",
@@ -219,8 +220,8 @@ class Cluster:
         inside, between: the link between ranks of one host, and of two.
         shares: of a CPU, the share of its speed alone that a rank has where so many ranks share the host.
         single: of a CPU, the share that one of several ranks has while all others of the host wait; None: as `shares`.
-        source: where the numbers come from: `measured` (`disturbed`: by others meanwhile), `preset`,
-            `guessed`, or `written` by a person.
+        source: where the numbers come from: `measured` (`quick`: for some seconds, `disturbed`: by others meanwhile),
+            `preset`, `guessed`, or `written` by a person.
     """
 
     name: Text

@@ -11,11 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from trisect.errors import LayoutError
 from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.reduce import stage_bytes
+from trisect.nn.halves import AnyLayer
+from trisect.ops._products import sums_bytes
 from trisect.ops.memory import HUGE, SMALLEST
 from trisect.ops.spmm.grouping import worthwhile
+from trisect.partition.halo import features_at_once
 from trisect.plan.cluster import Device
+from trisect.plan.plan import forward_only
 from trisect.plan.probe import Passing, Saved, SavedTensor, key_of, saved_by
 from trisect.plan.segments import overlaps, segments_of
 from trisect.plan.workload import Workload
@@ -28,6 +33,8 @@ _TURNED = 3.0
 _DEALT = 3.0
 # entries of a row on which layers are tried
 _MOST_ENTRIES = 64
+# bytes of the weights of a layer up to which it is tried
+_LARGEST = 128 << 20
 # of a layer that could not be run to see what it keeps, in units of its output
 _UNKNOWN = 3.0
 # what torch keeps of the C library's memory takes more than its bytes: gaps between tensors of different lives
@@ -117,23 +124,32 @@ class MemoryModel:
             snapshots = self._snapshots(facts) if spatial or (alone and not facts.aggregated) else 0.0
         elif spatial or alone:
             adjacency = self._adjacency(facts)
+        activations = self._activations(facts, device, stage, rows, held)
+        gradients = self._passing(facts, device, stage, rows, held)
+        halo = self._boards(facts, device, stage, columns, held)
+        pairs = self._pairs(facts, device, held) if last else 0.0
+        # what a pass of training takes has been given back when an exact one begins, and is not there yet before it
+        a_pass = activations + gradients + halo
+        exact = self._exact_pass(facts, device, stage, rows, held) - a_pass
+        ranked = self._evaluation(facts) if last else 0.0
+        first_sums = self._first_sums(facts, rows, columns) - a_pass if stage == 0 else 0.0
         return Memory(
             libraries=device.libraries + (0 if alone else device.joined),
             parameters=2.0 * parameters,
             optimiser=(work.copies + 1.0) * parameters,
             features=features,
             adjacency=adjacency,
-            activations=self._activations(facts, device, stage, rows, held),
-            gradients=self._passing(facts, device, stage, rows, held),
+            activations=activations,
+            gradients=gradients,
             history=self._history(facts, device, stage, columns),
-            halo=self._boards(facts, device, stage, columns, held),
+            halo=halo,
             carries=self._carries(facts, device, stage, rows),
             snapshots=snapshots,
             messages=self._messages(facts, stage, rows, held),
             labels=self._labels(last=last),
-            pairs=(pairs := self._pairs(facts, device, held) if last else 0.0),
-            evaluation=max(0.0, self._evaluation(facts) - pairs) if last else 0.0,
-            reading=self._reading(facts, alone=alone),
+            pairs=pairs,
+            evaluation=max(0.0, max(ranked, exact) - pairs),
+            reading=max(0.0, self._reading(facts, alone=alone), first_sums),
         )
 
     # What the data take
@@ -201,6 +217,35 @@ class MemoryModel:
         share = 1.0 / (facts.parts * facts.layout.time)
         return at_once * _RANKED + _PAIR * kept * share
 
+    def _exact_pass(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+        """All rows forward for measures, nothing kept: a layer's input and what it makes of it, or outputs and scores.
+
+        Chunks are one, and the rows of other parts are read.
+        """
+        exact, size = forward_only(facts), facts.dtype.itemsize
+        entries, most = self._entries_of_part(facts), 0.0
+        for number in range(facts.bounds[stage], facts.bounds[stage + 1]):
+            layer, saved = facts.layers[number], self.saved(number, facts)
+            read = 0.0 if number == 0 else paged(rows * steps * layer.in_channels * size, device)
+            written = paged(rows * steps * layer.out_channels * size, device) if saved.writes else 0.0
+            most = max(most, read + written + saved.forward.bytes(rows, entries, steps))
+        if stage == facts.layout.layer - 1 and not self.workload.pairs:
+            # of a split's rows at a step: a copy, and that in double precision
+            scored = self.workload.judged * rows * facts.out_channels * (size + 8.0)
+            most = max(most, paged(rows * steps * facts.out_channels * size, device) + scored)
+        return most + self._boards(exact, device, stage, self._columns(facts), steps)
+
+    def _first_sums(self, facts: Facts, rows: int, columns: float) -> float:
+        """The rows of other parts that the first layer's sums are made of, some features at once, before training.
+
+        Rows are sent and received, put behind the own ones, and summed up.
+        """
+        if facts.timeline or facts.parts == 1 or not facts.aggregated or facts.layers[0].across == "redistribute":
+            return 0.0
+        width = self.workload.features
+        at_once = features_at_once(round(columns), width, facts.dtype.itemsize)
+        return facts.dtype.itemsize * at_once * (2.0 * (columns - rows) + columns + (rows if at_once < width else 0))
+
     def _reading(self, facts: Facts, *, alone: bool) -> float:
         """Edges as they were read, which one process holds beside what it makes of them."""
         return self.workload.events * 24.0 if alone and not self.workload.timeline else 0.0
@@ -214,9 +259,11 @@ class MemoryModel:
         key = (*key_of(layer), aggregated)
         if key not in self._saved:
             try:
+                _require_small(layer, facts.dtype.itemsize)
                 self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype, degree=self._degree())
             except Exception as error:  # a user's layer may want what a few rows of a ring do not have
-                self.unprobed[repr(layer)] = f"{type(error).__name__}: {error}".split("\n")[0]
+                kind = "" if isinstance(error, LayoutError) else f"{type(error).__name__}: "
+                self.unprobed[repr(layer)] = f"{kind}{error}".split("\n")[0]
                 width = (layer.in_channels + layer.out_channels) * facts.dtype.itemsize
                 each = SavedTensor(_UNKNOWN * layer.out_channels * facts.dtype.itemsize, 0.0, 0.0)
                 passing = Passing(width, 0.0, 0.0, share=1.0)
@@ -294,7 +341,10 @@ class MemoryModel:
         most = after = 0.0
         for number, kept in zip(reversed(self._layers_kept(facts, stage)), reversed(activations), strict=True):
             saved = self.saved(number, facts)
-            extra = max(each.bytes(rows * share, entries * share, steps) for each in (saved.forward, saved.backward))
+            forward, backward = (
+                each.bytes(rows * share, entries * share, steps) for each in (saved.forward, saved.backward)
+            )
+            extra = max(forward, backward + self._sums(number, rows * share * steps, size))
             most = max(most, extra - after)
             after += kept
         # what is dealt out again lies side by side, then cut for its readers, then side by side from all of them
@@ -308,6 +358,11 @@ class MemoryModel:
             rows += self._fetched(facts)
             most += (4.0 if facts.fetches else 2.0) * paged(rows * steps * facts.out_channels * size, device)
         return most
+
+    def _sums(self, number: int, rows: float, size: int) -> float:
+        """Return the bytes in which the gradient of a layer's largest weight is summed."""
+        weights = (p.shape for p in self.workload.layers[number].parameters() if p.dim() == 2 and p.requires_grad)
+        return max((sums_bytes(rows, inputs, outputs, size) for outputs, inputs in weights), default=0.0)
 
     def _fetched(self, facts: Facts) -> int:
         """Give the outputs of other parts that a part's loss reads at a step."""
@@ -411,6 +466,13 @@ def in_pieces(count: float, device: Device, shares: Sequence[float], *, pooled: 
     """
     pieces = [count * share for share in shares]
     return sum(paged(size, device) if pooled and size >= SMALLEST else size * _SCATTERED for size in pieces)
+
+
+def _require_small(layer: AnyLayer, size: int) -> None:
+    """Raise where a layer is too wide to be run for a plan."""
+    weights = size * sum(p.numel() for p in layer.parameters())
+    if weights > _LARGEST:
+        raise LayoutError(f"its weights take {weights / 2**20:,.0f} MiB, which a plan does not build")
 
 
 def paged(count: float, device: Device) -> float:

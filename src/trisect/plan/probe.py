@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
+from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.nn.halves import AnyLayer
@@ -25,6 +26,8 @@ from trisect.plan.storages import StorageLog
 
 _ROWS, _DEGREE, _STEPS = 128, 3, 8
 _MOST = 512  # layers that are remembered
+# Larger layers are not run: their weights and the gradients of them would take as much memory as those of a run.
+MOST_PARAMETERS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,13 @@ def saved_by(
         layer: may lie on the meta device.
         aggregated: whether it is the first layer, and its sum over neighbours is at hand.
         degree: about how many entries a row of the matrix has: which of a layer's moments takes most depends on it.
+
+    Raises:
+        LayoutError: the layer has more than `MOST_PARAMETERS` parameters.
     """
+    count = sum(parameter.numel() for parameter in layer.parameters())
+    if count > MOST_PARAMETERS:
+        raise LayoutError(f"it has {count:,} parameters, more than are allocated to try a layer")
     key = (*key_of(layer), aggregated, dtype, degree)
     saved = _looked_at.get(key)
     if saved is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, PRESET
+from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, PRESET, QUICK
 from trisect.plan.estimate import AXES, Estimate
 from trisect.plan.quantities import show_seconds, show_size
 from trisect.plan.search import PlanChoice, too_large
@@ -35,6 +35,7 @@ def tell(choice: PlanChoice) -> Iterator[str]:
 def _source(choice: PlanChoice) -> str:
     sources = {
         MEASURED: "measured",
+        QUICK: "measured for some seconds",
         DISTURBED: "measured, but disturbed",
         PRESET: "a preset, not measured",
         GUESSED: "guessed, not measured",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from trisect.comm.cores import usable_cores
 from trisect.errors import TrisectError
 from trisect.ops.memory import free_bytes
-from trisect.plan.cluster import GUESSED, MEASURED, Cluster, Device, Link, read_cluster
+from trisect.plan.cluster import DISTURBED, GUESSED, MEASURED, QUICK, Cluster, Device, Link, read_cluster
 from trisect.plan.presets import PRESETS, find_cluster
 
 CLUSTER_VARIABLE = "TRISECT_CLUSTER"
@@ -54,7 +56,7 @@ def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
     if path.exists():
         measured = read_cluster(path)
         return replace(measured, device=replace(measured.device, memory=free))
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     guessed = Device(
         flops=4e10 * cores,
         gather={16: 2e9 * cores, 64: 4e9 * cores, 256: 6e9 * cores},
@@ -68,6 +70,43 @@ def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
     # one rank uses all cores with its threads; several divide them
     shares = {ranks: 1.0 / ranks for ranks in range(1, cores + 1)}
     return Cluster("this machine", guessed, inside, between, devices=cores, shares=shares, source=GUESSED)
+
+
+def calibrated_cluster(device: str = "cpu", say: Callable[[str], None] = lambda sentence: None) -> Cluster:
+    """Return this machine as `local_cluster` does; where it was never measured, measure it for some seconds first.
+
+    What was measured is kept for later where the cluster file can be written.
+
+    Args:
+        say: is told what was measured, and where it is kept.
+    """
+    path = cluster_path()
+    if device.startswith("cuda"):
+        return local_cluster(device)
+    if path.exists():
+        cluster = local_cluster(device)
+        if cluster.source != QUICK or cluster.devices == usable_cores():
+            return cluster
+        say(f"{path} was measured with {cluster.devices} cores, and there are {usable_cores()} now.")
+    from trisect.train.machine.quick import measure_quickly  # imported here because it trains, which imports this
+
+    try:
+        measured = measure_quickly()
+    except Exception as error:  # a plan by guessed rates is better than none
+        said = str(error)[:200] if isinstance(error, TrisectError) else f"{type(error).__name__}: {str(error)[:200]}"
+        say(f"This machine was not measured now, since {said}; its rates are guessed.")
+        return local_cluster(device)
+    if measured.cluster.source == DISTURBED:
+        kept = f"not kept, since others took {measured.others:.1f} cores meanwhile"
+    else:
+        try:
+            measured.cluster.write(path)
+            kept = f"kept in {path}"
+        except OSError as error:
+            kept = f"not kept, since {path} cannot be written ({error.strerror})"
+    say(f"Measured this machine for {measured.seconds:.1f} s; {kept}; trisect plan --calibrate measures it thoroughly.")
+    free = free_bytes(torch.device("cpu"))
+    return replace(measured.cluster, device=replace(measured.cluster.device, memory=free))
 
 
 def cluster_of(name: str | Path | Cluster | None, device: str = "cpu") -> Cluster:

@@ -20,7 +20,7 @@ from trisect.schedule.simulate import Span
 from trisect.shards.graph_files import Cut
 from trisect.shards.timeline_files import TimelineCut
 from trisect.train.setup import Setup
-from trisect.train.workloads import MOMENTS, pairs_of
+from trisect.train.workloads import MOMENTS, judged_share, pairs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,7 @@ def estimate_setup(
         symmetric=facts.symmetric,
         fetches=facts.fetches,
         loss_from=task.steps("train").start if facts.timeline else 0,
+        judged=judged_share(task),
         **pairs_of(task, task.decoder(model.out_channels), model.out_channels),
         copies=MOMENTS.get(options.optimiser, 2),
         dtype=facts.dtype,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from trisect.comm.cores import usable_cores
 from trisect.comm.world import meet, world_from_environment
 from trisect.config import Config, TrainOptions
 from trisect.errors import ConfigError, LayoutError, TrisectError
@@ -20,23 +20,27 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout, parse_layout
 from trisect.nn.models.source import ModelSource
-from trisect.plan.cluster import DISTURBED, GUESSED, PRESET, Cluster
+from trisect.plan.cluster import DISTURBED, GUESSED, PRESET, QUICK, Cluster
 from trisect.plan.quantities import show_seconds
 from trisect.plan.search import PlanChoice, search
 from trisect.plan.workload import Workload
+from trisect.settings.writing import to_json
 from trisect.tasks import Task, make_task
-from trisect.train.clusters import cluster_of, local_cluster
+from trisect.train.clusters import calibrated_cluster, cluster_of
 from trisect.train.from_config import ConfiguredData
 from trisect.train.job import named_model
 from trisect.train.memory_check import require_reading
 from trisect.train.sizes import described_data, sizes_before_reading, too_large_to_read
 from trisect.train.workloads import DescribedData, workload_of, workload_of_description
 
+Say = Callable[[str], None]
+
 # Tasks whose loss reads pairs of vertices.
 _OF_PAIRS = ("link-prediction", "edge-classification")
 # what is said of a choice that rests on rates which may be far off
 _RATES = {
     DISTURBED: " (by a calibration that was disturbed)",
+    QUICK: " (by rates that were measured for some seconds)",
     GUESSED: " (by guessed rates; trisect plan --calibrate measures them)",
     PRESET: " (by a preset's rates)",
 }
@@ -58,7 +62,8 @@ def plan(
         >>> choice.layout, choice.best[0].seconds.total, choice.reason                       # doctest: +SKIP
 
     Args:
-        model, task: as for `fit`.
+        model: as for `fit`.
+        task: as for `fit`.
         graph: as for `fit`; or a description of data that are not here, with the keys of the configuration's `data`
             (`{"vertices": 10**9, "edges": 10**11}`).
         devices: how many there are; by default those of the cluster.
@@ -87,15 +92,17 @@ def plan_workload(
     *,
     approximate: bool = False,
     device: str = "cpu",
+    say: Say = lambda sentence: None,
 ) -> PlanChoice:
     """Search the layouts of a workload.
 
     Args:
         device: what ranks of this machine compute on.
+        say: is told where this machine was measured for it.
     """
     if devices is not None and devices < 1:
         raise ConfigError(f"devices is {devices}; it must be at least 1.")
-    chosen = cluster_of(cluster, device)
+    chosen = calibrated_cluster(device, say) if cluster is None else cluster_of(cluster, device)
     count = chosen.hosts * chosen.devices if devices is None else devices
     return search(workload, chosen, count, approximate=approximate)
 
@@ -123,6 +130,7 @@ def choose_layout(
     *,
     all_devices: bool = False,
     hosts: int = 1,
+    say: Say = lambda sentence: None,
 ) -> tuple[Layout, str]:
     """Give the best exact layout on this machine, and one sentence that says what it is and why.
 
@@ -130,10 +138,11 @@ def choose_layout(
         devices: how many ranks there may be; None: a rank for each core, or for each device.
         all_devices: whether it must be so many, as under torchrun.
         hosts: on how many hosts like this one the ranks are.
+        say: is told where this machine was measured for it.
     """
     workload = workload_of(maker, data, task, options)
     count = devices_here(options.device) if devices is None else devices
-    cluster = local_cluster(options.device)
+    cluster = calibrated_cluster(options.device, say)
     if hosts > 1:
         cluster = replace(cluster, hosts=hosts, devices=-(-count // hosts))
     choice = search(workload, cluster, count, all_devices=all_devices)
@@ -148,26 +157,34 @@ def choose_layout(
 
 
 def agreed_layout(
-    maker: ModelSource, read: Callable[[], Graph | Timeline], task: Any, options: TrainOptions, devices: int | None
+    maker: ModelSource,
+    read: Callable[[], Graph | Timeline],
+    task: Any,
+    options: TrainOptions,
+    devices: int | None,
+    say: Say = lambda sentence: None,
 ) -> tuple[Layout, str]:
     """Choose a layout as `choose_layout` does; of the ranks of torchrun the first chooses, and the others are told.
 
     Args:
         read: gives the data; only the rank that chooses calls it.
+        say: as for `choose_layout`.
     """
     world = world_from_environment()
     if world is None:
-        return choose_layout(maker, read(), task, options, devices)
+        return choose_layout(maker, read(), task, options, devices, say=say)
     # every rank comes by here, and finds what the first one left
     store = meet(world)
     if world.rank == 0:
         hosts = -(-world.size // world.local_size)
         try:
-            layout, said = choose_layout(maker, read(), task, options, world.size, all_devices=True, hosts=hosts)
+            layout, said = choose_layout(
+                maker, read(), task, options, world.size, all_devices=True, hosts=hosts, say=say
+            )
         except TrisectError as error:
-            store.set(_PLANNED, json.dumps({"refused": str(error)}))
+            store.set(_PLANNED, to_json({"refused": str(error)}))
             raise
-        store.set(_PLANNED, json.dumps({"layout": str(layout), "said": said}))
+        store.set(_PLANNED, to_json({"layout": str(layout), "said": said}))
         return layout, said
     # reading the data may take the first one longer than ranks wait for each other later
     store.wait([_PLANNED], _LONGEST_PLANNING)
@@ -185,7 +202,7 @@ def devices_here(device: str) -> int:
     """Say how many ranks this machine has room for: a core each, or a device each."""
     if device.startswith("cuda") and torch.cuda.is_available():
         return torch.cuda.device_count()
-    return os.cpu_count() or 1
+    return usable_cores()
 
 
 def settle_layout(
@@ -208,6 +225,6 @@ def settle_layout(
         raise ConfigError(f"--devices is {devices}, but {world.size} ranks were started; leave --devices out.")
     require_reading(sizes_before_reading(config))
     data = cache(read)
-    layout, said = agreed_layout(named_model(config), data, config.task.model_dump(), config.train, devices)
+    layout, said = agreed_layout(named_model(config), data, config.task.model_dump(), config.train, devices, say)
     say(said)
     return config.model_copy(update={"layout": layout}), data

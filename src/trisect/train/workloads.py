@@ -27,6 +27,7 @@ from trisect.plan.parts import Parts, described_parts, effective_degree
 from trisect.plan.workload import Workload
 from trisect.shards.timeline_files import is_symmetric
 from trisect.tasks import BoundTask, LinkPrediction, TaskContext, make_task
+from trisect.tasks.node import NodeTargets
 from trisect.train.assemble import feature_width, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
 
@@ -57,8 +58,17 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "copies": MOMENTS.get(options.optimiser, 2),
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
+        "judged": judged_share(bound),
         **pairs_of(bound, decoder, model.out_channels),
     }
+
+
+def judged_share(bound: BoundTask) -> float:
+    """Return the share of the vertices that the largest split of a task on single vertices has."""
+    targets: NodeTargets | None = getattr(bound, "targets", None)
+    if not isinstance(targets, NodeTargets):
+        return 1.0
+    return max((float(mask.float().mean()) for mask in targets.masks.values()), default=1.0)
 
 
 def pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def machine(monkeypatch):
         Path(command[-1], "0.json").write_text(json.dumps(values))
 
     monkeypatch.setattr(calibrate, "launch", launch)
-    monkeypatch.setattr(calibrate.os, "cpu_count", lambda: machine.cores)
+    monkeypatch.setattr(calibrate, "usable_cores", lambda: machine.cores)
     monkeypatch.setattr(calibrate, "_LOOK", 0.0)
     monkeypatch.setattr(calibrate, "measure_sharing", lambda *_: Sharing(0.7, 2e9, 4e-5, 1e-5, 0.0, 7, machine.beside))
     return machine

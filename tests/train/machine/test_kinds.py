@@ -6,7 +6,7 @@ import pytest
 
 from trisect.plan.cluster import PAIRS, Cluster, Device, Link
 from trisect.train.machine import kinds
-from trisect.train.machine.kinds import _kept, _solved, _three_unknowns, kind_of_model
+from trisect.train.machine.kinds import _three_unknowns, kept_share, kind_of_model, solved
 from trisect.train.machine.reference import sample_graph
 from trisect.train.machine.timed import Timed, shortest
 
@@ -30,7 +30,7 @@ def test_a_kind_is_trained_and_solved():
     kind = kind_of_model("gcn", graphs, 8)
     assert (kind.name, kind.width) == ("GCNLayer", 8)
     best = [shortest([one.timed(), one.timed()]) for one in kind.references]
-    ratios = _solved(cluster, kind, best)
+    ratios = solved(cluster, kind, best)
     assert len(ratios) == 6
     assert min(ratios) >= kinds._LEAST
     assert max(ratios) <= kinds._MOST
@@ -47,8 +47,8 @@ def _values(device):
 
 def test_what_a_kind_keeps_is_no_less_than_its_threads():
     fast, slow = (Timed([each], ({"F": each, "B": 3.0},)) for each in (1.0, 4.0))
-    assert _kept([(fast, slow)], 0.5) == (0.5, 1.0)  # a quarter of the speed with half of the threads
+    assert kept_share([(fast, slow)], 0.5) == (0.5, 1.0)  # a quarter of the speed with half of the threads
     other = Timed([1.25], ({"F": 1.25, "B": 2.0},))
-    assert _kept([(fast, other), (fast, fast)], 0.5) == (pytest.approx(0.9), 1.0)
+    assert kept_share([(fast, other), (fast, fast)], 0.5) == (pytest.approx(0.9), 1.0)
     # one of three that was disturbed does not count
-    assert _kept([(fast, other), (fast, other), (slow, fast)], 0.5)[0] == pytest.approx(0.8)
+    assert kept_share([(fast, other), (fast, other), (slow, fast)], 0.5)[0] == pytest.approx(0.8)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from trisect.comm.cores import usable_cores
 from trisect.ops.memory import free_bytes
 from trisect.plan.cluster import DISTURBED, MEASURED, Cluster, Device, Link
 from trisect.train.machine.others import Others
@@ -30,9 +31,9 @@ from trisect.train.processes.launch import launch
 Say = Callable[[str], None]
 
 # until a rank that waited has a core again: twice as many ranks as cores, on Linux, were from 2.0 to 2.3 ms
-_TURN = 2.1e-3
+TURN = 2.1e-3
 # of an emulated or a real network nothing is measured here: what a gigabit carries
-_BETWEEN = Link(bandwidth=1.18e8, latency=1e-4, message=1e-4)
+BETWEEN = Link(bandwidth=1.18e8, latency=1e-4, message=1e-4)
 _LOOK = 0.4  # seconds for which others are watched before anything is measured
 # what others may take, before and meanwhile: a share of the cores, and no more than so many, since all threads of a
 # loop wait for the one whose core is shared
@@ -67,7 +68,7 @@ def _unchecked() -> Iterator[None]:
 
 
 def _calibrate(say: Say, earlier: Cluster | None) -> Cluster:
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     _look_around(say, cores)
     watch, begin = Others(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="trisect-calibrate-") as folder:
@@ -76,38 +77,48 @@ def _calibrate(say: Say, earlier: Cluster | None) -> Cluster:
     single, alone, doubt = (measured.pop(key) for key in ("single", "alone", "doubt"))
     device = Device(**measured, memory=free_bytes(torch.device("cpu"), bounded=False))
     inside, share = Link(bandwidth=4e9, latency=1e-6, message=2e-5, copies=True), {1: 1.0}
-    cluster = Cluster("this machine", device, inside, _BETWEEN, devices=cores, shares=share, source=MEASURED)
+    cluster = Cluster("this machine", device, inside, BETWEEN, devices=cores, shares=share, source=MEASURED)
     if cores > 1:
         ranks = min(cores, MOST_RANKS)
         sharing = measure_sharing(cluster, ranks, alone, single)
         inside = replace(inside, bandwidth=sharing.bandwidth, message=sharing.message, latency=sharing.latency)
         shares = {**share, ranks: sharing.share}
-        device = replace(device, turn=_TURN, joined=sharing.joined, stale=sharing.stale)
+        device = replace(device, turn=TURN, joined=sharing.joined, stale=sharing.stale)
         cluster = replace(cluster, device=device, inside=inside, shares=shares, single=max(single, sharing.share))
         doubt = max(doubt, sharing.doubt)
     say(f"Measured in {time.perf_counter() - begin:.0f} s: {_describe(device, inside, cluster.shares)}")
-    disturbances = list(_disturbances(watch.cores(), cores, doubt))
-    for sentence in disturbances:
+    doubts = list(_disturbances(watch.cores(), cores, doubt))
+    for sentence in doubts:
         say(sentence)
     if earlier is not None and (changed := changes(cluster, earlier)):
         say(
             f"Since it was calibrated before, this machine has changed: {', '.join(changed)}. Something slows it down "
             "at times, or it is a virtual one that moved; plans hold for the machine as it was measured last."
         )
-    return replace(cluster, source=DISTURBED if disturbances else MEASURED)
+    return replace(cluster, source=DISTURBED if doubts else MEASURED)
+
+
+def others_now() -> float | None:
+    """Return how many cores others use now; None where the system does not tell."""
+    watch = Others()
+    time.sleep(_LOOK)
+    return watch.cores()
+
+
+def is_busy(taken: float | None, cores: int) -> bool:
+    """Whether others take so much of the cores that what is measured now says little."""
+    return taken is not None and taken > min(_BUSY * cores, _CORES)
 
 
 def _look_around(say: Say, cores: int) -> None:
-    """Say what may disturb the measurements, before there are any."""
-    watch = Others()
-    time.sleep(_LOOK)
-    taken = watch.cores()
+    """Print what may disturb the measurements, before there are any."""
+    taken = others_now()
     if taken is None:
         say(
             "This system does not tell what others take of the cores; end other programs before, and calibrate twice "
             "to see whether both say the same."
         )
-    elif taken > min(_BUSY * cores, _CORES):
+    elif is_busy(taken, cores):
         say(
             f"Other programs use {taken:.1f} of {cores} cores now: measuring takes longer, and finds this machine "
             "slower than it is; end them and calibrate again."

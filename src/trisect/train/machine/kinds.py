@@ -7,13 +7,13 @@ pairs is rated beside the layers.
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from trisect.comm.cores import usable_cores
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -34,8 +34,8 @@ from trisect.train.machine.reference import (
 from trisect.train.machine.timed import Measurement, Name, Settled, Timed
 
 _WIDTHS = (16, 64)
-_GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
-_TIMELINES = ((1_000, 1.0), (4_000, 1.0), (4_000, 4.0))
+GRAPHS = ((3_000, 3.0), (16_000, 3.0), (16_000, 15.0))  # vertices and degree
+TIMELINES = ((1_000, 1.0), (4_000, 1.0), (4_000, 4.0))
 _STATIC = ("gcn", "gcnii", "sage", "resgcn+", "gin", "gat", "gatv2")
 _DYNAMIC = ("wd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h")
 _NEGATIVES = (1, 5)  # for each pair that exists
@@ -101,23 +101,25 @@ class Kinds:
         """Give what follows from the measurements."""
         ratios: dict[str, dict[int, tuple[float, ...]]] = {}
         kept: dict[str, tuple[float, float]] = {}
-        shares, least = [], self._threads / (os.cpu_count() or 1)
+        shares, least = [], self._threads / usable_cores()
         for kind in self._kinds:
             best = [times[kind.key(k)] for k in range(len(kind.references))]
-            ratios.setdefault(kind.name, {})[4 * kind.width] = _solved(cluster, kind, best)
+            ratios.setdefault(kind.name, {})[4 * kind.width] = solved(cluster, kind, best)
             if kind.width == _WIDTHS[-1]:
                 both = times.runs[kind.key(1)]
-                kept[kind.name] = _kept(both, least)
+                kept[kind.name] = kept_share(both, least)
                 shares.append(min(1.0, statistics.median(more.epoch / fewer.epoch for more, fewer in both)))
         rates = replace(cluster, device=replace(cluster.device, layers=ratios))
         ratios[PAIRS] = _solved_pairs(rates, self._pairs, times)
-        kept[PAIRS] = _kept(times.runs[PAIRS, 1], least)
+        kept[PAIRS] = kept_share(times.runs[PAIRS, 1], least)
         return Rated(ratios, kept, statistics.median(shares))
 
 
-def _kept(pairs: Sequence[Sequence[Timed]], least: float) -> tuple[float, float]:
-    """The share of its speed that a kind keeps with fewer threads, each way, from runs with all threads and with fewer
-    in turn; no less than that of the threads.
+def kept_share(pairs: Sequence[Sequence[Timed]], least: float) -> tuple[float, float]:
+    """Return the share of its speed that a kind keeps with fewer threads, each way; no less than that of the threads.
+
+    Args:
+        pairs: runs with all threads and with fewer, in turn.
     """
     forward, backward = (
         statistics.median(more.ranks[0][letter] / fewer.ranks[0][letter] for more, fewer in pairs)
@@ -128,8 +130,8 @@ def _kept(pairs: Sequence[Sequence[Timed]], least: float) -> tuple[float, float]
 
 def _kinds() -> Iterator[Kind]:
     for width in _WIDTHS:
-        graphs = [sample_graph(degree, width, vertices) for vertices, degree in _GRAPHS]
-        timelines = [sample_timeline(degree, width, vertices) for vertices, degree in _TIMELINES]
+        graphs = [sample_graph(degree, width, vertices) for vertices, degree in GRAPHS]
+        timelines = [sample_timeline(degree, width, vertices) for vertices, degree in TIMELINES]
         for names, data in ((_STATIC, graphs), (_DYNAMIC, timelines)):
             for name in names:
                 yield kind_of_model(name, data, width)
@@ -142,8 +144,8 @@ def kind_of_model(model: str, data: Sequence[Graph | Timeline], width: int) -> K
     return Kind(max(set(kinds), key=kinds.count), width, references)
 
 
-def _solved(cluster: Cluster, kind: Kind, timed: Sequence[Timed]) -> tuple[float, ...]:
-    """From the times on three graphs, the ratios of rows, entries and calls, forward and backward."""
+def solved(cluster: Cluster, kind: Kind, timed: Sequence[Timed]) -> tuple[float, ...]:
+    """Return, from the times on three graphs, the ratios of rows, entries and calls, forward and backward."""
     equations: dict[str, list[list[float]]] = {FORWARD: [], BACKWARD: []}
     for reference, one in zip(kind.references, timed, strict=True):
         workload, measured = reference.workload(), one.ranks[0]
@@ -186,7 +188,7 @@ def _predicted(
 
 
 def _on_pairs(negatives: int) -> Reference:
-    task = {"name": "link-prediction", "eval_negatives": 1, "negatives": negatives}
+    task = {"name": "link-prediction", "memory": 0, "eval_negatives": 1, "negatives": negatives}
     return Reference("wd-gcn", {"layers": 2, "hidden": 16}, sample_timeline(4.0, 16, 6_000), task)
 
 
@@ -218,7 +220,7 @@ def _solved_pairs(
 
 def _drawing(data: Graph | Timeline) -> Sequence[Timed]:
     """The least seconds that drawing the pairs of an epoch takes, one for each that exists."""
-    bound = LinkPrediction().bind(data, TaskContext(0))
+    bound = LinkPrediction(memory=0).bind(data, TaskContext(0))
     times = []
     for epoch in range(1, 2 + EPOCHS):
         begin = time.perf_counter()

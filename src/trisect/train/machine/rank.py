@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trisect.comm.cores import usable_cores
 from trisect.comm.world import World, world_from_environment
 from trisect.data.generators.generate import generate
 from trisect.errors import ConfigError
@@ -19,6 +18,7 @@ from trisect.layout import Layout
 from trisect.plan.cluster import Cluster, Device, Link
 from trisect.plan.memory import MemoryModel
 from trisect.plan.timing import epoch_seconds
+from trisect.settings.writing import to_json
 from trisect.train.fit import fit
 from trisect.train.machine.kinds import Kinds
 from trisect.train.machine.rates import rate_measurements, rates_of
@@ -34,14 +34,11 @@ _HALF, _STEP = ("half",), ("step",)
 
 def measure(folder: Path, world: World) -> None:
     """Measure, and leave the numbers in a file of the folder."""
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     # peaks of memory only grow: what takes little is measured first
-    graph = Graph.from_record(generate("community", vertices=64))  # type: ignore[arg-type]
-    tiny = Reference("gcn", {"layers": 16, "hidden": 4}, graph)
+    tiny, moving = overhead_references()
     alone = tiny.in_turn([1])[0].memory
     libraries = _measure_libraries()
-    timeline = Timeline.from_record(generate("evolving", vertices=100, steps=24))  # type: ignore[arg-type]
-    moving = Reference("wd-gcn", {"layers": 2, "hidden": 4}, timeline)
     kinds = Kinds(cores // min(cores, MOST_RANKS))
     times = settle(
         {
@@ -51,14 +48,29 @@ def measure(folder: Path, world: World) -> None:
             **kinds.measurements(),
         }
     )
-    half = _own_seconds(times[_HALF]) / _units(tiny, 1.0, 0.0)
-    fixed, each = _units(moving, half, 0.0), _units(moving, 0.0, 1.0)
-    step = max(1e-6, (_own_seconds(times[_STEP]) - fixed) / each)
+    half, step = overheads(tiny, times[_HALF], moving, times[_STEP])
     values: dict[str, Any] = {**rates_of(times), "half": half, "step": step, "libraries": libraries}
     link = Link(bandwidth=1e30)
     rated = kinds.rated(Cluster("this machine", Device(**values, memory=1 << 60), link, link), times)
     values |= {"layers": rated.ratios, "kept": rated.kept, "single": rated.single, "alone": alone, "doubt": times.doubt}
-    (folder / f"{world.rank}.json").write_text(json.dumps(values))
+    (folder / f"{world.rank}.json").write_text(to_json(values))
+
+
+def overhead_references() -> tuple[Reference, Reference]:
+    """Return trainings of next to nothing: on a graph, whose time is that of halves, and on a timeline, of steps."""
+    graph = Graph.from_record(generate("community", vertices=64))  # type: ignore[arg-type]
+    timeline = Timeline.from_record(generate("evolving", vertices=100, steps=24))  # type: ignore[arg-type]
+    return (
+        Reference("gcn", {"layers": 16, "hidden": 4}, graph),
+        Reference("wd-gcn", {"layers": 2, "hidden": 4}, timeline),
+    )
+
+
+def overheads(tiny: Reference, on_graph: Timed, moving: Reference, on_timeline: Timed) -> tuple[float, float]:
+    """Return the seconds that half a layer, and each further step, cost whatever their size."""
+    half = _own_seconds(on_graph) / _units(tiny, 1.0, 0.0)
+    fixed, each = _units(moving, half, 0.0), _units(moving, 0.0, 1.0)
+    return half, max(1e-6, (_own_seconds(on_timeline) - fixed) / each)
 
 
 def _measure_libraries() -> int:
