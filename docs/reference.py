@@ -19,7 +19,7 @@ from typing import Any
 
 import typer.main
 
-from trisect.cli.main import app
+from trisect.cli.app import app
 from trisect.config.names import DYNAMIC_MODELS, MODELS
 from trisect.config.schema import DataConfig, SmoothingConfig
 from trisect.config.train import TrainOptions

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from trisect.version import __version__
 
+TYPE_CHECKING = False  # of typing, whose import would come before Ctrl-C is heeded
 if TYPE_CHECKING:
+    from typing import Any
+
     from trisect import nn
     from trisect.api.fit import fit
     from trisect.errors import TrisectError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trisect
-from trisect.errors import TrisectError
+from trisect.errors import TrisectError, nearest
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,9 @@ def graph() -> trisect.Graph:
         ({"split": [1, 2]}, r"task.split is \[1, 2\]; give three fractions"),
         ({"class_weights": "balance"}, "task.class_weights is 'balance', but must be a list, or balanced."),
         ({"decoder": "mpl"}, "did you mean 'mlp'?"),
+        ({"multi_label": True}, "task.multi_label is not a setting; a vertex has one class; several labels"),
+        ({"name": "node-regression", "multi_label": True}, "task.multi_label is not a setting; .* of node-regression"),
+        ({"name": "graph-classification"}, r"tasks that label whole graphs are not supported\.$"),
     ],
 )
 def test_options_of_a_task(task: dict[str, Any], message: str, graph: trisect.Graph) -> None:
@@ -43,6 +46,40 @@ def test_a_layer_of_another_library(graph: trisect.Graph) -> None:
         trisect.fit([nn.SAGEConv((4, 4), 2)], graph, "node-classification", epochs=1, progress=False)
     with pytest.raises(TrisectError, match=r"layer 0 of the model is a Linear, which is no layer"):
         trisect.fit([torch.nn.Linear(4, 2)], graph, "node-classification", epochs=1, progress=False)
+
+
+def test_an_object_of_several_relations(graph: trisect.Graph) -> None:
+    pyg = pytest.importorskip("torch_geometric.data")
+    data = pyg.HeteroData()
+    data["user"].x, data["item"].x = torch.ones(3, 2), torch.ones(2, 2)
+    data["user", "buys", "item"].edge_index = torch.tensor([[0, 1], [1, 0]])
+    sentence = (
+        r"HeteroData of 2 kinds of vertices and 1 of edges; relations are not supported.*data\.to_homogeneous\(\)"
+    )
+    for use in (
+        lambda: trisect.Graph.from_pyg(data),
+        lambda: trisect.fit("gcn", data, epochs=1, progress=False),
+        lambda: trisect.fit("cd-gcn", [data, data], "link-prediction", epochs=1, progress=False),
+    ):
+        with pytest.raises(TrisectError, match=sentence):
+            use()
+    assert trisect.Graph.from_pyg(data.to_homogeneous()).vertices == 5
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "near"),
+    [
+        ("onecycle", ["none", "cosine", "plateau"], None),
+        ("cosin", ["none", "cosine", "plateau"], "cosine"),
+        ("graph-classification", ["edge-classification", "node-classification"], None),
+        ("node_clasification", ["edge-classification", "node-classification"], "node-classification"),
+        ("edges-classification", ["edge-classification", "node-classification"], "edge-classification"),
+        ("val.acuracy", ["val.accuracy", "val.loss"], "val.accuracy"),
+        ("xyz", ["none"], None),
+    ],
+)
+def test_a_suggestion_is_close(word: str, names: list[str], near: str | None) -> None:
+    assert nearest(word, names) == near
 
 
 def test_an_edge_beyond_the_rows_of_x() -> None:

@@ -21,6 +21,7 @@ SUMMARY: dict[str, Any] = {
     "seconds_per_epoch": {"best": 0.1, "median": 0.1},
     "loss": [0.5],
     "best_epoch": 1,
+    "monitor": "val.auc",
     "metrics": {"train": {}, "val": {"map": 0.1, "auc": 0.9}, "test": {"map": 0.3, "auc": 0.87}},
     "baselines": {"test": {"edgebank": {"map": 0.2, "auc": 0.92}, "recency": {"map": 0.1, "auc": 0.9}}},
 }
@@ -42,7 +43,18 @@ def test_lines_where_nothing_can_be_redrawn(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert "a sentence\nepoch 1/1  loss 0.5  val auc 0.9  100 ms an epoch\n" in shown
     assert "test, edgebank alone: map 0.2000  auc 0.9200" in shown
-    assert "A simple rule is ahead of the model: edgebank has test auc 0.920, the model 0.870. Try task.memory" in shown
+    told = "A simple rule is ahead of the model: edgebank has test auc 0.920, the model 0.870, 0.050 less."
+    assert f"{told} Try more epochs, task.memory" in shown
+
+
+def test_the_best_rule_stands_beside_the_monitored_measure(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(2) as progress:
+        progress.watch("val.auc", "edgebank 0.92")
+        progress.epoch(RECORD)
+        progress.epoch({"epoch": 2, "loss": 0.4})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("epoch 1/2  loss 0.5  val auc 0.9 (edgebank 0.92)  ")
+    assert second.startswith("epoch 2/2  loss 0.4  val auc 0.9 (edgebank 0.92)")
 
 
 COSTS = {"sent_bytes": 34 << 20, "peak_rss_bytes": 512 << 20}
@@ -109,11 +121,24 @@ def drawn(bar: TerminalBar, width: int) -> tuple[int, list[str]]:
 
 
 def test_a_model_that_is_ahead_is_told_so() -> None:
-    better = {**SUMMARY, "metrics": {"test": {"map": 0.3, "auc": 0.93}}}
-    told = compare_with_rules(better)
-    assert told is not None
-    assert told.startswith("The model is ahead of every simple rule: edgebank has test map 0.200, the model 0.300;")
+    better = {**SUMMARY, "metrics": {"test": {"map": 0.1, "auc": 0.93}}}
+    told = "The model is ahead of every simple rule: edgebank has test auc 0.920, the model 0.930, 0.010 more."
+    assert compare_with_rules(better) == told
     assert compare_with_rules({**SUMMARY, "baselines": {}}) is None
+
+
+def test_values_that_look_the_same_are_level() -> None:
+    close = {**SUMMARY, "metrics": {"test": {"auc": 0.9196}}}
+    told = "The model is level with the best simple rule: edgebank has test auc 0.920, the model 0.920."
+    assert compare_with_rules(close) == told
+    assert "ahead of the model" in str(compare_with_rules({**SUMMARY, "metrics": {"test": {"auc": 0.9194}}}))
+
+
+def test_of_errors_the_lower_one_is_ahead() -> None:
+    errors = {"monitor": "val.loss", "baselines": {"test": {"mean": {"loss": 2.0}, "last_value": {"loss": 0.5}}}}
+    behind = compare_with_rules({**errors, "metrics": {"test": {"loss": 0.75}}})
+    assert behind == "A simple rule is ahead of the model: last value has test loss 0.500, the model 0.750, 0.250 more."
+    assert "The model is ahead" in str(compare_with_rules({**errors, "metrics": {"test": {"loss": 0.25}}}))
 
 
 class Handle:

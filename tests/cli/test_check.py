@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from trisect.train import clusters
+from trisect.train.processes import launch
+
 DESCRIBED = """
 data: {vertices: 1000000, edges: 20000000, features: 64, classes: 10, halo: 1.5}
 model: {name: gcn, layers: 4, hidden: 64}
@@ -59,3 +62,29 @@ def test_what_will_not_fit_is_refused_before_it_is_made(trisect, tmp_path):
     shown = trisect("check", generated)
     assert shown.code == 2
     assert "nothing was read" in shown.out
+
+
+def test_ranks_that_share_cores_are_said(trisect, small, monkeypatch):
+    monkeypatch.setattr(clusters, "usable_cores", lambda: 2)
+    for module in (clusters, launch):
+        monkeypatch.setattr(module, "free_bytes", lambda device, bounded=True: 1 << 40)
+    monkeypatch.setenv("TRISECT_CLUSTER", "none.yaml")
+    for words in (("--layout", "vertex=64"), ("--devices", "64", "--layout", "vertex=64")):
+        shown = trisect("check", small, *words)
+        assert shown.code == 0, shown.err
+        assert "cores: 64 ranks share 2 cores" in shown.out
+    assert "share" not in trisect("check", small, "--layout", "vertex=2").out
+    # of 64 devices the planner takes one
+    assert "share" not in trisect("check", small, "--devices", "64").out
+    # 64 ranks are two hosts of 32 cores there
+    assert "share" not in trisect("check", small, "--devices", "64", "--cluster", "cpu-10gb").out
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "train"])
+def test_weights_that_will_not_fit_are_never_made(trisect, small, command):
+    """Of 1.2 TB of weights, not even one layer's is drawn or tried."""
+    shown = trisect(command, small, "--set", "model.hidden=200000", "--set", "model.layers=8")
+    assert shown.code == 2
+    assert shown.err.count("\n") == 1
+    assert re.search(r"[Nn]o layout of \d+ devices? fits", shown.err)
+    assert command == "plan" or re.search(r"needs .*: optimiser [\d,.]+, parameters|\(optimiser [\d,.]+", shown.err)

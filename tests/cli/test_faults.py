@@ -112,6 +112,13 @@ def test_a_run_that_is_stopped(tmp_path: Path, layout: list[str], number: signal
     checkpoint = RunDirectory.reopen(tmp_path / "run").checkpoints.latest()
     assert checkpoint is not None
     assert checkpoint.epoch >= 5
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    done = RunDirectory.reopen(tmp_path / "run").metrics()[-1]["epoch"]
+    assert summary["epochs"] == len(summary["loss"]) == done
+    assert summary["stopped"] == {"epoch": done, "of": 1000000, "signal": number.name, "checkpoint": checkpoint.epoch}
+    by = {signal.SIGINT: "the user", signal.SIGTERM: "SIGTERM"}[number]
+    assert f"Stopped by {by} after {done:,} of 1,000,000 epochs" in (tmp_path / "run" / "report.html").read_text()
+    assert not list((tmp_path / "run").rglob(".*"))
     if number == signal.SIGTERM:  # the epoch that was under way was ended, and kept
         assert checkpoint.epoch == RunDirectory.reopen(tmp_path / "run").metrics()[-1]["epoch"]
 

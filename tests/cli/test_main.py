@@ -6,10 +6,12 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from trisect import __version__
+from trisect.cli.app import end
 from trisect.cli.main import wait_briefly
 from trisect.errors import RunError
 
@@ -81,7 +83,7 @@ def test_how_failures_end(trisect, small, monkeypatch):
 def test_a_second_request_does_not_interrupt_what_the_first_began():
     code = """
 import os, signal, time
-from trisect.cli.source import end_on_request, stop_code
+from trisect.cli.requests import end_on_request, stop_code
 end_on_request()
 try:
     os.kill(os.getpid(), signal.SIGTERM)
@@ -107,3 +109,18 @@ def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     wait_briefly()
     assert "GOMP_SPINCOUNT" not in os.environ
+
+
+def test_a_sentence_is_printed_once_a_host_whichever_rank_is_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(2):
+        tmp_path.joinpath(str(rank)).mkdir()
+    for rank in (1, 0):  # the first rank of the host comes last
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / str(rank) / "error.json"))
+        assert end("The layout needs 3 ranks.", 2) == 2
+    end("Another sentence.", 2)
+    assert capsys.readouterr().err == "trisect: The layout needs 3 ranks.\ntrisect: Another sentence.\n"
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")  # without torchrun there is nobody to agree with
+    end("Another sentence.", 2)
+    assert capsys.readouterr().err == "trisect: Another sentence.\n"

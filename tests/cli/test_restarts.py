@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,37 @@ def test_what_nobody_foresaw_is_tried_again_once(tmp_path: Path) -> None:
     assert "rank 0: ValueError: a bug" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("layout", "at"),
+    [("vertex=2", "cut"), ("vertex=1", "config"), pytest.param("vertex=2", "config", marks=pytest.mark.slow)],
+)
+def test_a_full_disk_at_the_start_is_tried_again(tmp_path: Path, layout: str, at: str) -> None:
+    (tmp_path / "c.yaml").write_text(GRAPH)
+    full = {**fault(tmp_path, 0, 1, "ENOSPC"), "at": at}
+    words = ("c.yaml", "--out", "run", "--layout", layout, "--set", "train.epochs=2")
+    done = train(tmp_path, *words, "--restarts", "2", faults=[full])
+    require_fired([full])
+    assert "No space left on device" in done.stdout
+    assert done.stdout.count("Restart 1 of 2.") == 1
+    assert "Restart 2" not in done.stdout
+    assert len(metrics(tmp_path / "run")) == 2
+    # and without restarts it ends in a sentence
+    Path(full["fired"]).unlink()
+    done = train(tmp_path, *words[:2], "other", *words[3:], faults=[full], code=1)
+    assert "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_torchrun_tries_a_full_disk_at_the_start_again(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(GRAPH)
+    full = {**fault(tmp_path, 0, 1, "ENOSPC"), "at": "cut"}
+    words = ("c.yaml", "--out", "run", "--layout", "vertex=2", "--set", "train.epochs=2")
+    train(tmp_path, *words, faults=[full], launcher=torchrun(2, 2))
+    require_fired([full])
+    assert len(metrics(tmp_path / "run")) == 2
+
+
 @pytest.mark.slow
 def test_no_more_restarts_than_allowed(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(GRAPH)
@@ -177,6 +209,48 @@ def test_a_run_that_is_asked_to_end_keeps_its_epoch(tmp_path: Path, layout: str,
     done = train(tmp_path, "--resume", *words)
     assert "Continuing after epoch 5." in done.stdout
     require_equal(tmp_path / "run", undisturbed)
+
+
+def test_ctrl_c_while_ranks_write_a_checkpoint_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(GRAPH)
+    asked = {**fault(tmp_path, 1, 3, "launcher SIGINT"), "at": "shard"}
+    words = ("--out", "run", "--layout", "vertex=2")
+    done = train(tmp_path, "c.yaml", *words, faults=[asked], code=130)
+    require_fired([asked])
+    assert done.stderr == "trisect: Stopped; continue with: trisect train --resume --out run\n"
+    assert not list((tmp_path / "run").rglob(".*"))
+    stopped = summary(tmp_path / "run")["stopped"]
+    assert (stopped["of"], stopped["signal"], stopped["checkpoint"]) == (9, "SIGINT", None)
+    assert f"Stopped by the user after {stopped['epoch']} of 9 epochs; there is no checkpoint." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_torchrun_that_is_stopped_leaves_a_summary(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "c.yaml").write_text(GRAPH)
+    words = ("train", "c.yaml", "--out", "run", "--layout", "vertex=2", "--set", "train.epochs=100000")
+    words += ("--set", "train.timeout=60")
+    process = subprocess.Popen(
+        [sys.executable, *torchrun(2), "-m", "trisect", *words],
+        cwd=tmp_path,
+        env=environment(tmp_path, []),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while process.poll() is None and not list(tmp_path.glob("run/checkpoints/epoch-*")):
+            time.sleep(0.05)
+        process.send_signal(number)
+        shown, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert errors.count("trisect: Stopped; continue with: trisect train --resume --out run") == 1, errors
+    stopped = summary(tmp_path / "run")["stopped"]
+    assert (stopped["of"], stopped["signal"]) == (100000, number.name)
+    assert f" after {stopped['epoch']:,} of 100,000 epochs" in (tmp_path / "run" / "report.html").read_text()
+    assert "Report: run/report.html" in shown
+    assert not list((tmp_path / "run").rglob(".*"))
 
 
 DOUBLE = ("--set", "train.precision=float64")

@@ -17,16 +17,16 @@ while os.getppid() == {parent}:
 """
 PROGRAM = """
 import os, subprocess, sys
-from trisect.cli import source
-source.end_on_request()
+from trisect.cli import requests
+requests.end_on_request()
 hammer = {hammer!r}.format(parent=os.getpid(), number={number})
 try:
     child = subprocess.Popen([sys.executable, "-S", "-c", hammer])
     child.wait()
 except KeyboardInterrupt:
-    code = source.stop_code()
+    code = requests.stop_code()
 if {quietly}:
-    source.end_undisturbed()
+    requests.end_undisturbed()
 sys.exit(code)
 """
 

@@ -141,6 +141,10 @@ def test_a_layout_that_does_not_fit_is_refused_in_one_sentence(folder: Path, lay
     assert len(lines) == 1, done.stderr
     assert said in lines[0]
     assert "exitcode  : 2" in done.stderr  # what torchrun saw of the rank
+    # whatever else torchrun prints, the sentence stands at the end of it as well
+    last = done.stderr.rstrip("=\n ").splitlines()[-1]
+    assert last.strip().startswith("traceback :"), done.stderr
+    assert said in last
     assert not (folder / "refused").exists()
 
 

@@ -17,6 +17,7 @@ from trisect.config import load_config
 from trisect.data.formats.store import write_directory
 from trisect.data.generators.generate import generate
 from trisect.train.loop import Trainer
+from trisect.train.processes import start
 from trisect.train.run.lock import locked
 
 KEYS = {
@@ -252,3 +253,11 @@ def test_a_loss_that_explodes_ends_the_run_and_keeps_the_last_good_checkpoint(tr
     shown = trisect("train", small, "--out", "off", *more, "--set", "train.guard=false")
     assert "times that of the first epoch" not in shown.err
     assert shown.code == 0
+
+
+def test_local_ranks_that_share_cores_are_said(trisect, small, monkeypatch):
+    monkeypatch.setattr(start, "usable_cores", lambda: 1)
+    shown = trisect("train", small, "--set", "train.epochs=1", "--layout", "vertex=2", "--out", "cut")
+    assert shown.code == 0, shown.err
+    assert "2 ranks share 1 core," in shown.out
+    assert "share" not in trisect("train", small, "--set", "train.epochs=1", "--out", "alone").out

@@ -95,6 +95,15 @@ def test_overrides_leave_the_original_alone():
         ("data.smoothing.knd=edge-life", "data.smoothing.knd is not a setting; did you mean data.smoothing.kind?"),
         ("data.period=-1", "data.period is -1, but must be a number of seconds above 0 or a text like 1d."),
         ("layout.vertx=2", "layout.vertx is not a setting; did you mean layout.vertex?"),
+        (
+            "train.lr_schedule=onecycle",
+            "train.lr_schedule is 'onecycle', but must be one of cosine, none, plateau.",
+        ),
+        (
+            "task=graph-classification",
+            "task.name is 'graph-classification', but must be one of custom, edge-classification, link-prediction,"
+            " node-classification, node-regression; tasks that label whole graphs are not supported.",
+        ),
         ("nonsense", "--set is 'nonsense', but must look like train.epochs=20."),
     ],
 )

@@ -133,7 +133,7 @@ def test_the_first_block_of_the_readme_shows_that_depth_pays() -> None:
 
 def training() -> list[list[str]]:
     own = [command for command in commands("README.md", "trisect train ") if "--data-dir" not in command]
-    return [command for command in own if "my.yaml" not in command]
+    return [command for command in own if not {"my.yaml", "links.yaml"} & set(command)]
 
 
 def test_commands_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +166,24 @@ def test_ingest(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     for command in commands(page, "trisect check  my.yaml") + commands(page, "trisect train  my.yaml"):
         assert run_command([*command, *(["--out", "run"] if command[0] == "train" else [])]) == 0
+
+
+def test_a_table_of_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = {"sender": "from", "receiver": "to", "when": "time"}
+    tables()["payments"][[*columns]].rename(columns=columns).to_csv("messages.csv", index=False)
+    (ingest,) = [command for command in commands("README.md", "trisect data ingest") if "messages.csv" in command]
+    assert run_command(ingest) == 0
+    (links,) = [block for block in blocks("README.md", "yaml") if "# links.yaml" in block]
+    Path("links.yaml").write_text(links)
+    (train,) = [command for command in commands("README.md", "trisect train") if "links.yaml" in command]
+    assert run_command([*train, "--set", "train.epochs=5", "--out", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "task.memory 20, the default: a pair's own last 20 steps are read" in shown
+    assert "Simple rules, val map: " in shown
+    assert "memory: 20" in Path("run/config.yaml").read_text()
 
 
 def test_the_first_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

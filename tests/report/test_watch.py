@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -76,6 +77,27 @@ def test_the_page_and_its_records(server: Server) -> None:
         told = json.loads(answer.read())
     assert [record["epoch"] for record in told["records"]] == [2]
     assert (told["epochs"], told["count"], told["ended"]) == (3, 2, False)
+
+
+def strict(text: bytes | str) -> Any:
+    """Parse JSON as a browser does."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_a_measure_without_a_value_is_null(server: Server, run: Path) -> None:
+    write(run, '{"epoch": 3, "loss": NaN, "val": {"auc": NaN, "map": Infinity}}\n')
+    with urllib.request.urlopen(server.address + "records?since=2") as answer:
+        told = strict(answer.read())
+    assert told["records"] == [{"epoch": 3, "loss": None, "val": {"auc": None, "map": None}}]
+
+
+@pytest.mark.parametrize("since", ["9" * 5000, "-1", "x", "1.5", "%C2%B2"])
+def test_a_count_that_is_none(server: Server, since: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400") as caught:
+        urllib.request.urlopen(f"{server.address}records?since={since}")
+    assert "give the number of records that are known" in caught.value.read().decode()
+    with urllib.request.urlopen(server.address + "records") as answer:
+        assert len(strict(answer.read())["records"]) == 2
 
 
 def test_a_foreign_name_and_a_foreign_path_are_refused(server: Server) -> None:

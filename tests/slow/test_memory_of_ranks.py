@@ -65,3 +65,39 @@ def test_a_stage_with_history_holds_less_than_one_process(tmp_path: Path) -> Non
     assert found is not None
     assert alone is not None
     assert max(found) < 0.8 * max(alone)
+
+
+WIDE = """
+data: {generate: community, vertices: 8000, degree: 15, features: 4714, classes: 4}
+model: {name: gcn, layers: 2, hidden: 64}
+task: node-classification
+train: {epochs: 3, eval_every: 1}
+"""
+MANY = """
+data: {generate: community, vertices: 40000, degree: 10, features: 32, classes: 500, per_class: 5}
+model: {name: gcn, layers: 2, hidden: 16}
+task: node-classification
+train: {epochs: 3, eval_every: 1}
+"""
+TIMELINE = """
+data: {generate: evolving, vertices: 20000, steps: 24, degree: 6, features: 16}
+model: {name: cd-gcn, layers: 2, hidden: 32}
+task: {name: node-classification, split: [0.3, 0.3, 0.4]}
+train: {epochs: 2, eval_every: 1}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("config", "layout"),
+    [(text, cut) for text in (WIDE, MANY) for cut in ("vertex=1", "vertex=2", "layer=2,chunks=8")]
+    + [(TIMELINE, "vertex=1"), (TIMELINE, "blocks=4"), (TIMELINE, "time=2")],
+)
+def test_what_is_predicted_covers_reading_training_and_evaluation(tmp_path: Path, config: str, layout: str) -> None:
+    (tmp_path / "c.yaml").write_text(config)
+    measured = memory(tmp_path, "--layout", layout)["peak_rss_bytes"]
+    run = next(tmp_path.glob("run-*"))
+    predicted = json.loads((run / "summary.json").read_text())["plan"]["memory_bytes"]
+    assert measured is not None
+    assert predicted > 0.92 * max(measured), (predicted, measured)

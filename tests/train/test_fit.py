@@ -99,7 +99,7 @@ def test_pyg_data_is_taken_as_it_is() -> None:
 
 
 def test_scores_of_pairs(timeline: Timeline) -> None:
-    run = trisect.fit("cd-gcn", timeline, "link-prediction", epochs=2, hidden=8)
+    run = trisect.fit("cd-gcn", timeline, {"name": "link-prediction", "memory": 0}, epochs=2, hidden=8)
     scores = run.score([0, 3], [1, 2], step=4)
     assert scores.shape == (2, 1)
     assert run.decoder is not None

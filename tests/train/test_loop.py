@@ -33,13 +33,15 @@ class Memory:
         self.checkpoints.append((dict(tensors), dict(meta), best))
 
 
-def gcn(data: Graph | Timeline, recorder: Memory | None = None, resume: Any = None, **options: Any) -> Result:
+def gcn(
+    data: Graph | Timeline, recorder: Memory | None = None, resume: Any = None, say: Any = str, **options: Any
+) -> Result:
     name, task, extra = "gcn", "node-classification", {"dropout": 0.5}
     if isinstance(data, Timeline):
         name, task, extra = "cd-gcn", "link-prediction", {"dropout": 0.2}
     maker = model_maker(name, {"hidden": 8, "layers": 2, **extra}, options.get("seed", 0))
     chosen = TrainOptions(**options)
-    trainer = Trainer(Setup.of(maker, data, task, chosen), chosen, recorder or NoRecorder())
+    trainer = Trainer(Setup.of(maker, data, task, chosen), chosen, recorder or NoRecorder(), say=say)
     if resume is not None:
         trainer.load(*resume)
     return trainer.run()
@@ -173,6 +175,22 @@ def test_what_is_monitored_is_measured(timeline: Timeline, split: str) -> None:
     assert result.stopped_early
     assert result.epochs == result.best_epoch + 3
     assert memory.epochs[0].keys() & {"train", "val", "test"} == {"val", split}, "the others wait for the end"
+
+
+def test_a_long_evaluation_says_how_far_it_is(
+    timeline: Timeline, community: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    quiet = gcn(timeline, epochs=2, eval_every=2, say=said.append)
+    assert said == ["Measuring train, val, test with the parameters of epoch 2."]
+    said.clear()
+    monkeypatch.setattr("trisect.train.loop.SILENCE", 0.0)
+    loud = gcn(timeline, epochs=2, eval_every=2, say=said.append)
+    assert said[-1] == "Measured step 7 of 7."
+    assert loud.metrics == quiet.metrics
+    said.clear()
+    gcn(community, epochs=2, say=said.append)
+    assert said == []
 
 
 def test_a_checkpoint_of_another_run_is_refused(community: Graph) -> None:

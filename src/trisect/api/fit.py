@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from trisect.api.progress import Progress
+from trisect.api.stopping import conclude_stopped
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
 from trisect.graph.timeline.timeline import Timeline
@@ -18,6 +20,7 @@ from trisect.train.fit import ModelLike, as_data
 from trisect.train.fit import fit as fit_quietly
 from trisect.train.loop import Recorder
 from trisect.train.outputs.run import Run
+from trisect.train.processes.stopping import undisturbed
 from trisect.train.run.run_directory import RunDirectory
 
 
@@ -47,7 +50,8 @@ def fit(
             ranks are processes that are started here (no guard around the main module is needed), or under torchrun
             the world that is found. The model ends up with the trained parameters all the same.
         out: a run directory, with all that `trisect train` writes into one, the report too. Checkpoints are then
-            written every `checkpoint_every` epochs (10); without it, none.
+            written every `checkpoint_every` epochs (10); without it, none. After Ctrl-C it has a summary and a report
+            of the epochs that were done, and KeyboardInterrupt is raised.
         resume: go on from the newest checkpoint in `out`, with the same model, data and task.
         progress: show how far the run is: a bar in a terminal and in a notebook, a line now and then elsewhere.
         recorder: receives epochs, events and checkpoints in one process; only epochs when the layout uses several.
@@ -61,11 +65,15 @@ def fit(
     data, task = as_data(graph), make_task(task)
     shown = Progress(options.get("epochs", TrainOptions.epochs)) if progress and first else None
     more: dict[str, Any] = {"out": out, "resume": resume, "recorder": recorder, **options}
-    if shown is None:
-        run = fit_quietly(model, data, task, layout, **more)
-    else:
-        with shown:
+    try:
+        with nullcontext() if shown is None else shown:
             run = fit_quietly(model, data, task, layout, listener=shown, **more)
+    except KeyboardInterrupt:
+        if out is not None and first:
+            with undisturbed():
+                conclude_stopped(out, "SIGINT", (lambda text: None) if shown is None else shown.say)
+        raise
+    if shown is not None:
         shown.metrics(run.summary)
     if out is not None and first:
         directory = RunDirectory.reopen(out)

@@ -16,6 +16,9 @@ from trisect.api.bar import TerminalBar, times
 from trisect.api.notebook import Cell, in_notebook
 from trisect.api.pace import Pace
 from trisect.report.quantities import seconds, size
+from trisect.tasks.base import SPLITS
+from trisect.tasks.metrics import why_undefined
+from trisect.train.rules import spoken
 from trisect.train.run.summary import compare_with_rules
 
 _LINES = 10
@@ -38,8 +41,10 @@ class Progress:
         self._pace = Pace(epochs)
         self._bar = TerminalBar(epochs, self._pace, self._console) if live and self._cell is None else None
         self._monitor: str | None = None
+        self._beside = ""
         self._figures: dict[str, float] = {}
         self._last_line = -math.inf
+        self._undefined: set[str] = set()
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -59,17 +64,18 @@ class Progress:
         else:
             print(text, flush=True)
 
-    def watch(self, monitor: str) -> None:
-        """Show this measure beside the loss."""
-        self._monitor = monitor
+    def watch(self, monitor: str, beside: str = "") -> None:
+        """Show this measure beside the loss, and beside it the best simple rule."""
+        self._monitor, self._beside = monitor, beside
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Show that one more epoch has ended."""
         number = int(record["epoch"])
+        self._say_undefined({split: record.get(split) for split in SPLITS})
         self._pace.epoch(number, record.get("seconds"))
         # splits are measured now and then; until the next time, their last figures stay in sight
         self._figures.update(figures(record, self._monitor))
-        shown = "  ".join((*(f"{name} {value:.4g}" for name, value in self._figures.items()), *_costs(record)))
+        shown = "  ".join((*self._shown_figures(), *_costs(record)))
         if self._bar is not None:
             self._bar.epoch(number, shown)
             return
@@ -87,27 +93,46 @@ class Progress:
             self._last_line = time.time()
             print(f"epoch {number}/{self.epochs}  {shown}", flush=True)
 
+    def _shown_figures(self) -> Iterator[str]:
+        watched = (self._monitor or "").replace(".", " ")
+        for name, value in self._figures.items():
+            yield f"{name} {value:.4g}" + (f" ({self._beside})" if self._beside and name == watched else "")
+
     def metrics(self, summary: Mapping[str, Any]) -> None:
         """Print the figures at the end, a column a split, and how simple rules do on the same test."""
         median = summary["seconds_per_epoch"]["median"]
         tail = "" if summary.get("best_epoch") is None else f", best epoch {summary['best_epoch']}"
         each = "" if median is None else f", {seconds(median)} each"
         print(f"{len(summary['loss'])} epochs{each}{tail}", flush=True)
+        self._say_undefined(summary["metrics"])
         self._table({name: dict(_numbers(measures)) for name, measures in summary["metrics"].items() if measures})
         rules = summary.get("baselines", {}).get("test") or {}
-        self._table({f"test, {name} alone": dict(measures) for name, measures in rules.items() if measures})
+        self._table({f"test, {spoken(name)} alone": dict(measures) for name, measures in rules.items() if measures})
         verdict = compare_with_rules(summary)
         if verdict:
             self.say(verdict)
 
-    def _table(self, columns: Mapping[str, Mapping[str, float]]) -> None:
+    def _say_undefined(self, measured: Mapping[str, Any]) -> None:
+        """Print once for each measure of a split that it has no value, and why."""
+        for split, measures in measured.items():
+            for name, value in (measures or {}).items():
+                if value is None and f"{split} {name}" not in self._undefined:
+                    self._undefined.add(f"{split} {name}")
+                    self.say(f"{split} {name} is undefined ({why_undefined(name)}); null stands for it.")
+                    if f"{split}.{name}" == self._monitor:
+                        self.say(
+                            f"{split} {name} decides which epoch is the best, and has no value: the latest epoch is"
+                            " kept, and train.patience has no effect; set train.monitor to another measure."
+                        )
+
+    def _table(self, columns: Mapping[str, Mapping[str, float | None]]) -> None:
         """Show a table on a terminal and in a notebook, and elsewhere a line a column."""
         if not columns:
             return
         names = list(dict.fromkeys(name for measures in columns.values() for name in measures))
         rows = {name: [_cell(measures.get(name)) for measures in columns.values()] for name in names}
         lines = [
-            f"{column}: " + "  ".join(f"{name} {_cell(value)}" for name, value in measures.items())
+            f"{column}: " + "  ".join(f"{name} {_cell(value)}" for name, value in measures.items() if value is not None)
             for column, measures in columns.items()
         ]
         if self._cell is not None:
@@ -123,7 +148,8 @@ class Progress:
 
 def figures(record: Mapping[str, Any], monitor: str | None = None) -> dict[str, float]:
     """Give the numbers that a line shows: the loss, and what is monitored (or the first measure of val)."""
-    result = {"loss": float(record["loss"])}
+    loss = record["loss"]
+    result = {"loss": math.nan if loss is None else float(loss)}
     split, _, wanted = (monitor or "val.").partition(".")
     for name, value in _numbers(record.get(split) or {}):
         if name == wanted or (not wanted and name != "loss"):

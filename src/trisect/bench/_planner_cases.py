@@ -34,7 +34,7 @@ def _static(data: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     return {"data": data, "model": model, "task": "node-classification"}
 
 
-LINKS = {"name": "link-prediction", "eval_negatives": 5}
+LINKS = {"name": "link-prediction", "memory": 0, "eval_negatives": 5}
 
 
 def _timeline(data: dict[str, Any], model: dict[str, Any], task: Any = "node-classification") -> dict[str, Any]:

@@ -113,7 +113,7 @@ def timeline_config(epochs: int) -> dict[str, Any]:
     return {
         "data": {"generate": "evolving", "vertices": 20_000, "steps": 64, "features": 16},
         "model": {"name": "cd-gcn", "layers": 2, "hidden": 32},
-        "task": {"name": "link-prediction", "eval_negatives": 1},
+        "task": {"name": "link-prediction", "memory": 0, "eval_negatives": 1},
         "train": _train(epochs),
     }
 

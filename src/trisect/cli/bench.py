@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import pkgutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from trisect.errors import ConfigError, TrisectError, unknown
+from trisect.settings.writing import to_json
 
 
 def bench(
@@ -46,7 +46,7 @@ def bench(
     module.show(result)
     if json_ is not None:
         json_.parent.mkdir(parents=True, exist_ok=True)
-        json_.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        json_.write_text(to_json(result, indent=2) + "\n", encoding="utf-8")
         typer.echo(f"Figures: {json_}")
 
 

@@ -42,7 +42,7 @@ def check(
 ) -> None:
     """Say all that would go wrong, before anything starts.
 
-    The data are read and the model is built. Nothing is written, nothing is trained.
+    The data are read and the model is outlined. Nothing is written, nothing is trained.
     """
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices is {devices}; it must be at least 1.")
@@ -102,15 +102,15 @@ def check(
         record = attempt(lambda: from_config.load_record(settings))
         if record is not None:
             sentence(from_config.describe_record(record))
-            note = from_config.edge_note(settings, record)
-            if note is not None:
+            for note in from_config.data_notes(settings, record):
                 sentence(note)
-        if record is not None and device is not None:
-            setup = attempt(lambda: from_config.build_setup(settings, record))
-            if setup is not None:
-                sentence(setup.describe())
-        if record is not None and not problems:
-            workload = attempt(lambda: configured_workload(settings, from_config.data_of(settings, record)))
+        data = None if record is None else attempt(lambda: from_config.data_of(settings, record))
+        if data is not None:
+            described = attempt(lambda: from_config.check_model(settings, data))
+            if described is not None:
+                sentence(described)
+        if data is not None and not problems:
+            workload = attempt(lambda: configured_workload(settings, data))
     if workload is not None and machine is not None and not problems:
         attempt(lambda: _check_plan(settings, workload, machine, devices, elsewhere=elsewhere))
     if problems:
@@ -118,6 +118,14 @@ def check(
             typer.echo(f"trisect: {problem}", err=True)
         raise problems[-1]
     sentence("Everything is ready to train." if not settings.data.described else "Everything is sound.")
+
+
+def _shared_cores(cluster: Cluster, ranks: int) -> str | None:
+    """Return a sentence where ranks of a CPU host are more than its cores."""
+    from trisect.comm.cores import shared_cores
+
+    sized = cluster.resized(ranks)
+    return shared_cores(sized.ranks_on_host(ranks), sized.devices) if sized.is_cpu else None
 
 
 # Worlds of more ranks are checked by a part of them that stands for all.
@@ -148,6 +156,9 @@ def _check_plan(
             f"--devices is {devices}, but the layout {layout} has {layout.world} ranks; make them equal, or use"
             " layout: auto."
         )
+    crowded = _shared_cores(cluster, layout.world)
+    if crowded is not None:
+        sentence(f"cores: {crowded}")
     memory = MemoryModel(workload)
     choices = [estimate(workload, each, cluster, memory, timed=False) for each in with_each_blocks(workload, layout)]
     expected = next((each for each in choices if each.fits), min(choices, key=lambda each: each.memory.total))

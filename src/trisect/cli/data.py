@@ -193,6 +193,9 @@ def ingest(
     on_missing: Annotated[
         str, typer.Option("--on-missing", help="What to do with bad rows: refuse, drop, or zero (for missing weights).")
     ] = "refuse",
+    self_loops: Annotated[
+        str, typer.Option("--self-loops", help="What to do with rows whose two ends are one vertex: keep, or drop.")
+    ] = "keep",
     undirected: Annotated[bool, typer.Option("--undirected", help="Count each row in both directions.")] = False,
     time_unit: Annotated[
         str, typer.Option("--time-unit", help="The unit of times that are numbers: s, ms, us, ns.")
@@ -200,7 +203,9 @@ def ingest(
     encoding: Annotated[
         Path | None,
         typer.Option(
-            "--encoding", help="Encode columns as this graph directory does, to predict with a model trained on it."
+            "--encoding",
+            help="Encode columns with the means, scales and categories of this graph directory, and none of the"
+            " table's own, to predict with a model trained on it.",
         ),
     ] = None,
 ) -> None:
@@ -227,6 +232,7 @@ def ingest(
             edge_features=edge_features,
             categories=categories,
             on_missing=on_missing,
+            self_loops=self_loops,
             undirected=undirected,
             time_unit=time_unit,
             encoding=encoding,

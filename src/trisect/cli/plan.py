@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ import typer
 
 from trisect.cli.source import DataDirOption, SetOption, find_config, sentence
 from trisect.errors import ConfigError, TrisectError
+from trisect.settings.writing import to_json
 
 
 def plan(
@@ -34,7 +35,10 @@ def plan(
     ] = False,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="First measure this machine (about a minute), and keep the result for later."),
+        typer.Option(
+            "--calibrate",
+            help="First measure this machine thoroughly (about a minute), and keep the result for later.",
+        ),
     ] = False,
     set_: SetOption = None,
     data_dir: DataDirOption = None,
@@ -74,13 +78,16 @@ def plan(
     _, source = find_config(config)
     settings = resolve(load_config(source, set_ or [], None), data_dir)
     device = settings.train.device
-    choice = plan_workload(configured_workload(settings), cluster, devices, approximate=approximate, device=device)
     alone = json_ is not None and str(json_) == "-"
-    for line in [json.dumps(choice.plain(), indent=2)] if alone else tell(choice):
+    workload = configured_workload(settings)
+    choice = plan_workload(
+        workload, cluster, devices, approximate=approximate, device=device, say=partial(typer.echo, err=alone)
+    )
+    for line in [to_json(choice.plain(), indent=2)] if alone else tell(choice):
         typer.echo(line)
     if json_ is not None and not alone:
         json_.parent.mkdir(parents=True, exist_ok=True)
-        json_.write_text(json.dumps(choice.plain(), indent=2) + "\n", encoding="utf-8")
+        json_.write_text(to_json(choice.plain(), indent=2) + "\n", encoding="utf-8")
         sentence(f"Plan: {json_}")
     if not choice.best:
         raise TrisectError(f"No layout of {choice.devices} devices fits their memory; use more devices or larger ones.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -34,46 +32,14 @@ InterfaceOption = Annotated[
     typer.Option("--interface", help="The network interface that ranks of several hosts listen on, like eth1."),
 ]
 
-_requests: dict[int, float] = {}
-_PATIENCE = 5.0  # seconds
 
-
-def end_on_request() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: what was begun is put in order, with a sentence.
-
-    Whoever asks again within some seconds does not interrupt that.
-    """
-
-    def end(number: int, frame: object) -> None:
-        now = time.monotonic()
-        if all(now - earlier > _PATIENCE for earlier in _requests.values()):
-            _requests[number] = now
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, end)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as shells have it for what runs in the background
-        signal.signal(signal.SIGINT, end)
-
-
-def end_undisturbed() -> None:
-    """When all is in order after a request: a further one must not kill an interpreter that is about to end."""
-    if _requests:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-
-
-def stop_code() -> int:
-    """Give the exit code of a process that was stopped: 143 by SIGTERM, 130 by Ctrl-C."""
-    return 143 if signal.SIGTERM in _requests else 130
-
-
-def stopped(target: Path, code: int | None = None) -> StoppedError:
+def stopped(target: Path, code: int) -> StoppedError:
     """Make the error of a run that was stopped; it says how to continue, where the run has begun."""
     begun = (target / "config.yaml").exists()
     error = StoppedError(
         f"Stopped; continue with: trisect train --resume --out {target}" if begun else "Stopped before training began."
     )
-    error.exit_code = stop_code() if code is None else code
+    error.exit_code = code
     return error
 
 
@@ -117,7 +83,7 @@ class Spoken:
         """Print a sentence of the run to the terminal."""
         sentence(text)
 
-    def watch(self, monitor: str) -> None:
+    def watch(self, monitor: str, beside: str = "") -> None:
         """Do nothing with the name of the measure that is watched."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from trisect.cli.requests import stop_code
 from trisect.cli.source import (
     DataDirOption,
     InterfaceOption,
@@ -61,6 +62,7 @@ def train(
 
     # torch comes with these, so they wait until the arguments are known to be sound
     from trisect.api.progress import Progress
+    from trisect.api.stopping import conclude_stopped
     from trisect.comm.interface import use_interface
     from trisect.comm.world import restart_count, world_from_environment
     from trisect.config import apply_overrides, load_config, parse_config
@@ -105,10 +107,12 @@ def train(
         try:
             with nullcontext() if world is None else be_rank(world), progress:
                 summary = run_job(job, data, progress).summary
-        except StoppedError as error:
-            raise stopped(target, error.exit_code) from None
-        except KeyboardInterrupt:
-            raise stopped(target) from None
+        except (StoppedError, KeyboardInterrupt) as error:
+            code = error.exit_code if isinstance(error, StoppedError) else stop_code()
+            if first:
+                signal: Literal["SIGINT", "SIGTERM"] = "SIGTERM" if code == StoppedError.exit_code else "SIGINT"
+                conclude_stopped(target, signal, sentence, progress.metrics)
+            raise stopped(target, code) from None
     if not first:
         return
     progress.metrics(summary)

@@ -47,7 +47,7 @@ def _in_terminal(follower: Follower) -> None:
     with Progress(follower.epochs) as progress:
         progress.say(f"{follower.run}: {follower.title}")
         if follower.monitor is not None:
-            progress.watch(follower.monitor)
+            progress.watch(follower.monitor, follower.beside)
         while True:
             for record in follower.look():
                 progress.epoch(record)

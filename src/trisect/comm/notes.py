@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from trisect.comm.world import Store
+from trisect.settings.writing import to_json
 
 _LONGEST_POLL = 20  # times the first
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class StoreNotes:
     def leave(self, name: str, value: Any) -> None:
         """Write a value to the store."""
         with saying_lost():
-            self._store.set(f"notes/{name}", json.dumps(value))
+            self._store.set(f"notes/{name}", to_json(value))
 
     def find(self, name: str) -> Any | None:
         """Read a value from the store, or give None at once."""

@@ -76,6 +76,7 @@ class TrainOptions:
         eval_every: an evaluation after every so many epochs (and of the best parameters at the end).
         patience: stop after so many evaluations without a better `monitor`, or None.
         monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
+        rules: whether simple rules are measured before the first epoch, to judge the model by.
         checkpoint_every: a checkpoint after every so many epochs, and after the last; None: only after the last.
         keep: how many of the last checkpoints stay, besides the best one.
         track: where figures go besides the run directory and TensorBoard: `wandb`, `mlflow`, or both with a comma.
@@ -101,6 +102,7 @@ class TrainOptions:
     eval_every: Positive = 1
     patience: Positive | None = None
     monitor: Text | None = None
+    rules: Flag = True
     checkpoint_every: Positive | None = 10
     keep: Positive = 2
     track: Annotated[Text | None, AfterValidator(_track)] = None

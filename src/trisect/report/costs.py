@@ -48,9 +48,10 @@ def communication(run: RunView) -> Markup:
         kinds.setdefault(axis, []).append(f"{kind.replace('-', ' ')} {size(value.number() or 0.0)}")
     rows, drawn = [], []
     for axis, value in sent.at("by_axis").items():
-        count = value.number() or 0.0
+        count = value.number()
         formula = planned.get(axis, 0.0) if planned else None
-        rows.append([axis, "–" if formula is None else size(formula), size(count), _difference(formula, count)])
+        shown = ["–" if each is None else size(each) for each in (formula, count)]
+        rows.append([axis, *shown, _difference(formula, count)])
         if count:
             drawn.append((axis, [("c0", count, size(count))], size(count)))
     total, formula = sent.at("bytes_per_epoch").number(), sent.at("formula_bytes_per_epoch").number()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from trisect.report.markup import Markup, join, table, tag
 from trisect.report.quantities import number, seconds, share, size
+from trisect.settings.writing import to_json
 
 _POINTS, _ROWS = 600, 40
 _SHOWN = {"seconds": seconds, "bytes": size, "share": share, "number": number}
@@ -63,7 +63,7 @@ def figure(
 
 def embedded(data: Any) -> Markup:
     """Give JSON that can stand in a page: no text of it ends the element that it is in."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    text = to_json(data, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -25,6 +26,7 @@ from trisect.report.run_view import RunView
 from trisect.report.timing import timing
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.run.run_directory import RunDirectory
+from trisect.train.run.summary import describe_stop
 
 _SCRIPTS = ("common.js", "lines.js", "schedule.js", "box.js", "page.js")
 Section = tuple[str, str, Child]  # its name in links, its title, what it holds
@@ -58,7 +60,9 @@ def render_view(run: RunView) -> str:
         ("costs", "Predicted, sent and held", _costs(run)),
         ("settings", "Settings", _settings(run)),
     ]
-    return _page(run.name, _subtitle(run), _tiles(run), sections, _left_out(run))
+    stopped = describe_stop(run.summary.mapping())
+    above = _tiles(run) if stopped is None else join((note(stopped), _tiles(run)))
+    return _page(run.name, _subtitle(run), above, sections, _left_out(run))
 
 
 def render_comparison(directories: Sequence[RunDirectory]) -> str:
@@ -116,7 +120,9 @@ def _subtitle(run: RunView) -> str:
     source = data.get("name") or data.get("path") or data.get("generate") or data.get("object")
     epochs = run.config["train"]["epochs"]
     state = "finished"
-    if not run.finished:
+    if run.summary.at("stopped"):
+        state = f"stopped after {len(run.records)} of {epochs} epochs"
+    elif not run.finished:
         state = f"not finished, {len(run.records)} of {epochs} epochs so far"
     elif run.summary.at("stopped_early").plain is True:
         state = "finished, stopped early"
@@ -203,13 +209,13 @@ def _cut(run: RunView) -> Markup:
 
 
 def _costs(run: RunView) -> Markup:
-    if not run.finished:
+    if not run.summary:
         return note("These figures come when the run has ended.")
     return tag("div", predictions(run), communication(run), memory(run), class_="two")
 
 
 def _settings(run: RunView) -> Markup:
-    layout = run.summary.at("layout").plain if run.finished else run.config["layout"]
+    layout = run.summary.at("layout").plain if run.summary else run.config["layout"]
     rows: list[tuple[str, Any]] = [("layout", layout)]
     if isinstance(layout, Mapping):  # one chunk reads no history
         rows = [(str(k), v) for k, v in layout.items() if k != "history" or layout.get("chunks") != 1]
@@ -248,15 +254,17 @@ def _left_out(run: RunView) -> Markup:
         "the actions of other epochs than the one drawn, and of evaluations (trace.json and events/ have them)",
         "the parameters (checkpoints/)",
     ]
-    lost = sum(1 for record in run.records for value in _floats(record.plain) if not abs(value) < float("inf"))
+    figures = ("loss", "train", "val", "test")
+    told = (value for record in run.records for name, value in record.mapping().items() if name in figures)
+    lost = sum(1 for value in told for each in _figures(value) if each is None or not math.isfinite(each))
     if lost:
         parts.append(f"{counted(lost, 'value')} that {'is' if lost == 1 else 'are'} not finite (metrics.jsonl)")
     return note(f"Left out here: {'; '.join(parts)}.")
 
 
-def _floats(value: Any) -> Iterable[float]:
+def _figures(value: Any) -> Iterable[float | None]:
     if isinstance(value, Mapping):
         for inner in value.values():
-            yield from _floats(inner)
-    elif isinstance(value, float):
+            yield from _figures(inner)
+    elif value is None or isinstance(value, float):
         yield value

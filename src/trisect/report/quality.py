@@ -95,12 +95,13 @@ def simple_rules(run: RunView) -> Markup | None:
             rows.append([f"{split}, {name.replace('_', ' ')}", *("–" if v is None else f"{v:.4f}" for v in shown)])
         monitored = (summary.at("monitor").text() or "").rpartition(".")[2]
         chosen = monitored if monitored in names else next(iter(names), "")
-        values = [(name.replace("_", " "), measures.at(chosen).number()) for name, measures in contestants]
-        rows_ = [
-            (name, [("c0" if name == "the model" else "c6", value or 0.0, "")], number(value or 0.0))
-            for name, value in values
+        values = [
+            (name.replace("_", " "), value)
+            for name, measures in contestants
+            if (value := measures.at(chosen).number()) is not None
         ]
-        most = 1.0 if all((value or 0.0) <= 1 for _, value in values) else None
+        rows_ = [(name, [("c0" if name == "the model" else "c6", value, "")], number(value)) for name, value in values]
+        most = 1.0 if all(value <= 1 for _, value in values) else None
         drawn = bars(rows_, caption=f"{chosen} on {split}, model and rules", total=most)
         pictures.append(tag("div", tag("h4", f"{measure_name(chosen)} on {split}"), drawn))
     return tag(

@@ -66,8 +66,8 @@ class RunView:
 
     @property
     def finished(self) -> bool:
-        """Say whether there is a summary."""
-        return bool(self.summary)
+        """Whether the run has ended, and was not stopped."""
+        return bool(self.summary) and not self.summary.at("stopped")
 
     @cached_property
     def axes(self) -> Axes:

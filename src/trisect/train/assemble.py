@@ -27,7 +27,7 @@ from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
-from trisect.partition.halo import PartGraph
+from trisect.partition.halo import PartGraph, features_at_once
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
@@ -194,8 +194,12 @@ def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -
     )
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))
+    elif aggregated and mesh.layout.vertex > 1:
+        columns = max(cut.rows(part).stop - cut.rows(part).start + cut.remote[part] for part in range(cut.parts))
+        at_once = features_at_once(columns, cut.features, dtype.itemsize)
+        shard.keep_aggregated(partial(_with_halo, part_graph, mesh), at_once)
     elif aggregated:
-        shard.keep_aggregated(partial(_with_halo, part_graph, mesh) if mesh.layout.vertex > 1 else None)
+        shard.keep_aggregated()
     return shard
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions, parse_layout
 from trisect.data.describe import notes
-from trisect.data.formats.pyg import timeline_from_pyg
+from trisect.data.formats.pyg import has_relations, timeline_from_pyg
 from trisect.errors import ConfigError, DataError, LayoutError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -71,7 +71,7 @@ def fit(
     data, told = as_data(graph), NoListener() if listener is None else listener
     told.say(describe_data(data))
     if chosen.auto:
-        chosen, said = agreed_layout(maker, lambda: data, task, training, None)
+        chosen, said = agreed_layout(maker, lambda: data, task, training, None, told.say)
         told.say(said)
         job = replace(job, layout=chosen)
     if out is not None:
@@ -81,7 +81,7 @@ def fit(
     if outcome.setup is not None:
         setup = outcome.setup
         result = Result(**outcome.result, modules=setup.modules, program=setup.program)
-        return Run(result, setup, outcome.summary, setup.layout)
+        return Run(result, setup, outcome.summary, setup.layout, graph=data)
     modules = _trained_modules(job, data, outcome.parameters)
     result = Result(**outcome.result, modules=modules, program=None)
 
@@ -90,7 +90,7 @@ def fit(
         setup.modules.load_state_dict(outcome.parameters)
         return setup
 
-    return Run(result, setup_here, outcome.summary, Layout(**outcome.summary["layout"]))
+    return Run(result, setup_here, outcome.summary, Layout(**outcome.summary["layout"]), graph=data)
 
 
 def describe_data(data: Graph | Timeline) -> str:
@@ -143,7 +143,7 @@ def as_data(graph: Any) -> Graph | Timeline:
         return graph
     if isinstance(graph, (list, tuple)) or (hasattr(graph, "src") and hasattr(graph, "t")):
         return Timeline.from_record(timeline_from_pyg(graph))
-    if hasattr(graph, "edge_index"):
+    if hasattr(graph, "edge_index") or has_relations(graph):
         return Graph.from_pyg(graph)
     tail = ". A file is read by Graph.from_table or Timeline.from_table" if isinstance(graph, (str, Path)) else ""
     raise DataError(

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from trisect.config import Config
 from trisect.config.names import CUSTOM
 from trisect.data.describe import notes
@@ -16,14 +18,15 @@ from trisect.data.records import Names, Record, TimelineRecord
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
-from trisect.layout import Layout
 from trisect.nn import options as model_options
 from trisect.nn.models.registry import reads_edges
+from trisect.nn.models.source import outline_of
 from trisect.settings.nearest import unknown_setting
-from trisect.tasks import make_task
-from trisect.train.checks import require_fit
+from trisect.tasks import TaskContext, make_task
+from trisect.train.assemble import feature_width
+from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.job import named_model
-from trisect.train.setup import Setup
+from trisect.train.setup import describe_model
 
 _MERGES = {"sum": "sum", "mean": "mean", "last": "last one's"}
 
@@ -104,6 +107,15 @@ def _reads_edges(config: Config) -> bool:
     return reads_edges(model.name, **model.options)
 
 
+def data_notes(config: Config, record: Record) -> list[str]:
+    """Return what a user should know of the data: of a table how it was read, and what becomes of features of edges."""
+    path = config.data.path
+    # a graph directory was read before, by `data ingest`, which said so
+    lines = [] if path is None or Path(path).is_dir() else list(record.meta.get("notes", []))
+    note = edge_note(config, record)
+    return lines if note is None else [*lines, note]
+
+
 def edge_note(config: Config, record: Record) -> str | None:
     """Say what becomes of the features of edges; None where there are none."""
     if record.edge_x is None:
@@ -120,16 +132,21 @@ def edge_note(config: Config, record: Record) -> str | None:
     return f"edge features: {config.model.name} reads {read}."
 
 
-def build_setup(config: Config, record: Record) -> Setup:
-    """Give the model on its data, ready to train in one process."""
-    data = data_of(config, record)
-    layout = config.layout
-    # what several ranks do in blocks one process need not
-    alone = layout if layout.world == 1 else Layout()
-    setup = Setup.of(named_model(config), data, config.task.model_dump(), config.train, alone)
-    training = setup.task.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(layout, setup.program.model, vertices=data.vertices, training=training)
-    return setup
+def check_model(config: Config, data: Graph | Timeline) -> str:
+    """Raise where the model, the task and the layout do not fit the data; return how large the model is.
+
+    The model is outlined and not built, so that this takes no memory however wide its layers are.
+    """
+    task = make_task(config.task.model_dump()).bind(data, TaskContext(config.train.seed, data.order))
+    task.warn()
+    model = outline_of(named_model(config), feature_width(data), task.channels, data.edge_channels)
+    check_fit(model, data, task)
+    check_monitor(task, config.train, model.out_channels, data.vertices)
+    training = task.steps("train").stop if isinstance(data, Timeline) else None
+    require_fit(config.layout, model, vertices=data.vertices, training=training)
+    modules: list[nn.Module | None] = [model, task.decoder(model.out_channels)]
+    count = sum(parameter.numel() for module in modules if module is not None for parameter in module.parameters())
+    return describe_model(count, task, timeline=isinstance(data, Timeline))
 
 
 class ConfiguredData:
@@ -151,8 +168,7 @@ class ConfiguredData:
         """Read the data, say how large they are, and give them as models read them."""
         data, record = self._config.data, load_record(self._config)
         self._say(f"{data.name or data.generate or data.path}: {describe_record(record)}")
-        note = edge_note(self._config, record)
-        if note is not None:
+        for note in data_notes(self._config, record):
             self._say(note)
         self.names, self.vertices = record.names, record.vertices
         self.classes = predicted_classes(self._config, record)

@@ -11,6 +11,7 @@ from typing import IO, Any, Literal
 from trisect.config import Config, TrainOptions, parse_config
 from trisect.layout import Layout, parse_layout
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
+from trisect.settings.writing import to_json
 from trisect.tasks import Task, make_task
 from trisect.tasks.outputs_only import OutputsOnly
 from trisect.tasks.registry import TASKS
@@ -90,7 +91,7 @@ class Job:
             "command": self.command,
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
-        (folder / JOB).write_text(json.dumps(plain))
+        (folder / JOB).write_text(to_json(plain))
         objects = {} if named else {"model": self.model}
         return pack(objects if registered else {**objects, "task": task})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError, StoppedError
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.tasks.curves import summarise as summarise_scores
+from trisect.tasks.metrics import LOWER_IS_BETTER, defined
 from trisect.train.guard import Guard
 from trisect.train.optimiser import LearningRate, Optimiser
 from trisect.train.processes.memory import PssWatch, peak_rss_bytes, watched_memory
@@ -26,7 +27,16 @@ from trisect.train.setup import Setup
 
 EXPLOSION = 1e4
 SHORT = 0.25  # of the grace; an epoch that lasts no longer ends in time
-_LOWER_IS_BETTER = ("loss", "mse", "rmse", "mae")
+SILENCE = 5.0  # seconds between two lines of a long evaluation
+
+
+def improves(monitor: str, value: float | None, best: float | None) -> bool:
+    """Whether a value of the monitored measure is better than the best so far; where nothing was measured, it is."""
+    if value is None or math.isnan(value):
+        return best is None
+    if best is None:
+        return True
+    return value < best if monitor.partition(".")[2] in LOWER_IS_BETTER else value > best
 
 
 class Recorder(Protocol):
@@ -150,6 +160,7 @@ class Trainer:
             given the trainer's own.
         stop: says whether this process was asked to end; the run then stops on all ranks after the same epoch.
         offer: takes a state in the middle of an epoch that may last longer than there is time to end.
+        say: takes sentences for the user, such as how far a long evaluation is.
     """
 
     def __init__(
@@ -161,9 +172,10 @@ class Trainer:
         recorder_copies: bool = False,
         stop: StopRequest | None = None,
         offer: Offer | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.setup, self.options, self.recorder = setup, options, recorder
-        self._recorder_copies, self._stop, self._offer = recorder_copies, stop, offer
+        self._recorder_copies, self._stop, self._offer, self._say = recorder_copies, stop, offer, say
         self._saved, self._longest, self._stepped = 0, 0.0, True
         self.program = setup.program
         self.modules = setup.modules
@@ -365,16 +377,18 @@ class Trainer:
     def evaluate(self, splits: tuple[Split, ...], epoch: int) -> dict[str, dict[str, Any]]:
         """Give the measures of these splits with the parameters as they are; nothing is dropped."""
         measured, _ = self._measure(splits, epoch)
-        return {split: self.setup.task.metrics(measured[split]) for split in splits}
+        return {split: defined(self.setup.task.metrics(measured[split])) for split in splits}
 
     def _evaluate_last(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         """Give the measures at the end, and what a report draws of the scores on val and test."""
         splits = self.setup.task.final
+        if not self.setup.task.cheap:
+            self._say(f"Measuring {', '.join(splits)} with the parameters of epoch {self.best_epoch or self.done}.")
         counted = tuple(split for split in splits if split != "train")
         measured, scores = self._measure(splits, self.done, counted)
         pictures = {split: summarise_scores(scores[split]) for split in counted}
         return (
-            {split: self.setup.task.metrics(measured[split]) for split in splits},
+            {split: defined(self.setup.task.metrics(measured[split])) for split in splits},
             {split: picture for split, picture in pictures.items() if picture is not None},
         )
 
@@ -386,8 +400,9 @@ class Trainer:
         measured = {split: Statistics() for split in splits}
         scores = {split: Statistics() for split in counted}
         steps = range(min(task.steps(s).start for s in splits), max(task.steps(s).stop for s in splits))
+        outputs = self.program.outputs(steps, observer=self.recorder, epoch=epoch, evaluation=True)
         with torch.no_grad():
-            for first, frames in self.program.outputs(steps, observer=self.recorder, epoch=epoch, evaluation=True):
+            for first, frames in self._step_by_step(outputs, steps):
                 for split in splits:
                     here = range(max(first, task.steps(split).start), min(first + len(frames), task.steps(split).stop))
                     if here:
@@ -397,6 +412,21 @@ class Trainer:
                         part = task.count_scores(self.program.decoder, frames, first, split)
                         scores[split] = scores[split].merge(part)
         return self.program.merged(measured), self.program.merged(scores) if counted else {}
+
+    def _step_by_step(self, outputs: Iterable[tuple[int, Tensor]], steps: range) -> Iterator[tuple[int, Tensor]]:
+        """Yield outputs as they come; of tasks whose measures take long a step at a time, and say now and then how far
+        they are.
+        """
+        last = time.monotonic()
+        for first, frames in outputs:
+            if self.setup.task.cheap:
+                yield first, frames
+                continue
+            for position in range(len(frames)):
+                yield first + position, frames[position : position + 1]
+                if time.monotonic() - last > SILENCE:
+                    last = time.monotonic()
+                    self._say(f"Measured step {first + position - steps.start + 1} of {len(steps)}.")
 
     def _splits_between(self) -> tuple[Split, ...]:
         """Give all splits where measuring costs little; otherwise validation, and the one that is monitored."""
@@ -409,13 +439,8 @@ class Trainer:
         split, _, name = self.monitor.partition(".")
         values = measured.get(split, {})
         value = values.get(name)
-        if value is None or math.isnan(value):
-            improved = self.best_value is None
-            value = None
-        elif self.best_value is None:
-            improved = True
-        else:
-            improved = value < self.best_value if name in _LOWER_IS_BETTER else value > self.best_value
+        improved = improves(self.monitor, value, self.best_value)
+        value = None if value is None or math.isnan(value) else value
         if improved:
             self.best_value, self.best_epoch = value, epoch
             self.best = {key: tensor.detach().clone() for key, tensor in self.modules.state_dict().items()}

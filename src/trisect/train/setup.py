@@ -113,17 +113,22 @@ class Setup:
 
     def describe(self, parameters: int | None = None) -> str:
         """Say how large the model is (of several stages, all `parameters`), and which steps each split reads."""
-        text = f"{self.parameters if parameters is None else parameters:,} parameters"
-        if self.timeline:
-            runs = ((split, self.task.steps(split)) for split in SPLITS)
-            text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
-        return text
+        return describe_model(self.parameters if parameters is None else parameters, self.task, timeline=self.timeline)
 
     def to_user_order(self, rows: Tensor, dim: int = 0) -> Tensor:
         """Put the rows of an output into the user's vertex order."""
         if self.vertices is None:
             return rows
         return rows.index_select(dim, torch.argsort(self.vertices))
+
+
+def describe_model(parameters: int, task: BoundTask, *, timeline: bool) -> str:
+    """Return how many parameters a model has and, of a timeline, which steps each split reads."""
+    text = f"{parameters:,} parameters"
+    if timeline:
+        runs = ((split, task.steps(split)) for split in SPLITS)
+        text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
+    return f"{text}; {task.settings}" if task.settings else text
 
 
 def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None, edge_channels: int) -> AnyModel:

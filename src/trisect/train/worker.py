@@ -29,8 +29,8 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.registry import options as model_options
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
+from trisect.settings.writing import to_json
 from trisect.shards.graph_files import read_cut
-from trisect.tasks import Statistics
 from trisect.train.checks import is_cut
 from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
@@ -48,9 +48,10 @@ from trisect.train.processes.joined import joined
 from trisect.train.processes.listening import Listener, NoListener, WrittenListener
 from trisect.train.processes.memory import watched_memory
 from trisect.train.processes.resources import explaining_limits
-from trisect.train.processes.stopping import heeding_requests
+from trisect.train.processes.stopping import heeding_requests, undisturbed
 from trisect.train.processes.threads import limited_threads
 from trisect.train.ranks import rank_setup
+from trisect.train.rules import Rules, beside
 from trisect.train.run.apart import Apart, Host, marked
 from trisect.train.run.checkpoint import Checkpoint, at_once
 from trisect.train.run.digest import FILE, KEY, digest_of, require_same_data
@@ -60,6 +61,7 @@ from trisect.train.run.summary import summarise
 from trisect.train.setup import Setup
 
 RESULT, PARAMETERS = "result.json", "parameters.safetensors"
+_SOON = 5.0  # seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,15 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
         show_phase(world.rank, Phase.READY)
         digest = (host.folder / FILE).read_text() if job.writes_run else None
         worker = _Worker(
-            job, setup, gather, listener, host=host, partition=cut.quality, expected=expected, digest=digest
+            job,
+            setup,
+            gather,
+            listener,
+            host=host,
+            partition=cut.quality,
+            expected=expected,
+            digest=digest,
+            rules=Rules.read(host.folder),
         )
         return worker.run()
 
@@ -116,7 +126,16 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
         expected = estimate_setup(setup, data, job.options, local_cluster())
         digest = digest_of(data) if job.writes_run else None
-        worker = _Worker(job, setup, lambda own: [own], listener, recorder=recorder, expected=expected, digest=digest)
+        worker = _Worker(
+            job,
+            setup,
+            lambda own: [own],
+            listener,
+            recorder=recorder,
+            expected=expected,
+            digest=digest,
+            rules=Rules.measure(job, data, listener.say),
+        )
         return replace(worker.run(), setup=setup)
 
 
@@ -130,6 +149,7 @@ class _Worker:
         partition: the quality of the cut, for the summary.
         expected: on rank 0, what the planner says of the run.
         digest: of the data, for checkpoints.
+        rules: the simple rules, as the process measured them that has all of the data.
     """
 
     def __init__(
@@ -144,8 +164,10 @@ class _Worker:
         partition: Mapping[str, Any] | None = None,
         expected: Expectation | None = None,
         digest: str | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
+        self.rules = Rules() if rules is None else rules
         self.host, self.recorder = host, recorder
         self.partition, self.expected, self.digest = partition, expected, digest
         mesh = setup.program.mesh
@@ -168,19 +190,24 @@ class _Worker:
         parameters = sum(self.gather(self.setup.parameters if self.holds_parameters else 0))
         self.listener.say(f"{in_words(self.job.model)}, {self.setup.describe(parameters)}")
         expected = self.gather(self._expected_plain())[0]
-        self.listener.watch(self.monitor)
+        rules: dict[str, Any] = self.gather(self.rules.measures)[0]
+        told = self.rules.describe(self.monitor)
+        if told is not None:
+            self.listener.say(told)
+        self.listener.watch(self.monitor, beside(rules, self.monitor))
         with nullcontext() if self.job.run is None else self._directory() as directory:
             if directory is None:
                 recorder: Recorder = EpochsOnly(self.listener.epoch)
                 recorder = recorder if self.recorder is None else Several(self.recorder, recorder)
-                result, seconds = Trainer(self.setup, self.job.options, recorder).run(), None
+                trainer = Trainer(self.setup, self.job.options, recorder, say=self.listener.say)
+                result, seconds = trainer.run(), None
             else:
-                result, seconds = self._train_in(directory)
+                result, seconds = self._train_in(directory, parameters)
             summary = summarise(
                 result,
                 self.setup.layout,
                 parameters=parameters,
-                baselines=self._baselines(),
+                baselines=rules,
                 partition=self.partition,
                 expected=expected,
                 seconds=seconds,
@@ -197,15 +224,16 @@ class _Worker:
     def _expected_plain(self) -> dict[str, Any] | None:
         return None if self.expected is None else self.expected.plain()
 
-    def _train_in(self, directory: RunDirectory) -> tuple[Result, list[float]]:
+    def _train_in(self, directory: RunDirectory, parameters: int) -> tuple[Result, list[float]]:
         """Train, and write every file of the run directory but the summary and the report; gives the seconds of all
         epochs, those before a resume included.
         """
         checkpoint = self._continue(directory) if self.resumes else None
         if self.rank == 0:
             schedule = None if self.expected is None else self.expected.schedule()
-            plan = {**self.setup.program.plan(), "expected": self._expected_plain(), "schedule": schedule}
-            directory.write_plan(plan)
+            known = {"parameters": parameters, "partition": self.partition, "expected": self._expected_plain()}
+            known["rules"] = self.rules.measures
+            directory.write_plan({**self.setup.program.plan(), **known, "schedule": schedule})
         recorder = RunRecorder(
             directory,
             rank=self.rank,
@@ -234,6 +262,7 @@ class _Worker:
                     recorder_copies=True,
                     stop=stop,
                     offer=None if stop is None else recorder.offer,
+                    say=self.listener.say,
                 )
                 if checkpoint is not None:
                     trainer.load(checkpoint.tensors, checkpoint.meta)
@@ -244,9 +273,13 @@ class _Worker:
                     raise
                 recorder.finish()
         except BaseException as error:
-            if not is_lost(error):  # without all ranks, a checkpoint that is being written will never be whole
-                with suppress(Exception):
-                    recorder.finish(self.job.options.grace)
+            try:
+                if not is_lost(error):  # without all ranks, a checkpoint that is being written will never be whole
+                    with suppress(Exception):
+                        recorder.finish(self._patience(error))
+            finally:  # also after a further Ctrl-C
+                with undisturbed():
+                    recorder.abandon()
             raise
         finally:
             recorder.close(wait=False)
@@ -256,6 +289,11 @@ class _Worker:
         own = [seconds for record in records if (seconds := record.get("seconds")) is not None]
         return result, self.gather(own)[0]  # every rank's events are on disk
 
+    def _patience(self, error: BaseException) -> float:
+        """Return how many seconds a checkpoint has to become whole; after Ctrl-C another rank may be gone already."""
+        grace = self.job.options.grace
+        return min(grace, _SOON) if isinstance(error, KeyboardInterrupt) and self.host is not None else grace
+
     def _parameters(self, result: Result) -> dict[str, Tensor]:
         """Give the trained parameters of all stages, by name."""
         own = {name: value.detach().cpu() for name, value in result.modules.state_dict().items()}
@@ -263,21 +301,6 @@ class _Worker:
         for stage in self.gather(own if self.holds_parameters else {}):
             parameters.update(stage)
         return parameters
-
-    def _baselines(self) -> dict[str, dict[str, Any]]:
-        """Measure the task's simple rules: each rank some of the steps, then added up on all."""
-        shares = self.gather(None)
-        own = self.setup.task.simple_rules(self.rank, len(shares))
-        merged: dict[str, dict[str, Statistics]] = {}
-        for measured in self.gather({split: {k: s.sums for k, s in rules.items()} for split, rules in own.items()}):
-            for split, rules in measured.items():
-                for name, sums in rules.items():
-                    before = merged.setdefault(split, {}).get(name, Statistics())
-                    merged[split][name] = before.merge(Statistics(sums))
-        return {
-            split: {name: self.setup.task.rule_metrics(statistics) for name, statistics in rules.items()}
-            for split, rules in merged.items()
-        }
 
     def _predict(self) -> Outcome:
         """Write the rows of this rank, with the parameters of the best epoch, into the job's folder of rows."""
@@ -409,7 +432,7 @@ def _be_worker(folder: Path, world: World) -> None:
 
             if outcome.parameters:
                 save_file({name: value.contiguous() for name, value in outcome.parameters.items()}, folder / PARAMETERS)
-            (folder / RESULT).write_text(json.dumps({"result": outcome.result, "summary": outcome.summary}))
+            (folder / RESULT).write_text(to_json({"result": outcome.result, "summary": outcome.summary}))
 
 
 def _work_watched(job: Job, listener: Listener) -> Outcome:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ import trisect
 from trisect.cli.main import run_command
 from trisect.errors import ConfigError, DataError
 from trisect.train.outputs.calibration import Calibration, fit_sigmoid
+from trisect.train.outputs.predict import embed
 
 LINKS = {"name": "link-prediction", "eval_negatives": 5, "memory": 2, "decoder": "mlp", "hidden": 8}
 DATA = {"generate": "evolving", "vertices": 30, "steps": 9, "communities": 3, "features": 4}
@@ -176,3 +181,99 @@ def test_only_what_outputs_read_is_run(name: str, first: int, monkeypatch: pytes
     part = run.embeddings(range(7, 9))
     assert steps == list(range(first, 9))
     torch.testing.assert_close(part, whole[7:], rtol=1e-10, atol=1e-12)
+
+
+def _named_graph() -> trisect.Graph:
+    plain = trisect.Graph.generate("community", vertices=40, classes=3, features=4, per_class=8)
+    return replace(plain, class_names=["tea", "coffee", "juice"])
+
+
+def test_predicted_classes_have_names(tmp_path: Path) -> None:
+    graph = _named_graph()
+    run = trisect.fit("gcn", graph, layers=2, hidden=4, epochs=2)
+    outputs = run.predict()
+    assert run.class_names == ["tea", "coffee", "juice"]
+    assert outputs["class_name"].tolist() == [run.class_names[k] for k in outputs["class"].tolist()]
+    # those of the training, also on data that do not name their classes
+    other = trisect.Graph.from_edges([0, 1], [1, 2], vertices=4, x=torch.ones(4, 4))
+    assert set(run.on(other).predict()["class_name"]) <= set(run.class_names)
+    unnamed = trisect.fit("gcn", replace(graph, class_names=None), layers=2, hidden=4, epochs=1)
+    assert "class_name" not in unnamed.predict()
+
+
+def test_classes_of_edges_have_names() -> None:
+    plain = trisect.Timeline.generate("evolving", **{k: v for k, v in DATA.items() if k != "generate"})
+    classes = torch.arange(plain.total_events) % 2
+    timeline = replace(plain, edge_y=classes, edge_class_names=["paid", "lost"], class_names=None)
+    run = trisect.fit("gcn", timeline, "edge-classification", layers=1, hidden=4, epochs=1)
+    found = run.links([0, 1, 2], [3, 4, 5])
+    assert found["class_name"].tolist() == [["paid", "lost"][k] for k in found["class"].tolist()]
+
+
+def test_a_run_has_its_data(folder: Path) -> None:
+    graph = _named_graph()
+    run = trisect.fit("gcn", graph, layers=2, hidden=4, epochs=1)
+    assert run.graph is graph
+    other = trisect.Graph.from_edges([0, 1], [1, 2], vertices=4, x=torch.ones(4, 4))
+    assert run.on(other).graph is other
+    loaded = trisect.load(folder / "links").graph
+    assert isinstance(loaded, trisect.Timeline)
+    assert (loaded.vertices, loaded.steps, loaded.order) == (30, 9, None)
+
+
+def test_pairs_are_scored_again_without_a_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, passes = trisect.load(folder / "links"), []
+    monkeypatch.setattr("trisect.train.outputs.run.embed", lambda *given: passes.append(given[1]) or embed(*given))
+    first = run.score([0, 3], [5, 1])
+    assert torch.equal(run.score([3, 0], [1, 5]), first.flip(0))
+    assert torch.equal(run.links([0, 3], [5, 1])["score"], first[:, 0])
+    run.top_k(2)
+    assert passes == [range(8, 9)]
+    # another step, other parameters, other features and other data are not what was kept
+    assert not torch.equal(run.score([0, 3], [5, 1], step=4), first)
+    assert torch.equal(run.score([0, 3], [5, 1]), first)
+    assert len(passes) == 3
+    with torch.no_grad():
+        next(run.model.parameters()).mul_(2)
+    changed = run.score([0, 3], [5, 1])
+    assert not torch.equal(changed, first)
+    assert len(passes) == 4
+    timeline = run.graph
+    assert isinstance(timeline, trisect.Timeline)
+    assert timeline.x is not None
+    other = run.on(replace(timeline, x=timeline.x + 1))
+    assert not torch.equal(other.score([0, 3], [5, 1]), changed)
+    assert torch.equal(run.score([0, 3], [5, 1]), changed)
+    assert len(passes) == 5
+    timeline.x.add_(1)
+    run.score([0, 3], [5, 1])
+    assert len(passes) == 6
+
+
+def test_no_pairs_have_no_scores(folder: Path) -> None:
+    run = trisect.load(folder / "links")
+    assert run.score([], []).shape == (0, 1)
+    assert {name: len(value) for name, value in run.links([], []).items()} == dict.fromkeys(
+        ("score", "probability", "calibrated"), 0
+    )
+    with pytest.raises(DataError, match=r"src is 'u1'; give a list of ids, such as \['u1'\]"):
+        run.score("u1", "u2")
+    with pytest.raises(DataError, match="src has 2 ids and dst 1; give as many of each"):
+        run.score([0, 1], [2])
+
+
+def test_pairs_are_scored_in_inference_mode(folder: Path) -> None:
+    scores = trisect.load(folder / "links").score([0, 3], [5, 1])
+    with torch.inference_mode():
+        run = trisect.load(folder / "links")
+        assert torch.equal(run.score([0, 3], [5, 1]), scores)
+        assert torch.equal(run.score([0, 3], [5, 1]), scores)
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_run_is_not_pickled(folder: Path, copying: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match=r"neither pickled nor copied.*trisect\.load\('.*links'\)\.$"):
+        copying(trisect.load(folder / "links"))
+    run = trisect.fit("gcn", _named_graph(), layers=1, epochs=1)
+    with pytest.raises(TypeError, match=r"out=folder.*trisect\.load\(folder\)\.$"):
+        copying(run)

@@ -327,3 +327,15 @@ def test_shards_of_several_ranks_become_whole_tensors(store: Checkpoints):
             {"file": "rank-00001.safetensors", "offset": [2, 0], "shape": [4, 4]},
         ],
     }
+
+
+def test_a_checkpoint_that_was_to_be_replaced_comes_back(tmp_path: Path) -> None:
+    """Its process ended after it was moved away, and before the new one was there."""
+    kept = Checkpoints(tmp_path / "checkpoints", run="r")
+    draft = kept.draft(3)
+    kept.commit(draft, [write_shard(draft, 0, {"w": torch.ones(2)})], {"epoch": 3}, epoch=3, best=False)
+    kept.path(3).rename(kept.directory / ".epoch-000003.old")
+    kept.draft(3)
+    kept.remove_drafts()
+    assert [path.name for path in kept.directory.iterdir()] == ["epoch-000003"]
+    assert kept.read(kept.path(3)).tensors["w"].tolist() == [1.0, 1.0]

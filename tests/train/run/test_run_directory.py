@@ -200,6 +200,7 @@ def test_a_run_directory_that_was_removed_does_not_come_back(tmp_path: Path):
 
 def test_fingerprints_follow_what_is_computed():
     assert fingerprint(config()) == fingerprint(config("train.epochs=7", "train.keep=5", "layout.vertex=2"))
+    assert fingerprint(config()) == fingerprint(config("train.rules=false"))
     assert fingerprint(config()) != fingerprint(config("train.seed=1"))
     assert fingerprint(config()) != fingerprint(config("data.vertices=101"))
 

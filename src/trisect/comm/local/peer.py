@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from trisect.comm.cores import usable_cores
 from trisect.comm.local.words import words
 
 _LOOK = 0.05  # seconds between two looks at whether the process lives
@@ -38,7 +38,7 @@ class Peer:
             ranks_here: how many ranks this host has; with more ranks than cores, looking keeps others from work.
         """
         state = _state(process)
-        spin = _SPIN if ranks_here <= len(os.sched_getaffinity(0)) else 0
+        spin = _SPIN if ranks_here <= usable_cores() else 0
         return cls(rank, process, -1 if state is None else state[1], timeout, spin)
 
     @property

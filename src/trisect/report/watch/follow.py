@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trisect.errors import CheckpointError
-from trisect.train.run.run_directory import METRICS, SUMMARY, read_config
+from trisect.train.rules import beside
+from trisect.train.run.run_directory import METRICS, PLAN, SUMMARY, read_config
 from trisect.train.run.sound_json import open_regular, parse, read_object
 
 _MOST = 16 << 20  # bytes of a line that is still taken for one
@@ -20,8 +21,9 @@ class Follower:
 
     Attributes:
         epochs: how many epochs the run is to have.
+        beside: the best simple rule by what is monitored, and its value; empty where there is none.
         records: what was read so far, a record an epoch.
-        ended: whether the run has written its summary.
+        ended: whether the run has written its summary, at its end or when it was stopped.
     """
 
     def __init__(self, run: Path) -> None:
@@ -29,6 +31,7 @@ class Follower:
         config = read_config(run)
         self.epochs = config.train.epochs
         self.monitor = config.train.monitor
+        self.beside = _beside(run, self.monitor)
         self.title = f"{config.model.name}, {config.task.name}, layout {config.layout}"
         self.records: list[Mapping[str, Any]] = []
         self.ended = False
@@ -51,6 +54,12 @@ class Follower:
         last = self.records[-1]["epoch"] if self.records else 0
         self.ended = (self.run / SUMMARY).is_file() and _epochs(self.run / SUMMARY) == last
         return fresh
+
+
+def _beside(run: Path, monitor: str | None) -> str:
+    with contextlib.suppress(OSError, CheckpointError, AttributeError, TypeError):  # of another version, or damaged
+        return beside(read_object(run / PLAN, {}).get("rules") or {}, monitor or "")
+    return ""
 
 
 def _epochs(path: Path) -> int | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
+from urllib.parse import parse_qs
 
 from trisect.errors import TrisectError
 from trisect.report.watch.follow import Follower
+from trisect.settings.writing import to_json
 
 LOOPBACK = "127.0.0.1"
+_DIGITS = 18  # of a count of records
 
 
 @cache
@@ -66,9 +68,12 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             self._answer(200, "text/html; charset=utf-8", page())
         elif path == "/records":
-            since = query.removeprefix("since=")
-            answer = self.server.records(int(since) if since.isdecimal() else 0)
-            self._answer(200, "application/json", json.dumps(answer).encode())
+            since = parse_qs(query).get("since", ["0"])[-1]
+            if not (since.isascii() and since.isdecimal()) or len(since) > _DIGITS:
+                told = f"since is {since[:20]!r}; give the number of records that are known, such as /records?since=0."
+                self._answer(400, "text/plain; charset=utf-8", told.encode())
+                return
+            self._answer(200, "application/json", to_json(self.server.records(int(since))).encode())
         else:
             self._answer(404, "text/plain", b"There is no such page.")
 

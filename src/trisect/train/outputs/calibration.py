@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trisect.comm.local.neighbours import Gather
+from trisect.data.records import Array
 from trisect.errors import CheckpointError
+from trisect.settings.writing import to_json
 from trisect.tasks.link_prediction import BoundLinkPrediction
 from trisect.train.run.checkpoint import write_atomically
-from trisect.train.run.sound_json import COUNT, FINITE, read_object
+from trisect.train.run.sound_json import COUNT, FINITE, Maybe, read_object
 from trisect.train.setup import Setup
 
 CALIBRATION = "calibration.json"
-_FORM = {"slope": FINITE, "intercept": FINITE, "pairs": COUNT, "positives": COUNT}
+_WHERE = ("first", "last", "steps", "silence")
+_FORM = {"slope": FINITE, "intercept": FINITE, "pairs": COUNT, "positives": COUNT} | dict.fromkeys(_WHERE, Maybe(COUNT))
 _ROUNDS = 100
+_BINS = 1 << 16  # of scores, at most, by which a sigmoid is fitted
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,19 @@ class Calibration:
 
     Attributes:
         pairs, positives: how many validation pairs it was fitted to, and how many of them were linked.
+        first, last: the first and the last step whose pairs these are.
+        steps: number of steps of the run's own timeline.
+        silence: longest silence (see `silence_at`) at one of the steps first .. last.
     """
 
     slope: float = 1.0
     intercept: float = 0.0
     pairs: int = 0
     positives: int = 0
+    first: int = 0
+    last: int = 0
+    steps: int = 0
+    silence: int = 0
 
     def __call__(self, scores: Tensor) -> Tensor:
         """Give the probabilities of scores."""
@@ -45,20 +56,68 @@ class Calibration:
         """Say whether there were pairs to fit it to; if not, it is the plain sigmoid that was trained."""
         return self.pairs > 0
 
+    def distance(self, step: int, counts: Array, *, continues: bool) -> str | None:
+        """Return how a step differs from those of the fit, as a clause; None where probabilities hold at it.
+
+        They hold up to as many steps after the run's own timeline as it has from `first` on, and not after a silence
+        of more than twice the longest one (or twice one step) at the steps of the fit.
+
+        Args:
+            counts: number of events of each step.
+            continues: whether the timeline continues the run's own one, and does not stand alone.
+        """
+        silence = silence_at(counts, step)
+        silent = silence > 2 * max(1, self.silence)
+        late = continues and step - (self.steps - 1) > self.steps - self.first
+        if not self.is_fitted or not (silent or late):
+            return None
+        clauses = []
+        if continues and step > self.last:
+            clauses.append(
+                f"lies {step - self.last:,} steps after step {self.last}, the last one that probabilities were fitted"
+                " to"
+            )
+        if silent:
+            clauses.append(
+                f"follows {silence:,} steps without an event (at the steps of the fit there were at most"
+                f" {self.silence:,})"
+            )
+        return " and ".join(clauses)
+
     def write(self, directory: Path) -> None:
         """Keep it in a run directory."""
-        write_atomically(directory / CALIBRATION, json.dumps(asdict(self), indent=2).encode())
+        write_atomically(directory / CALIBRATION, to_json(asdict(self), indent=2).encode())
 
     @classmethod
     def read(cls, directory: Path) -> Calibration | None:
-        """Read that of a run directory; None where none was fitted yet."""
+        """Read that of a run directory; None where none was fitted yet, or one without the steps of its fit."""
         try:
             plain = read_object(directory / CALIBRATION, _FORM)
         except FileNotFoundError:
             return None
         except CheckpointError as error:
             raise CheckpointError(f"{error} Remove it, and it is fitted anew.") from None
-        return cls(float(plain["slope"]), float(plain["intercept"]), plain["pairs"], plain["positives"])
+        if any(plain.get(name) is None for name in _WHERE):
+            return None
+        where = {name: plain[name] for name in _WHERE}
+        return cls(float(plain["slope"]), float(plain["intercept"]), plain["pairs"], plain["positives"], **where)
+
+
+def silence_at(counts: Array, step: int) -> int:
+    """Return the longest silence that a step knows of: consecutive steps without an event, up to the step.
+
+    One that ended longer ago than it lasted no longer counts.
+
+    >>> [silence_at(np.array([4, 0, 0, 0, 1, 1, 1, 1]), step) for step in range(8)]
+    [0, 1, 2, 3, 3, 3, 3, 0]
+
+    Args:
+        counts: number of events of each step.
+    """
+    filled = np.flatnonzero(np.asarray(counts[: step + 1]))
+    starts, ends = np.append(-1, filled) + 1, np.append(filled, step + 1)
+    lengths = ends - starts
+    return int(lengths[step - ends < lengths].max(initial=0))
 
 
 def calibrate(setup: Setup, gather: Gather) -> dict[str, Any]:
@@ -80,7 +139,12 @@ def calibrate(setup: Setup, gather: Gather) -> dict[str, Any]:
     handed = [torch.cat(parts) for parts in zip(*own, strict=True)] if own else [torch.zeros(0).double()] * 3
     ranks = gather(handed)
     scores, labels, weights = (torch.cat([rank[k] for rank in ranks]) for k in range(3))
-    return asdict(fit_sigmoid(scores, labels, weights))
+    fitted = fit_sigmoid(scores, labels, weights)
+    if steps and isinstance(task, BoundLinkPrediction):
+        counts = task.timeline.event_counts().numpy()
+        silence = max(silence_at(counts, step) for step in steps)
+        fitted = replace(fitted, first=steps.start, last=steps.stop - 1, steps=len(counts), silence=silence)
+    return asdict(fitted)
 
 
 def fit_sigmoid(scores: Tensor, labels: Tensor, weights: Tensor) -> Calibration:
@@ -98,8 +162,7 @@ def fit_sigmoid(scores: Tensor, labels: Tensor, weights: Tensor) -> Calibration:
     stand_for = float(weights[labels == 0].sum())  # a sampled pair is one of many
     targets = torch.where(labels > 0, (positives + 1) / (positives + 2), 1 / (stand_for + 2)).double()
     mean, scale = float(scores.mean()), max(float(scores.std()), 1e-12)
-    x = torch.stack([(scores - mean) / scale, torch.ones_like(scores)], 1)
-    w = weights / weights.sum()
+    x, targets, w = _binned((scores - mean) / scale, targets, weights / weights.sum())
     prior = float((w * targets).sum())
     beta = torch.tensor([1.0, math.log(prior / (1 - prior))], dtype=torch.float64)
     before = _loss(x, targets, w, beta)
@@ -119,6 +182,20 @@ def fit_sigmoid(scores: Tensor, labels: Tensor, weights: Tensor) -> Calibration:
     if slope <= 0:  # a better score is no likelier a link: the share of links is all that is known
         return Calibration(0.0, math.log(prior / (1 - prior)), scores.numel(), positives)
     return Calibration(slope, float(beta[1]) - slope * mean, scores.numel(), positives)
+
+
+def _binned(scores: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return [mean score, 1], mean target and weight of the pairs of each bin, so that a round does not depend on how
+    many pairs there are. A bin holds scores that differ by less than a thousandth of their deviation.
+    """
+    low, high = float(scores.min()), float(scores.max())
+    bins = min(_BINS, max(1, math.ceil((high - low) * 1000)))
+    index = ((scores - low) * (bins / max(high - low, 1e-12))).long().clamp_(0, bins - 1)
+    total = torch.bincount(index, weights=weights, minlength=bins)
+    filled = total > 0
+    sums = [torch.bincount(index, weights=weights * values, minlength=bins)[filled] for values in (scores, targets)]
+    total = total[filled]
+    return torch.stack([sums[0] / total, torch.ones_like(total)], 1), sums[1] / total, total
 
 
 def _loss(x: Tensor, targets: Tensor, weights: Tensor, beta: Tensor) -> float:

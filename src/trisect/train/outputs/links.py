@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -69,16 +69,20 @@ class LinkScorer:
     Attributes:
         memory: what is remembered of pairs, in the user's vertex order, where the task has a memory.
         calibration: from scores to probabilities; None for classes of edges, which need none.
+        calibrated: whether the probabilities hold at this step.
     """
 
     decoder: PairDecoder
     embeddings: Embeddings
     memory: Memory | None = None
     calibration: Calibration | None = None
+    calibrated: bool = True
 
     @torch.no_grad()
     def score(self, src: Tensor, dst: Tensor) -> Tensor:
         """[pairs, outputs] of pairs of vertices; only the rows that they name are read, some pairs at a time."""
+        if src.numel() != dst.numel():
+            raise DataError(f"src has {src.numel():,} ids and dst {dst.numel():,}; give as many of each.")
         return torch.cat([self._score(a, b) for a, b in pair_blocks(src, dst)])
 
     def _score(self, src: Tensor, dst: Tensor) -> Tensor:
@@ -91,10 +95,13 @@ class LinkScorer:
         return self.decoder(z, *ends)  # type: ignore[no-any-return]
 
     def columns(self, scores: Tensor) -> dict[str, Tensor]:
-        """Give what the user gets for scores [pairs, outputs]: a score and a probability, or a class and theirs."""
+        """Return what the user gets for scores [pairs, outputs]: a score, a probability and whether that is calibrated;
+        or a class and the probability of each.
+        """
         if self.calibration is None:
             return {"class": scores.argmax(1), "probability": torch.softmax(scores, 1)}
-        return {"score": scores[:, 0], "probability": self.calibration(scores[:, 0])}
+        holds = torch.full((len(scores),), self.calibrated and self.calibration.is_fitted)
+        return {"score": scores[:, 0], "probability": self.calibration(scores[:, 0]), "calibrated": holds}
 
     @torch.no_grad()
     def top_k(self, k: int, per: Per, leave_out: Pairs | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,6 +195,21 @@ class _Best:
         self._close()
         scores, codes = (torch.cat(parts) for parts in zip(*self._done, strict=True))
         return scores, codes
+
+
+def not_probabilities(far: Mapping[int, str], steps: int = 1) -> str:
+    """Return the sentence that says at which steps probabilities do not hold.
+
+    Args:
+        far: such steps, and how each differs from those of the fit (see `Calibration.distance`).
+        steps: how many were asked for.
+    """
+    step, distance = list(far.items())[-1]
+    others = f" (and {len(far) - 1:,} more of the {steps:,} steps)" if len(far) > 1 else ""
+    return (
+        f"Step {step} {distance}: that far out{others} scores rank links but are not probabilities, and calibrated is"
+        " false."
+    )
 
 
 def require_pairs(task: Task, option: str, *, ranked: bool = False) -> None:
@@ -288,8 +310,8 @@ class Linked:
 
 
 def pair_blocks(src: Tensor, dst: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give pairs some at a time."""
-    for start in range(0, src.numel(), _PAIRS):
+    """Yield pairs some at a time; without any, a block of none."""
+    for start in range(0, max(1, src.numel()), _PAIRS):
         yield src[start : start + _PAIRS], dst[start : start + _PAIRS]
 
 

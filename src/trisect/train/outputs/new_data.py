@@ -40,10 +40,12 @@ class PredictedData:
     Attributes:
         record: what was read.
         trained_steps: how many steps the run's own timeline has.
+        continues: whether the data are the run's own or continue them, and do not stand alone.
     """
 
     record: Record
     trained_steps: int
+    continues: bool
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class PredictedData:
         self._labels: tuple[Array | None, Array | None] = (None, None)
         if vertices is not None and new is None:
             raise DataError(f"--vertices is {vertices}, but no new rows are given; give --data a table beside it.")
+        self.continues = not (isinstance(new, (str, Path)) and Path(new).is_dir())
         if isinstance(new, (str, Path)):
             path = Path(new)
             if not path.exists():
@@ -75,7 +78,7 @@ class PredictedData:
         if self._new is None:
             record = load_record(self._config)
             self._own(record)
-        elif isinstance(self._new, (str, Path)) and Path(self._new).is_dir():
+        elif not self.continues:
             record = self._alone(Path(self._new))
         else:
             later = LaterRows(self._new, self._vertices, self._on_late, say=self._say)

@@ -30,6 +30,7 @@ from trisect.train.outputs.links import (
     LinkScorer,
     Per,
     decoder_of,
+    not_probabilities,
     pair_blocks,
     read_pairs,
     require_pairs,
@@ -230,12 +231,16 @@ class _Writer:
         classes = record.edge_y if isinstance(self._task, EdgeClassification) else None
         outputs = 1 if classes is None else int(classes.max(initial=-1)) + 1
         decoder = decoder_of(self._task, width, outputs, parameters, self._config.train.dtype)
-        count, linked = 0, Linked.of_record(record)
+        count, linked, events = 0, Linked.of_record(record), np.diff(record.offsets)
+        far: dict[int, str] = {}
         with drafted(self._target) as draft, table_writer(draft, self._target.suffix) as table:
             for step in self._steps:
                 memory = linked.memory(self._task, step)
                 held = _SavedEmbeddings(rows, step, self._config.train.dtype)
-                scorer = LinkScorer(decoder, held, memory, calibration)
+                if calibration is not None:
+                    distance = calibration.distance(step, events, continues=data.continues)
+                    far |= {} if distance is None else {step: distance}
+                scorer = LinkScorer(decoder, held, memory, calibration, step not in far)
                 for src, dst, scores in self._scored(scorer, linked, step):
                     columns = {
                         "src": described.ids_of(src.numpy()),
@@ -264,6 +269,8 @@ class _Writer:
             self._say(
                 "Nothing is known of validation pairs; probabilities are the sigmoid of the score, not calibrated."
             )
+        if far:
+            self._say(not_probabilities(far, len(self._steps)))
         return count
 
     def _scored(self, scorer: LinkScorer, linked: Linked, step: int) -> Any:

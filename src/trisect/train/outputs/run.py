@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trisect.config import Config, TrainOptions
 from trisect.config.names import CUSTOM
-from trisect.data.ids import positions_of, read_ids
+from trisect.data.ids import IdIndex, read_ids
 from trisect.data.later import OnLate
 from trisect.data.records import Names
 from trisect.errors import ConfigError, DataError
@@ -23,13 +25,14 @@ from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel
 from trisect.tasks import Task, make_task
 from trisect.tasks.decoders import PairDecoder
+from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
 from trisect.tasks.outputs_only import OutputsOnly
 from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import named_model
 from trisect.train.loop import Result
 from trisect.train.outputs.calibration import Calibration, calibrate
-from trisect.train.outputs.links import HeldEmbeddings, Linked, LinkScorer, Per, require_top_k
+from trisect.train.outputs.links import HeldEmbeddings, Linked, LinkScorer, Per, not_probabilities, require_top_k
 from trisect.train.outputs.new_data import PredictedData, Say
 from trisect.train.outputs.predict import embed, load_parameters, predict, trained_parameters
 from trisect.train.outputs.to_pyg import to_pyg
@@ -54,17 +57,45 @@ class Run:
         summary: dict[str, Any],
         layout: Layout,
         *,
+        graph: Graph | Timeline | Callable[[], Graph | Timeline],
         directory: RunDirectory | None = None,
         config: Config | None = None,
         calibration: Calibration | None = None,
+        class_names: Sequence[str] | None = None,
+        continues: bool = True,
     ) -> None:
         self.result, self.summary, self.layout, self.directory = result, summary, layout, directory
-        self._setup, self._config, self._calibration = setup, config, calibration
+        self._setup, self._graph, self._config, self._calibration = setup, graph, config, calibration
+        self._class_names, self._continues = class_names, continues
+        self._held: tuple[Any, LinkScorer] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        folder = "folder" if self.directory is None else repr(str(self.directory.path))
+        written = "write it with trisect.fit(…, out=folder), and " if self.directory is None else ""
+        raise TypeError(
+            "a Run is neither pickled nor copied, since it holds a model on its data in this process;"
+            f" {written}read it where it is needed with trisect.load({folder})."
+        )
 
     @cached_property
     def setup(self) -> Setup:
         """Give the model on its data in this process, for further outputs."""
         return self._setup if isinstance(self._setup, Setup) else self._setup()
+
+    @cached_property
+    def graph(self) -> Graph | Timeline:
+        """The data that it was trained on, in the user's vertex order; after `on`, the data that it was given."""
+        return self._graph if isinstance(self._graph, (Graph, Timeline)) else self._graph()
+
+    @cached_property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes that the task predicts, in the order of probabilities; None where they are numbers."""
+        names = self._class_names
+        if names is None and isinstance(getattr(self.setup.task, "task", None), EdgeClassification):
+            names = getattr(self.graph, "edge_class_names", None)
+        elif names is None:
+            names = self.graph.class_names
+        return None if names is None else list(names)
 
     @property
     def loss(self) -> list[float]:
@@ -95,9 +126,22 @@ class Run:
         """Give the user's vertex ids; None where they are 0, 1, …."""
         return self.setup.names
 
-    def predict(self, steps: range | None = None) -> dict[str, Tensor]:
-        """Give the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …]."""
-        return {name: self._shaped(value) for name, value in predict(self.setup, self._within(steps)).items()}
+    def predict(self, steps: range | None = None) -> dict[str, Any]:
+        """Return the task's outputs in the user's vertex order: [vertices, …], on a timeline [steps, vertices, …].
+
+        They are tensors. Where the classes have names, `class_name` has the name of each `class`, as an array of text.
+        """
+        outputs = predict(self.setup, self._within(steps))
+        return self._with_names({name: self._shaped(value) for name, value in outputs.items()})
+
+    def _with_names(self, columns: dict[str, Tensor]) -> dict[str, Any]:
+        """Return columns with `class_name` beside `class`, where the classes have names."""
+        if "class" not in columns or self.class_names is None:
+            return dict(columns)
+        number = columns["class"].numpy()
+        # a class without a name is called by its number
+        more = [str(k) for k in range(len(self.class_names), int(number.max(initial=-1)) + 1)]
+        return {**columns, "class_name": np.asarray(self.class_names + more)[number]}
 
     def embeddings(self, steps: range | None = None) -> Tensor:
         """Give the embeddings: [vertices, channels], on a timeline [steps, vertices, channels]."""
@@ -116,18 +160,38 @@ class Run:
         """Of pairs of the user's vertices, what the decoder gives for them from the embeddings of a step:
         [pairs, outputs]. Only for tasks on pairs.
 
+        The embeddings of the step that was asked for last are kept: further calls run no pass.
+
         Args:
-            src, dst: the user's ids; numbers 0, 1, … where the data have none.
+            src: the user's ids of the sources; numbers 0, 1, … where the data have none.
+            dst: those of the targets.
         """
         return self._scorer(step).score(self._vertices(src, "src"), self._vertices(dst, "dst"))
 
-    def links(self, src: Any, dst: Any, step: int = -1) -> dict[str, Tensor]:
-        """Give `score` and `probability` [pairs] of pairs; of edge classes `class` and the probability of each."""
-        scorer = replace(self._scorer(step), calibration=self.calibration)
-        return scorer.columns(scorer.score(self._vertices(src, "src"), self._vertices(dst, "dst")))
+    def links(self, src: Any, dst: Any, step: int = -1) -> dict[str, Any]:
+        """Return `score`, `probability` and `calibrated` [pairs] of pairs; of edge classes `class`, `class_name` where
+        they have names, and the probability of each.
+
+        `calibrated` is false, and a warning says why, at steps that lie too far from those that probabilities were
+        fitted to: scores rank links there, but are not probabilities.
+        """
+        scorer = self._calibrated(step)
+        return self._with_names(scorer.columns(scorer.score(self._vertices(src, "src"), self._vertices(dst, "dst"))))
+
+    def _calibrated(self, step: int) -> LinkScorer:
+        """Return the scorer of a step with the calibration; warn where that does not hold at the step."""
+        scorer, calibration = self._scorer(step), self.calibration
+        if calibration is None:
+            return scorer
+        step, counts = range(self.setup.steps)[step], self._timeline.event_counts().numpy()
+        distance = calibration.distance(step, counts, continues=self._continues)
+        if distance is not None:
+            warnings.warn(not_probabilities({step: distance}), stacklevel=3)
+        return replace(scorer, calibration=calibration, calibrated=distance is None)
 
     def top_k(self, k: int, per: Per = "all", step: int = -1, *, known: bool = False) -> dict[str, Any]:
-        """Give the k best pairs, of all or of each `source`: `src`, `dst` (the user's ids), `score`, `probability`.
+        """Return the k best pairs, of all or of each `source`: `src`, `dst` (the user's ids), `score`, `probability`,
+        `calibrated` (see `links`).
 
         Args:
             known: whether pairs that are linked at the step itself may be among them.
@@ -137,7 +201,7 @@ class Run:
         require_top_k(k)
         if per not in ("all", "source"):
             raise ConfigError(f"per is {per!r}; it must be all or source.")
-        scorer = replace(self._scorer(step), calibration=self.calibration)
+        scorer = self._calibrated(step)
         linked = Linked.of_timeline(self._timeline).at(range(self.setup.steps)[step])
         src, dst, scores = scorer.top_k(k, per, None if known else linked)
         return {"src": self._ids(src), "dst": self._ids(dst), **scorer.columns(scores[:, None])}
@@ -160,9 +224,19 @@ class Run:
         if not isinstance(self.decoder, PairDecoder):
             raise ConfigError("scores of pairs need a task on pairs: link-prediction or edge-classification.")
         step = range(self.setup.steps)[step]
-        z = embed(self.setup, range(step, step + 1))[0]
-        memory = Linked.of_timeline(self._timeline).memory(self._task, step)
-        return LinkScorer(self.decoder.cpu(), HeldEmbeddings(z), memory)
+        key = step, self._versions()
+        if self._held is None or self._held[0] != key:
+            z = embed(self.setup, range(step, step + 1))[0]
+            memory = Linked.of_timeline(self._timeline).memory(self._task, step)
+            self._held = key, LinkScorer(self.decoder.cpu(), HeldEmbeddings(z), memory)
+        return self._held[1]
+
+    def _versions(self) -> tuple[tuple[int, int], ...]:
+        """Return what changes with every change of the parameters or the data in place."""
+        data = (value for value in vars(self.graph).values() if isinstance(value, Tensor))
+        tensors = (*self.model.parameters(), *self.model.buffers(), *data)
+        # tensors that were made in inference mode have no version, and cannot be changed in place outside of it
+        return tuple((tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version) for tensor in tensors)
 
     @property
     def _task(self) -> Task:
@@ -175,10 +249,15 @@ class Run:
     def _timeline(self) -> Timeline:
         return cast("Timeline", getattr(self.setup.task, "timeline", None))
 
+    @cached_property
+    def _index(self) -> IdIndex:
+        return IdIndex(self._timeline.names, self._timeline.vertices)
+
     def _vertices(self, ids: Any, name: str) -> Tensor:
+        if ids is None or isinstance(ids, (str, bytes, int, float)):
+            raise DataError(f"{name} is {ids!r}; give a list of ids, such as [{ids!r}].")
         own = read_ids(ids)
-        timeline = self._timeline
-        where = positions_of(timeline.names, timeline.vertices, own)
+        where = self._index.positions(own)
         if (where < 0).any():
             strange = own[int((where < 0).argmax())]
             raise DataError(f"{name} has the id {strange}, which is no vertex of the run's data; leave it out.")
@@ -196,11 +275,13 @@ class Run:
         Args:
             data: of a loaded run a table of rows that came later, which is joined to the run's data, or a graph
                 directory, which stands alone; of every run a `Graph` or a `Timeline`, which stands alone.
-            vertices, on_late: beside a table, as for `trisect predict`.
+            vertices: beside a table, one of vertices that are new or have changed, as for `trisect predict`.
+            on_late: beside a table, what becomes of rows that are not later: `refuse`, or `drop`.
             say: is told what was left out or guessed.
         """
         count = getattr(self.setup.task, "classes", getattr(self.setup.task, "outputs", 1))
         calibration = self.calibration  # of the validation pairs, which other data do not have
+        continues = False
         if isinstance(data, (Graph, Timeline)):
             read: Graph | Timeline = data
         elif self._config is None or self._config.data.object is not None:
@@ -208,11 +289,22 @@ class Run:
                 "the run was not loaded from a directory that knows its columns; give on() a Graph or a Timeline."
             )
         else:
-            read = PredictedData(self._config, data, vertices, on_late=on_late, say=say)()
+            predicted = PredictedData(self._config, data, vertices, on_late=on_late, say=say)
+            read, continues = predicted(), predicted.continues
         setup = Setup.of(self.model, read, OutputsOnly(self._task, count), self._options())
-        parameters = {name: value.detach() for name, value in self._modules.state_dict().items()}
-        setup.modules.load_state_dict(parameters)
-        return Run(None, setup, self.summary, self.layout, config=self._config, calibration=calibration)
+        if self.decoder is not None:  # the model is this run's own
+            setup.modules["decoder"].load_state_dict(self.decoder.state_dict())
+        return Run(
+            None,
+            setup,
+            self.summary,
+            self.layout,
+            graph=read,
+            config=self._config,
+            calibration=calibration,
+            class_names=self.class_names,
+            continues=continues,
+        )
 
     def _options(self) -> TrainOptions:
         if self._config is not None:
@@ -288,14 +380,17 @@ def load(
             raise ConfigError(f"The run in {path} was given its {kind} by fit; give it to load as well ({kind}=…).")
     config = config if data is not None else resolve(config, data_dir)
 
+    @cache
+    def read() -> Graph | Timeline:
+        return ConfiguredData(config)() if data is None else data
+
     def setup() -> Setup:
-        read = ConfiguredData(config)() if data is None else data
         maker = named_model(config) if model is None else model
-        made = Setup.of(maker, read, make_task(config.task.model_dump()), config.train)
+        made = Setup.of(maker, read(), make_task(config.task.model_dump()), config.train)
         load_parameters(made, trained_parameters(directory), directory)
         return made
 
-    return Run(None, setup, summary, Layout(**summary["layout"]), directory=directory, config=config)
+    return Run(None, setup, summary, Layout(**summary["layout"]), graph=read, directory=directory, config=config)
 
 
 def _save(tensors: dict[str, Tensor], path: str | Path) -> None:

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.formats.npy import map_npy
 from trisect.data.records import Array
 from trisect.errors import RunError
+from trisect.settings.writing import to_json
 
 _META = "rows.json"
 _VERTICES = "vertices.npy"
@@ -58,7 +60,7 @@ class RowsWriter:
             value = value if order is None else value.index_select(1, order.to(value.device))
             np.save(target / f"column-{name}.npy", value.cpu().numpy(), allow_pickle=False)
         # last: rows without it are not complete
-        (target / _META).write_text(json.dumps({"first": first, "columns": list(columns)}))
+        (target / _META).write_text(to_json({"first": first, "columns": list(columns)}))
 
 
 class RowsReader:
@@ -120,7 +122,5 @@ class RowsReader:
 
 def _read(folder: Path) -> SavedRows:
     meta = json.loads((folder / _META).read_text())
-    columns = {
-        name: np.load(folder / f"column-{name}.npy", mmap_mode="r", allow_pickle=False) for name in meta["columns"]
-    }
-    return SavedRows(int(meta["first"]), np.load(folder / _VERTICES, mmap_mode="r", allow_pickle=False), columns)
+    columns = {name: map_npy(folder / f"column-{name}.npy", "r", "predict again") for name in meta["columns"]}
+    return SavedRows(int(meta["first"]), map_npy(folder / _VERTICES, "r", "predict again"), columns)

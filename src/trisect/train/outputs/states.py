@@ -21,6 +21,7 @@ from trisect.engine.recurrence import Resumption
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicModel
+from trisect.settings.writing import to_json
 from trisect.train.outputs.table import drafted
 from trisect.train.run.digest import digest_arrays
 from trisect.train.setup import Setup
@@ -143,7 +144,7 @@ def isolated_states(model: DynamicModel, timeline: Timeline, steps: int, first: 
 def hand_to_ranks(folder: Path, first: int, keep: int | None, tensors: Mapping[str, Tensor]) -> None:
     """Tell ranks with which step to begin, with which states, and before which step to keep them."""
     save_file(dict(tensors), folder / _STATES)
-    (folder / _BEGIN).write_text(json.dumps({"first": first, "keep": keep}))
+    (folder / _BEGIN).write_text(to_json({"first": first, "keep": keep}))
 
 
 def resume(setup: Setup, folder: Path) -> None:

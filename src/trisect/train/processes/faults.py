@@ -20,6 +20,7 @@ from pathlib import Path
 
 from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, Store, World, agent_store, restart_count
 from trisect.errors import FaultError, RunError, StoppedError, TrisectError
+from trisect.settings.writing import to_json
 
 OURS = ("trisect-*", ".*.rows")  # how temporary folders are named; no other is removed
 ASKED = "asked"  # how the file is named that a rank leaves for its launcher when it gets SIGTERM
@@ -140,12 +141,13 @@ def tell_failure(
         }
         draft = Path(folder, f".rank-{rank}.json")
         with suppress(OSError):
-            draft.write_text(json.dumps(note))
+            draft.write_text(to_json(note))
             draft.replace(Path(folder, f"rank-{rank}.json"))
     elif torchrun is not None and not of_peer:
-        extra = {"py_callstack": "", "timestamp": str(int(time.time()))}
+        # without a call stack, torchrun shows the message, and that of the first rank that failed at the very end
+        extra = {"timestamp": str(int(time.time()))}
         with suppress(OSError):
-            Path(torchrun).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+            Path(torchrun).write_text(to_json({"message": {"message": message, "extraInfo": extra}}))
 
 
 @contextmanager
@@ -211,7 +213,7 @@ def refusing_again(world: World | None) -> Iterator[None]:
     except TrisectError as error:
         if not isinstance(error, FaultError | StoppedError):
             said = {"message": str(error), "exit_code": error.exit_code}
-            _ask(lambda: store.set(key, json.dumps(said)))
+            _ask(lambda: store.set(key, to_json(said)))
         raise
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trisect.errors import CheckpointError
+from trisect.train.processes.stopping import undisturbed
 from trisect.train.run.lock import LOCK, locked
 
 PREFIXES = ("trisect-job-", "trisect-ranks-", "trisect-shards-")
@@ -32,7 +33,8 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         with locked(folder):
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with undisturbed():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_abandoned() -> list[Path]:

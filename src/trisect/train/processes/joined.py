@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,10 +14,12 @@ from trisect.comm.files import Files
 from trisect.comm.mesh import Mesh, connect, disconnect
 from trisect.comm.notes import StoreNotes
 from trisect.comm.world import Store, World, agent_store, meet, restart_count
-from trisect.errors import RunError
+from trisect.errors import FaultError, RunError
 from trisect.layout import Layout
+from trisect.settings.writing import to_json
 from trisect.train.processes.faults import Phase, naming_lost_ranks, show_phase
 from trisect.train.processes.folders import remove_folder, temporary_folder
+from trisect.train.processes.resources import explaining_limits
 from trisect.train.run.apart import Host
 
 _LONGEST_CUT = datetime.timedelta(hours=12)
@@ -67,20 +70,26 @@ def _remove_earlier(world: World, folder: Path) -> None:
 
 
 def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:
-    path = ""
+    told = {"path": str(folder), "fault": False}
     try:
-        cut(folder)
-        path = str(folder)
+        with explaining_limits():
+            cut(folder)
+    except BaseException as error:
+        told = {"path": None, "fault": isinstance(error, FaultError)}
+        raise
     finally:
-        store.set(f"cut/{world.rank}", path)
+        store.set(f"cut/{world.rank}", to_json(told))
 
 
 def _find(store: Store, world: World) -> Path:
     key = f"cut/{world.first_here}"
     store.wait([key], _LONGEST_CUT)
-    path = store.get(key).decode()
-    if not path:
-        error = RunError(f"rank {world.first_here} could not cut the data; it says why.")
+    told = json.loads(store.get(key))
+    if told["path"] is None:
+        said = f"rank {world.first_here} could not cut the data; it says why."
+        if told["fault"]:
+            raise FaultError(said)
+        error = RunError(said)
         error.exit_code = 2
         raise error
-    return Path(path)
+    return Path(told["path"])

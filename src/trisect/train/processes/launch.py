@@ -17,13 +17,15 @@ from typing import Any
 
 import torch
 
+from trisect.comm.cores import usable_cores
 from trisect.comm.interface import loopback
 from trisect.comm.world import FAILURES, FOLDERS, LAUNCHER, LISTENER
 from trisect.errors import FaultError, LayoutError, RunError, StoppedError, TrisectError
 from trisect.ops.memory import free_bytes
+from trisect.settings.writing import to_json
 from trisect.train.processes.faults import ASKED, Phase
 from trisect.train.processes.folders import temporary_folder
-from trisect.train.processes.stopping import StopRequest, heeding_requests
+from trisect.train.processes.stopping import StopRequest, deaf_to_ctrl_c, heeding_requests, undisturbed
 
 _POLL = 0.05
 _GRACE = 5.0
@@ -66,7 +68,7 @@ def launch(
         LayoutError: there is no room for so many processes.
     """
     require_room(world)
-    each = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // world) if threads is None else threads)}
+    each = {"OMP_NUM_THREADS": str(max(1, usable_cores() // world) if threads is None else threads)}
     if world == 1 and threads is None:
         each = {}  # as without a launcher
     with (
@@ -92,11 +94,16 @@ def launch(
                         **local,
                         LAUNCHER: str(os.getpid()),
                         FAILURES: str(folder),
-                        FOLDERS: json.dumps([os.path.abspath(name) for name in (folder, *folders)]),
+                        FOLDERS: to_json([os.path.abspath(name) for name in (folder, *folders)]),
                     }
                     if rank == 0:
                         variables[LISTENER] = str(listener.fileno())
-                    with open(Path(folder, f"rank-{rank}.err"), "wb") as errors, tempfile.TemporaryFile() as stdin:
+                    with (
+                        open(Path(folder, f"rank-{rank}.err"), "wb") as errors,
+                        tempfile.TemporaryFile() as stdin,
+                        undisturbed(),  # a process that was started is among the ranks, which are ended
+                        deaf_to_ctrl_c(),
+                    ):
                         stdin.write(handed)
                         stdin.seek(0)
                         ranks.append(
@@ -107,7 +114,7 @@ def launch(
                                 stdout=None if rank == 0 else subprocess.DEVNULL,
                                 stderr=None if rank == 0 else errors,
                                 pass_fds=(listener.fileno(),) if rank == 0 else (),
-                                start_new_session=True,  # Ctrl-C on a terminal reaches this process alone
+                                start_new_session=True,  # signals of the terminal reach this process alone
                             )
                         )
             # only rank 0 has the socket now, so that the meeting ends with it
@@ -121,7 +128,8 @@ def launch(
                 if isinstance(failure, FaultError) and _was_asked(folder, ranks):
                     failure = StoppedError("Stopped, as asked (SIGTERM).")
         finally:
-            _end(ranks)
+            with undisturbed():
+                _end(ranks)
         on_poll()
         if failure is not None:
             raise failure

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trisect.settings.writing import to_json
 from trisect.train.loop import Recorder
 
 
@@ -16,8 +17,12 @@ class Listener(Protocol):
     def say(self, text: str) -> None:
         """Hear a sentence for the user."""
 
-    def watch(self, monitor: str) -> None:
-        """Hear which measure decides which epoch is the best, such as `val.accuracy`; before the first epoch."""
+    def watch(self, monitor: str, beside: str = "") -> None:
+        """Hear which measure decides which epoch is the best, such as `val.accuracy`; before the first epoch.
+
+        Args:
+            beside: the simple rule that is best by this measure, and its value; empty where there is none.
+        """
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Hear that one more epoch has ended."""
@@ -29,7 +34,7 @@ class NoListener:
     def say(self, text: str) -> None:
         """Do nothing with a sentence of the run."""
 
-    def watch(self, monitor: str) -> None:
+    def watch(self, monitor: str, beside: str = "") -> None:
         """Do nothing with the name of the measure that is watched."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -59,16 +64,16 @@ class WrittenListener:
         """Write a line `{"say": …}`."""
         self._write({"say": text})
 
-    def watch(self, monitor: str) -> None:
-        """Write a line `{"watch": …}`."""
-        self._write({"watch": monitor})
+    def watch(self, monitor: str, beside: str = "") -> None:
+        """Write a line `{"watch": …, "beside": …}`."""
+        self._write({"watch": monitor, "beside": beside})
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """Write a line `{"epoch": …}`."""
         self._write({"epoch": dict(record)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(to_json(line) + "\n")
         self._file.flush()
 
 
@@ -92,6 +97,6 @@ class Relay:
                 if "say" in told:
                     self._listener.say(told["say"])
                 elif "watch" in told:
-                    self._listener.watch(told["watch"])
+                    self._listener.watch(told["watch"], told["beside"])
                 else:
                     self._listener.epoch(told["epoch"])

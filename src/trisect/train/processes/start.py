@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from trisect.comm.cores import shared_cores, usable_cores
 from trisect.comm.world import world_from_environment
 from trisect.errors import FaultError
 from trisect.graph.graph import Graph
@@ -20,9 +22,10 @@ from trisect.train.loop import Recorder
 from trisect.train.memory_check import checked_data
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
-from trisect.train.processes.listening import EpochsTo, Listener, Relay
+from trisect.train.processes.listening import EpochsTo, Listener, NoListener, Relay
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
+from trisect.train.rules import Rules
 from trisect.train.run.continuing import check_resume, check_settings
 from trisect.train.run.digest import FILE, digest_of
 from trisect.train.run.run_directory import RunDirectory
@@ -56,24 +59,20 @@ def run_job(
     if recorder is not None:
         listener = EpochsTo(recorder, listener)
     if world is not None:
-        return work(job, world, partial(cut_job, job, read), listener)
+        say = listener.say if world.rank == 0 else NoListener().say
+        return work(job, world, partial(cut_job, job, read, say=say), listener)
     require_room(job.layout.world)
-    with temporary_folder("trisect-job-") as folder:
-        if is_cut(job.layout):
-            shards = folder / SHARDS
-            shards.mkdir()
-            with explaining_limits():
-                cut_job(job, read, shards)
-            if begun:
-                check_resume(job, shards)
-            if job.verb != "predict":
-                listener.say(f"{job.layout.world} ranks: {job.layout}.")
-        job = replace(job, command=uuid.uuid4().hex)
+    job = replace(job, command=uuid.uuid4().hex)
+    with ExitStack() as stack:
+        folder: Path | None = None
         before: FaultError | None = None
         while True:
             try:
-                _launch(job, folder, listener, folders)
-                return read_outcome(folder)
+                with explaining_limits():
+                    if folder is None:
+                        folder = stack.enter_context(_prepared(job, read, listener, begun=begun))
+                    _launch(job, folder, listener, folders)
+                    return read_outcome(folder)
             except FaultError as fault:
                 comes_again = fault.unexpected and str(fault) == str(before)
                 if job.restarted >= job.restarts or comes_again:
@@ -82,6 +81,28 @@ def run_job(
             job = replace(job, resume=True, restarted=job.restarted + 1)
             listener.say(f"{before} Restart {job.restarted} of {job.restarts}.")
             time.sleep(min(_LONGEST_PAUSE, _PAUSE * 2 ** (job.restarted - 1)))
+
+
+@contextmanager
+def _prepared(job: Job, read: ReadData, listener: Listener, *, begun: bool) -> Iterator[Path]:
+    """Make the folder of a job, with the shards of its ranks where it is cut; it stays for every restart.
+
+    Args:
+        begun: whether the run directory holds a run that the job continues.
+    """
+    with temporary_folder("trisect-job-") as folder:
+        if is_cut(job.layout):
+            shards = folder / SHARDS
+            shards.mkdir()
+            cut_job(job, read, shards, listener.say)
+            if begun:
+                check_resume(job, shards)
+            if job.verb != "predict":
+                listener.say(f"{job.layout.world} ranks: {job.layout}.")
+        crowded = shared_cores(job.layout.world, usable_cores())
+        if crowded is not None and job.options.device.startswith("cpu"):
+            listener.say(crowded)
+        yield folder
 
 
 def _launch(job: Job, folder: Path, listener: Listener, folders: Sequence[Path]) -> None:
@@ -100,9 +121,10 @@ def _launch(job: Job, folder: Path, listener: Listener, folders: Sequence[Path])
     )
 
 
-def cut_job(job: Job, read: ReadData, folder: Path) -> None:
+def cut_job(job: Job, read: ReadData, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
     """Read the data of a job, and write the shards of all its ranks into a folder."""
     data = read()
     if job.writes_run:
         (folder / FILE).write_text(digest_of(data))
     cut_data(data, job.model, job.task, job.layout, job.options, folder)
+    Rules.measure(job, data, say).write(folder)

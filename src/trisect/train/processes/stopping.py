@@ -1,4 +1,7 @@
-"""SIGTERM, by which schedulers end a run: it is heeded between two epochs, when its state can be kept."""
+"""SIGTERM, by which schedulers end a run: it is heeded between two epochs, when its state can be kept.
+
+`undisturbed` lets requests wait for what must be done whole; `deaf_to_ctrl_c` starts processes that Ctrl-C is not for.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,35 @@ def heeding_requests(grace: float, heard: Callable[[], None] = lambda: None) -> 
     finally:
         late.cancel()
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM until the end of the block: for short work that must not be left half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    late: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, frame: late.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if late:
+            signal.raise_signal(late[0])
+
+
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Block SIGINT for processes that are started inside, also while they start: their parent ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _leave_late(grace: float) -> None:

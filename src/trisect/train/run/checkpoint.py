@@ -13,12 +13,12 @@ Tensors are named by what they are, with their region of the full tensor, so tha
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from trisect.comm.local.neighbours import Gather
 from trisect.errors import CheckpointError
+from trisect.settings.writing import to_json
 from trisect.train.run.manifest import FORMAT, MANIFEST, VERSION, manifest_hash, read_manifest
 from trisect.train.run.sound_json import open_regular
 
@@ -121,7 +122,7 @@ class Checkpoints:
             "meta": dict(meta),
         }
         manifest["sha256"] = manifest_hash(manifest)
-        write_synced(draft / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_synced(draft / MANIFEST, to_json(manifest, indent=1).encode())
         _sync_directory(draft)
         final = self.path(epoch)
         if not _is_directory(final):
@@ -138,11 +139,22 @@ class Checkpoints:
         return final
 
     def remove_drafts(self) -> None:
-        """Remove what processes that ended in the middle of a checkpoint left; called by the one that may write."""
-        if self.directory.is_dir():
-            for path in self.directory.iterdir():
-                if _UNFINISHED.match(path.name):
-                    _remove(path)
+        """Remove what processes that ended in the middle of a checkpoint left; called by the one that may write.
+
+        A draft gets another name first: a thread that still writes it cannot commit it while it is being removed.
+        """
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            if not _UNFINISHED.match(path.name):
+                continue
+            stem = path.name[1:].split(".")[0]
+            final = self.directory / stem
+            with suppress(FileNotFoundError):
+                if path.suffix == ".old" and not final.exists():  # the one that was to replace it never came
+                    path.rename(final)
+                    continue
+                gone = path.with_name(f".{stem}.{uuid.uuid4().hex}")
+                path.rename(gone)
+                _remove(gone)
 
     def set_aside_others(self) -> list[str]:
         """Rename what is named like a checkpoint and is none, a file or a link; give the names."""
@@ -296,7 +308,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]
         value = tensors[name]
         begin, end = end, end + value.numel() * value.element_size()
         header[name] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = to_json(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
     with _created(path) as file:
@@ -326,8 +338,13 @@ def write_synced(path: Path, content: bytes) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside and rename, so that a reader sees the old file or the new one and nothing between."""
     draft = path.with_name(f".{path.name}.draft")
-    write_synced(draft, content)
-    draft.replace(path)
+    try:
+        write_synced(draft, content)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
     _sync_directory(path.parent)
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trisect.errors import CheckpointError
+from trisect.errors import TRANSIENT, CheckpointError
 
 LOCK = ".lock"
 
@@ -22,6 +22,7 @@ def locked(directory: Path) -> Iterator[None]:
 
     Raises:
         CheckpointError: another process holds it, or the directory cannot be written.
+        OSError: one of `TRANSIENT`.
     """
     try:
         import fcntl
@@ -57,6 +58,8 @@ def _open(path: Path, directory: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
+        if error.errno in TRANSIENT:
+            raise
         reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise CheckpointError(f"{path} cannot be opened ({reason}); remove it, or make {directory} writable.") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trisect.errors import CheckpointError
+from trisect.settings.writing import to_json
 from trisect.train.run.sound_json import (
     ANYTHING,
     COUNT,
@@ -43,7 +43,7 @@ _META = {
     "guard": Maybe(
         {
             **dict.fromkeys(("level", "began", "alarms", "good_epoch"), COUNT),
-            "checks": [{"epoch": COUNT, "exact": NUMBER, "stale": NUMBER}],
+            "checks": [{"epoch": COUNT, "exact": Maybe(NUMBER), "stale": Maybe(NUMBER)}],
             "actions": [Each(ANYTHING)],
         }
     ),
@@ -76,7 +76,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def manifest_hash(manifest: Mapping[str, Any]) -> str:
     """Give the hash of a manifest without its own."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(to_json(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _load(path: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from trisect.comm.notes import Notes
+from trisect.settings.writing import to_json
 from trisect.train.run.apart import Apart
 from trisect.train.run.run_directory import METRICS, RESTART, RunDirectory
 from trisect.train.run.trackers import Trackers
@@ -72,7 +72,7 @@ class RunRecorder:
         """Write one line of metrics.jsonl; raises what went wrong with the checkpoint that was being written."""
         self._writer.check()
         if self._metrics is not None:
-            self._metrics.write(json.dumps(dict(record)) + "\n")
+            self._metrics.write(to_json(dict(record)) + "\n")
             self._metrics.flush()
         self._events.flush()
         if self._trackers is not None:
@@ -84,7 +84,7 @@ class RunRecorder:
         # actions are many: what they have in common is made once, and the rest without a dictionary
         if fields != self._fields:
             self._fields = fields
-            self._ending = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+            self._ending = "".join(f", {to_json(key)}: {to_json(value)}" for key, value in fields.items())
         self._events.write(f'{{"name": {_quoted(name)}, "start": {start!r}, "seconds": {seconds!r}{self._ending}}}\n')
 
     def restarted(self, count: int, command: str = "") -> None:
@@ -112,6 +112,10 @@ class RunRecorder:
         """Wait until the last checkpoint is whole, for so many seconds at most; raises what went wrong with it."""
         self._writer.wait(patience)
 
+    def abandon(self) -> None:
+        """Abandon a checkpoint that is still being written, and remove its draft."""
+        self._writer.abandon()
+
     def close(self, *, wait: bool = True) -> None:
         """Wait for the last checkpoint, and close the files of metrics, events and trackers."""
         try:
@@ -130,4 +134,4 @@ class RunRecorder:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _quoted(name: str) -> str:
-    return json.dumps(name)
+    return to_json(name)

@@ -5,7 +5,7 @@ plan.json            what was decided before the first epoch
 metrics.jsonl        a line an epoch
 events/rank-R.jsonl  what each rank did when
 checkpoints/         see `checkpoint`
-summary.json         the whole run in one object
+summary.json         the whole run in one object; of one that was stopped, the epochs that were done
 scores.json          how scores lie beside labels on val and test, for the report
 trace.json           the events for Perfetto (Chrome trace)
 tensorboard/         where tensorboard is installed
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from typing import Any
 import yaml
 
 from trisect.config import Config, parse_config, read_yaml
-from trisect.errors import CheckpointError
+from trisect.errors import TRANSIENT, CheckpointError
+from trisect.settings.writing import to_json
 from trisect.train.run.apart import MARK
 from trisect.train.run.checkpoint import Checkpoint, Checkpoints, write_atomically
 from trisect.train.run.lock import LOCK, locked
@@ -61,25 +61,26 @@ _RECORD = {
     "peak_rss_bytes": Maybe(FINITE),
 }
 _EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
-_PLAN = {"halves": Maybe([TEXT])}
+_PLAN = {"halves": Maybe([TEXT]), "parameters": Maybe(COUNT)}
 _SUMMARY = {
     "layout": Maybe(dict.fromkeys(("time", "layer", "vertex", "chunks"), Maybe(COUNT))),
     "world": COUNT,
     "metrics": Each(Maybe(Each(ANYTHING))),
     "baselines": Maybe(Each(Maybe(Each(Each(Maybe(NUMBER)))))),
     "seconds_per_epoch": {"best": Maybe(FINITE), "median": Maybe(FINITE)},
+    "stopped": Maybe({"epoch": COUNT, "of": COUNT, "signal": Maybe(TEXT), "checkpoint": Maybe(COUNT)}),
     "communication": {
-        "bytes_per_epoch": FINITE,
-        "by_axis": Each(FINITE),
+        "bytes_per_epoch": Maybe(FINITE),
+        "by_axis": Each(Maybe(FINITE)),
         "formula_bytes_per_epoch": Maybe(FINITE),
     },
-    "transfer": {"full_bytes": FINITE, "sent_bytes": FINITE},
-    "memory": {"peak_rss_bytes": [FINITE], "peak_pss_bytes": Maybe([FINITE])},
+    "transfer": {"full_bytes": Maybe(FINITE), "sent_bytes": Maybe(FINITE)},
+    "memory": {"peak_rss_bytes": Maybe([FINITE]), "peak_pss_bytes": Maybe([FINITE])},
     "staleness": Maybe(
         {
             "historical_reads": Maybe(FINITE),
             "drift": Maybe(FINITE),
-            "loss": Maybe({"exact": NUMBER, "stale": NUMBER}),
+            "loss": Maybe({"exact": Maybe(NUMBER), "stale": Maybe(NUMBER)}),
             "stepped_in": Maybe([Each(ANYTHING)]),
         }
     ),
@@ -101,13 +102,14 @@ _FREE = {
         "checkpoint_every",
         "keep",
         "track",
+        "rules",
     },
 }
 
 
 def fingerprint(config: Config) -> str:
     """Give a short name for what a run computes; equal for a run and every continuation of it."""
-    return hashlib.sha256(json.dumps(_fixed(config), sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(to_json(_fixed(config), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _fixed(config: Config) -> dict[str, Any]:
@@ -205,21 +207,28 @@ class RunDirectory:
 
     def tidy(self, say: Callable[[str], None]) -> None:
         """Put in order what a run that was ended left, and say it; called by the one process that may write."""
-        self.checkpoints.remove_drafts()
-        for mark in self.path.glob(f"{MARK}*"):
-            mark.unlink(missing_ok=True)
+        self.remove_unfinished()
         for name in self.checkpoints.set_aside_others():
             say(f"{name} in {self.checkpoints.directory} is no checkpoint, and was set aside as {name}.damaged.")
         if _ends_cut(self.path / METRICS):
             say(f"The last line of {self.path / METRICS} was cut off, and is left out.")
 
+    def remove_unfinished(self) -> None:
+        """Remove drafts of checkpoints and files, and marks; called by the one process that may write."""
+        self.checkpoints.remove_drafts()
+        drafts = [self.path / f".{name}.draft" for name in (METRICS, PLAN, SCORES, SUMMARY, TRACE)]
+        for path in (*self.path.glob(f"{MARK}*"), *drafts):
+            path.unlink(missing_ok=True)
+
     def continue_from(self, checkpoint: Checkpoint | None) -> None:
         """Drop what was written after the checkpoint (None: everything), so that it can be written again."""
         write_atomically(self.path / CONFIG, _yaml(self.config))
+        if self.was_stopped():
+            (self.path / SUMMARY).unlink()
         epoch = 0 if checkpoint is None else checkpoint.epoch
         for path in (self.path / METRICS, *self.path.glob("events/rank-*.jsonl")):
             kept = _records(path, _RECORD if path.name == METRICS else _EVENT)
-            lines = [json.dumps(record) + "\n" for record in kept if (record.get("epoch") or 0) <= epoch]
+            lines = [to_json(record) + "\n" for record in kept if (record.get("epoch") or 0) <= epoch]
             write_atomically(path, "".join(lines).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -254,6 +263,12 @@ class RunDirectory:
         except FileNotFoundError:
             return None
 
+    def was_stopped(self) -> bool:
+        """Whether summary.json is that of a run which was stopped."""
+        with contextlib.suppress(CheckpointError):
+            return (self.summary() or {}).get("stopped") is not None
+        return False
+
     def scores(self) -> dict[str, Any] | None:
         """Read scores.json; give None where the run has not ended, or counted none."""
         try:
@@ -263,7 +278,7 @@ class RunDirectory:
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Write plan.json: what was decided before the first epoch."""
-        write_atomically(self.path / PLAN, json.dumps(plan, indent=2).encode())
+        write_atomically(self.path / PLAN, to_json(plan, indent=2).encode())
 
     def plan(self) -> dict[str, Any]:
         """Read plan.json; nothing where the run has none."""
@@ -275,16 +290,22 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any], scores: Mapping[str, Any] | None = None) -> None:
         """Write summary.json, trace.json and, where there are any, scores.json, at the end."""
         if scores:
-            write_atomically(self.path / SCORES, json.dumps(scores).encode())
-        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2).encode())
+            write_atomically(self.path / SCORES, to_json(scores).encode())
+        write_atomically(self.path / SUMMARY, to_json(summary, indent=2).encode())
         trace = chrome_trace({rank: self.events(rank) for rank in self.ranks()})
-        write_atomically(self.path / TRACE, json.dumps(trace).encode())
+        write_atomically(self.path / TRACE, to_json(trace).encode())
+
+    def write_stopped(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json of a run that was stopped; scores and the trace are those of a run that has ended."""
+        write_atomically(self.path / SUMMARY, to_json(summary, indent=2).encode())
+        for name in (SCORES, TRACE):
+            (self.path / name).unlink(missing_ok=True)
 
     def name_classes(self, names: Sequence[str] | None) -> None:
         """Add the names of the classes to scores.json, where there are both."""
         scores = self.scores()
         if names and scores:
-            write_atomically(self.path / SCORES, json.dumps({**scores, "classes": list(names)}).encode())
+            write_atomically(self.path / SCORES, to_json({**scores, "classes": list(names)}).encode())
 
 
 def read_config(path: str | Path) -> Config:
@@ -328,7 +349,10 @@ def _make(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> CheckpointError:
+def _unwritable(path: Path, error: OSError) -> OSError | CheckpointError:
+    """Return the error to raise: what a disk or the system has run out of may be there again in a moment."""
+    if error.errno in TRANSIENT:
+        return error
     return CheckpointError(f"The output directory {path} cannot be written: {error.strerror}.")
 
 

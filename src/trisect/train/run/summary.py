@@ -9,7 +9,10 @@ from typing import Any
 
 from trisect.layout import Layout
 from trisect.tasks import SPLITS
+from trisect.tasks.metrics import LOWER_IS_BETTER
+from trisect.tasks.rules.links import RULES as LINK_RULES
 from trisect.train.loop import Result
+from trisect.train.rules import is_number, ranked_rules, spoken
 from trisect.version import __version__
 
 
@@ -17,23 +20,26 @@ def summarise(
     result: Result,
     layout: Layout,
     *,
-    parameters: int,
+    parameters: int | None,
     baselines: Mapping[str, Any] | None = None,
     partition: Mapping[str, Any] | None = None,
     expected: Mapping[str, Any] | None = None,
     seconds: Iterable[float] | None = None,
     restarts: int = 0,
+    stopped: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Put a finished run into one object.
+    """Put a run into one object.
 
     Args:
         layout: as it was run.
         parameters: how many numbers were trained, on all ranks together.
-        baselines: what simple rules reach on the same pairs: split → rule → measures; empty where the task has none.
+        baselines: what simple rules reach on val and test: split → rule → measures; empty where the task has none.
         partition: the quality of the cut; None for one rank.
         expected: what the planner said of the run (`Estimate.plain`); None where it said nothing.
         seconds: of all epochs, a resumed run's earlier ones included; None: those of this process.
         restarts: how often the run was started again by itself.
+        stopped: of a run that was stopped, after which `epoch` of how many (`of`), by which `signal`, and the epoch of
+            its newest `checkpoint`; None for one that has ended.
     """
     return {
         "version": __version__,
@@ -44,6 +50,7 @@ def summarise(
         "world": layout.world,
         "epochs": result.epochs,
         "stopped_early": result.stopped_early,
+        "stopped": None if stopped is None else dict(stopped),
         "restarts": restarts,
         "seconds_per_epoch": seconds_per_epoch(result.seconds if seconds is None else seconds),
         "loss": result.loss,
@@ -65,6 +72,25 @@ def summarise(
     }
 
 
+def describe_stop(summary: Mapping[str, Any]) -> str | None:
+    """Return in words that a run was stopped, after how many epochs, and what was not measured; None: it was not."""
+    stopped = summary.get("stopped")
+    if stopped is None:
+        return None
+    signal = {"SIGINT": " by the user", "SIGTERM": " by SIGTERM"}.get(str(stopped.get("signal")), "")
+    said = f"Stopped{signal} after {stopped['epoch']:,} of {stopped['of']:,} epochs"
+    checkpoint = stopped.get("checkpoint")
+    said += (
+        "; there is no checkpoint." if checkpoint is None else f"; the newest checkpoint is of epoch {checkpoint:,}."
+    )
+    unknown = [split for split in SPLITS if not summary["metrics"].get(split)]
+    if len(unknown) == len(SPLITS):
+        return f"{said} Nothing was evaluated yet."
+    if summary.get("best_epoch") is not None:
+        said += f" Measures are those of epoch {summary['best_epoch']}, the best so far."
+    return f"{said} Not measured: {', '.join(unknown)}." if unknown else said
+
+
 def seconds_per_epoch(seconds: Iterable[float]) -> dict[str, float | None]:
     """Give the best and the median; None where no epoch was run."""
     finite = [value for value in seconds if math.isfinite(value)]
@@ -74,34 +100,33 @@ def seconds_per_epoch(seconds: Iterable[float]) -> dict[str, float | None]:
 
 
 def compare_with_rules(summary: Mapping[str, Any]) -> str | None:
-    """Say whether a simple rule is ahead of the model on test (on val where there is no test), and in which measures;
-    None where there are no rules.
+    """Return a sentence on whether the best simple rule is ahead of the model, and by how much.
+
+    It goes by the monitored measure on test, or on val where there is no test. None where there are no rules; values
+    that look the same are level.
     """
+    monitored = str(summary.get("monitor")).rpartition(".")[2]
+    rules = summary.get("baselines") or {}
     for split in ("test", "val"):
         own = summary["metrics"].get(split) or {}
-        rules = (summary.get("baselines") or {}).get(split) or {}
-        if own and any(rules.values()):
-            break
-    else:
-        return None
-    ahead: list[str] = []
-    behind: list[str] = []
-    for measure in next(filter(None, rules.values())):
-        if not isinstance(own.get(measure), (int, float)):
-            continue
-        values = {rule: _finite(measures.get(measure)) for rule, measures in rules.items()}
-        rule = max(values, key=lambda name: values[name])
-        if values[rule] == -math.inf:
-            continue
-        told = f"{rule} has {split} {measure} {values[rule]:.3f}, the model {own[measure]:.3f}"
-        (ahead if values[rule] > own[measure] else behind).append(told)
-    if not ahead and not behind:
-        return None
-    if ahead:
-        return f"A simple rule is ahead of the model: {'; '.join(ahead)}. Try task.memory, or a longer one."
-    return f"The model is ahead of every simple rule: {'; '.join(behind)}."
+        common = (name for measures in (rules.get(split) or {}).values() for name in measures)
+        for measure in (monitored, *common):
+            rule, best = next(ranked_rules(rules, f"{split}.{measure}"), ("", math.nan))
+            if rule and is_number(own.get(measure)):
+                return _verdict(f"{split} {measure}", spoken(rule), best, own[measure], measure in LOWER_IS_BETTER)
+    return None
 
 
-def _finite(value: float | None) -> float:
-    """Give a measure, or less than any where there is none."""
-    return -math.inf if value is None or math.isnan(value) else value
+def _verdict(what: str, rule: str, best: float, own: float, lower: bool) -> str:
+    shown = f"{rule} has {what} {_shown(best)}, the model {_shown(own)}"
+    if _shown(best) == _shown(own):
+        return f"The model is level with the best simple rule: {shown}."
+    apart = f", {_shown(abs(float(_shown(best)) - float(_shown(own))))} {'less' if own < best else 'more'}"
+    if (best < own) != lower:
+        return f"The model is ahead of every simple rule: {shown}{apart}."
+    remedy = " Try more epochs, task.memory, or a longer one." if rule.replace(" ", "_") in LINK_RULES else ""
+    return f"A simple rule is ahead of the model: {shown}{apart}.{remedy}"
+
+
+def _shown(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"

@@ -139,6 +139,17 @@ class CheckpointWriter:
                 raise RuntimeError(f"Timed out: other ranks did not write a checkpoint within {self._timeout:g} s")
         self.check()
 
+    def abandon(self) -> None:
+        """Abandon the checkpoint that is being written, if any; rank 0 removes its draft."""
+        if not self.writing or self._thread is None:
+            return
+        self._given_up.set()
+        for _ in range(2):  # the thread may just have been about to make it
+            if self._rank == 0:
+                with suppress(OSError):
+                    self._checkpoints.remove_drafts()
+            self._thread.join(_LONGEST_POLL)
+
     def _has_room(self, tensors: Mapping[str, Tensor]) -> bool:
         """Say whether the memory has room for the copies. Large history has none: it may fill half of the memory."""
         if sum(value.nbytes for name, value in tensors.items() if name.startswith(HISTORY)) > _LARGE:
@@ -193,6 +204,8 @@ class CheckpointWriter:
         best: bool,
     ) -> None:
         epoch = int(meta["epoch"])
+        if self._given_up.is_set():
+            return
         if self._rank == 0:
             draft = self._checkpoints.draft(epoch)
             self._leave(f"{key}/draft", str(draft))
