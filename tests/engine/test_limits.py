@@ -57,14 +57,23 @@ def options_of(model: str, options: Case, width: int) -> Case:
 
 def timeline_cases(world: int) -> list[Case]:
     layouts: dict[int, list[Case]] = {
-        2: [{"vertex": 2}, {"vertex": 2, "blocks": 7}, {"layer": 2, "blocks": 3}, {"time": 2, "blocks": 2}],
+        2: [{"vertex": 2}, {"vertex": 2, "blocks": 7}],
         3: [{"vertex": 3}, {"vertex": 3, "blocks": 7, "recompute": True}],
         4: [{"vertex": 2, "time": 2, "blocks": 2}, {"vertex": 2, "layer": 2, "blocks": 2, "recompute": True}],
     }
+    return _timeline_cases(layouts[world])
+
+
+def whole_rows_cases(world: int) -> list[Case]:
+    """Cuts under which no row of a neighbour crosses."""
+    return _timeline_cases([{"layer": world, "blocks": 3}, {"time": world, "blocks": 2}])
+
+
+def _timeline_cases(layouts: list[Case]) -> list[Case]:
     models = [*DYNAMIC, ("pyg", {}), *((name, {**options, "layers": 3}) for name, options in STATIC.items())]
     turn = count()
     cases = []
-    for (model, options), layout, limits in product(models, layouts[world], ("small", "large")):
+    for (model, options), layout, limits in product(models, layouts, ("small", "large")):
         if model == "pyg" and "layer" in layout:
             continue
         number = next(turn)
@@ -118,6 +127,7 @@ def static_cases(world: int) -> list[Case]:
         (static_cases, 3),
         (timeline_cases, 2),
         # minutes each; the drawn cases of tests/exact have as many ranks
+        pytest.param(whole_rows_cases, 2, marks=pytest.mark.slow),
         pytest.param(static_cases, 4, marks=pytest.mark.slow),
         pytest.param(timeline_cases, 3, marks=pytest.mark.slow),
         pytest.param(timeline_cases, 4, marks=pytest.mark.slow),

@@ -6,7 +6,7 @@ cuts the vertices of some cases; in the others they go to the parts in turn, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -329,6 +329,14 @@ CASES: dict[str, tuple[int, list[Case]]] = {
 }
 
 
+# on three ranks, or on two, the same is part of the fast tests
+SLOW = ("time 4", "holes 4", "again holes 4")
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
 @pytest.fixture(scope="module")
 def by_name(tmp_path_factory: pytest.TempPathFactory, ranks: ModuleType) -> Callable[[str], Results]:
     """The results of a test's cases; a world runs when the first test asks for one of its cases."""
@@ -337,7 +345,7 @@ def by_name(tmp_path_factory: pytest.TempPathFactory, ranks: ModuleType) -> Call
     def get(name: str) -> Results:
         if name not in done:
             world = CASES[name][0]
-            names = [other for other, (size, _) in CASES.items() if size == world]
+            names = [other for other, (size, _) in CASES.items() if size == world and (other in SLOW) == (name in SLOW)]
             cases = [given for other in names for given in CASES[other][1]]
             results = iter(ranks.run_forks(world, cases, tmp_path_factory.mktemp(f"world-{world}")))
             for other in names:
@@ -351,7 +359,9 @@ def worst(results: list[Case], what: str) -> float:
     return max(result[what] for result in results)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.split()[0] not in ("wrong", "coarse", "clipped")])
+@pytest.mark.parametrize(
+    "name", marked(name for name in CASES if name.split()[0] not in ("wrong", "coarse", "clipped"))
+)
 def test_equal_to_one_process(name: str, by_name: Callable[[str], Results]) -> None:
     for given, results in by_name(name):
         assert worst(results, "gradient") < 1e-10, given
@@ -374,7 +384,7 @@ def test_clipped_steps_are_those_of_one_process(name: str, by_name: Callable[[st
         assert worst(results, "step") > 0.1 if "break" in given else worst(results, "step") < 1e-10, given
 
 
-@pytest.mark.parametrize("name", ["time 2", "time 3", "time 4"])
+@pytest.mark.parametrize("name", marked(["time 2", "time 3", "time 4"]))
 def test_the_exchange_is_the_one_asked_for(name: str, by_name: Callable[[str], Results]) -> None:
     for given, [first, *_] in by_name(name):
         along = ALONG.get(given["model"], given["layout"]["temporal"])
