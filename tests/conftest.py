@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,9 @@ from trisect.nn.base import Layer
 from trisect.nn.halves import AnyLayer
 from trisect.plan.plan import make_facts
 from trisect.train.clusters import CLUSTER_VARIABLE, local_cluster
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -137,7 +137,7 @@ def test_stale_chunks_may_be_empty_or_late(tmp_path: Path, ranks: ModuleType) ->
         assert worst(results, "gradient") < 1e-10, case
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4))])
 def test_losses_of_twenty_epochs(world: int, tmp_path: Path, ranks: ModuleType) -> None:
     chosen = [MODELS[0], MODELS[1], MODELS[5]]
     cases = [
@@ -262,7 +262,7 @@ def test_a_wrong_edge_feature_is_seen(tmp_path: Path, ranks: ModuleType) -> None
         assert worst(results, "gradient") > 1e-4
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path, ranks: ModuleType) -> None:
     cases = [
         {"run": "stale", "layout": {**layout, "history": history}, "model": model, "options": options}

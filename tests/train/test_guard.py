@@ -194,6 +194,7 @@ def test_history_of_another_layout_starts_anew(tmp_path: Path) -> None:
     assert second.train_epoch(5) != pytest.approx(second.program.exact_loss(5), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_ranks_decide_the_same(tmp_path: Path) -> None:
     """The whole command: guard, summary, events, and a resumed run that equals a straight one."""
     data = ", ".join(f"{key}: {value}" for key, value in GRAPH.items())

@@ -28,7 +28,7 @@ def labelled(timeline: Timeline) -> Timeline:
     return Timeline(**{**vars(timeline), "y": y, "splits": {}})
 
 
-@pytest.mark.parametrize("layout", ["vertex=2", "layer=2,chunks=2", "vertex=2,layer=2"])
+@pytest.mark.parametrize("layout", ["layer=2,chunks=2", pytest.param("vertex=2,layer=2", marks=pytest.mark.slow)])
 def test_a_graph_has_the_same_rules_under_every_layout(
     community: Graph, layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_graph_has_the_same_rules_under_every_layout(
     assert "Beside simple rules" in (tmp_path / "run" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("layout", ["vertex=2", "time=2", "time=2,blocks=2"])
+@pytest.mark.parametrize("layout", ["vertex=2", pytest.param("time=2,blocks=2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", ["link-prediction", "node-classification"])
 def test_a_timeline_has_the_same_rules_under_every_layout(labelled: Timeline, task: str, layout: str) -> None:
     one = trisect.fit("cd-gcn", labelled, task, progress=False, **OPTIONS)
