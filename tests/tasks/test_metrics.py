@@ -150,3 +150,8 @@ def test_link_measures_are_those_of_sorted_scores(dtype: torch.dtype, mrr: str) 
             "mrr": one(scores, labels, rows),
         }
         assert found == pytest.approx(wanted, rel=1e-12, nan_ok=True), trial
+
+
+def test_what_is_no_finite_number_is_none() -> None:
+    measures = {"auc": float("nan"), "mse": float("inf"), "loss": -float("inf"), "f1": 0.5, "edges": 7}
+    assert metrics.defined(measures) == {"auc": None, "mse": None, "loss": None, "f1": 0.5, "edges": 7}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trisect.data.formats.npy import check_mapped
 from trisect.data.ingest.columns import parse_integers, text_names
 from trisect.data.ingest.tables import require_pyarrow
 from trisect.data.records import Array, Names, TextNames
@@ -19,6 +20,7 @@ def positions_of(names: Names | None, vertices: int, ids: Names) -> Array:
         names: of the vertices; None where they are 0, 1, ….
         ids: whole numbers or text; text is compared with numbers as they are written in plain notation.
     """
+    check_mapped("names", names)
     if not isinstance(ids, TextNames) and ids.dtype.kind in "iu":
         if names is None:
             return np.where((ids >= 0) & (ids < vertices), ids, -1).astype(np.int64)

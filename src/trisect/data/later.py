@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trisect.data.formats.npy import check_record
 from trisect.data.ids import with_new_ids
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest.flaws import OnMissing, in_words
@@ -47,9 +48,10 @@ class LaterRows:
     say: Callable[[str], None] = lambda sentence: None
 
     def join(self, base: Record) -> Record:
-        """Give the record of the stored rows and these together."""
+        """Return the record of the stored rows and these together."""
         if self.on_late not in get_args(OnLate):
             raise DataError(unknown("value of on_late", str(self.on_late), get_args(OnLate)))
+        check_record(base)
         return _Joining(self, base).record()
 
 
@@ -93,8 +95,8 @@ class _Joining:
     def record(self) -> Record:
         """Read the rows and put them behind those of the record."""
         base, columns = self._base, self._columns
-        for line in in_words(columns.read(None), self._source.title):
-            self._say(line)
+        counts = columns.read(None)
+        self._tell(in_words(counts, self._source.title))
         described = self._describe()
         numbers, names, _ = columns.ids.finish()
         where, joined_names, vertices = with_new_ids(base.names, base.vertices, names)
@@ -114,7 +116,8 @@ class _Joining:
             "weight": weight,
             "edge_x": edge_x,
         }
-        keep, _, lines = split_off(more["src"], more["dst"], self._table.self_loops, self._source.title)
+        table, title = self._table, self._source.title
+        keep, _, lines = split_off(more["src"], more["dst"], table.self_loops, title, counts["dropped"])
         self._tell(lines)
         more = _rows(more, keep)
         rows = None if described is None else where[numbers[described.role]]
@@ -171,7 +174,7 @@ class _Joining:
             )
         last = base.steps - 1 if base.time is None else base.time[-1]
         late = time <= last
-        if late.all() or (late.any() and self._rows.on_late == "refuse"):
+        if late.any() and (late.all() or self._rows.on_late == "refuse"):
             remedy = "leave these rows out, or use --on-late drop"
             raise DataError(
                 f"{int(late.sum()):,} of {len(time):,} rows of {self._source.title} are not later than the last trained"

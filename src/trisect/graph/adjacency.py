@@ -18,8 +18,6 @@ from trisect.graph import csr
 from trisect.graph.derived import Derived, KernelArrays, Origin
 from trisect.graph.sound import check_arrays, check_entries, check_sizes, narrow_indices, pointer_array
 
-_NOT_COUNTED = (-1,)
-
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
@@ -28,9 +26,8 @@ class Adjacency:
     The entries of row i are the positions starts[i] .. ends[i]-1 of `indices` and `values`, in ascending column
     order; an entry's column is indices[k] - column_base. A plain matrix has starts = indptr[:-1] and ends = indptr[1:].
 
-    The arrays are not copied, and should not be changed. Where torch has changed starts, ends or indices in place, they
-    are checked again before the next use, and all that was made of them is made anew; a change past torch (through
-    numpy) is not seen.
+    The arrays are not copied, and should not be changed. Where torch has changed one of them in place, all are checked
+    again before the next use, and what was made of them is made anew; a change past torch (through numpy) is not seen.
 
     Args:
         starts, ends: int64 [rows].
@@ -61,7 +58,11 @@ class Adjacency:
     def from_csr(
         cls, indptr: Tensor, indices: Tensor, values: Tensor | None, columns: int, self_start: int = 0
     ) -> Adjacency:
-        """A matrix from CSR arrays, sorted within rows (`graph.build` makes one from edges in any order)."""
+        """A matrix from CSR arrays, sorted within rows (`graph.build` makes one from edges in any order).
+
+        A contiguous `indptr` of int64, contiguous `indices` of int32 and the values are not copied: do not write to
+        them afterwards, nor to numpy arrays of the same memory, since kernels would read where changed entries point.
+        """
         pointers, indices = pointer_array(indptr), narrow_indices(indices)
         return cls(pointers[:-1], pointers[1:], indices, values, columns, 0, self_start)
 
@@ -78,49 +79,59 @@ class Adjacency:
         Raises:
             DataError: an entry lies outside the arrays or the columns, or a row is not in ascending order.
         """
-        sound = self._derived.sound
-        if sound is None or (sound != self._version() and sound != _NOT_COUNTED):
+        if not self._current().sound:
             self._check()
         return self
 
-    def _check(self) -> None:
-        derived = self._derived
-        changed = derived.sound is not None
-        if changed:
-            derived.forget()
-        try:
-            if changed:
-                check_arrays(self.starts, self.ends, self.indices, self.values, self.positions, self.features)
-            check_entries(self.starts, self.ends, self.indices, self.columns, self.column_base, self.positions)
-        except DataError as error:
-            if not changed:
-                raise
-            raise DataError(f"an adjacency was changed in place after its check: {error}") from error
-        derived.sound = self._version()
+    def _current(self) -> Derived:
+        """Return what has been made of the arrays; nothing of arrays that were changed since, which are checked anew.
 
-    def _version(self) -> tuple[int, ...]:
+        Raises:
+            DataError: the changed arrays are no matrix; at every call until they are one again.
+        """
+        derived, version = self._derived, self._version()
+        if derived.version != version:
+            if derived.version is not None:
+                derived.forget()
+                try:
+                    self._check()
+                except DataError as error:
+                    raise DataError(f"an adjacency was changed in place after its check: {error}") from error
+            derived.version = version
+        return derived
+
+    def _check(self) -> None:
+        # a kernel looks at the entries, and must find arrays of the right types and lengths
+        check_arrays(self.starts, self.ends, self.indices, self.values, self.positions, self.features)
+        check_entries(self.starts, self.ends, self.indices, self.columns, self.column_base, self.positions)
+        self._derived.sound = True
+
+    def _version(self) -> tuple[object, ...]:
         """Return what differs after torch has changed an array in place, or put another in its place (`.data = …`).
 
         Inference tensors do not count changes. What is written through `numpy()` or `.data[…]` is not seen.
         """
-        values = 0 if self.values is None else self.values.numel()
+        starts, ends, indices = self.starts, self.ends, self.indices
+        others: tuple[object, ...] = ()
         try:
-            version = self.starts._version + self.ends._version + self.indices._version
-            if self.positions is not None:
-                version += self.positions._version
+            version = starts._version + ends._version + indices._version
+            for array in (self.values, self.positions, self.features):
+                if array is not None:
+                    version += array._version
+                    others += (array.data_ptr(), array.shape)
         except RuntimeError:
-            return _NOT_COUNTED
-        return version, self.indices.data_ptr(), self.starts.data_ptr(), self.ends.data_ptr(), values
+            version = -1
+        pointers = starts.data_ptr(), ends.data_ptr(), indices.data_ptr()
+        return version, *pointers, starts.shape, ends.shape, indices.shape, others
 
     def vouched(self) -> Adjacency:
         """This matrix, which was made of sound ones in a way that keeps it so and need not be looked at."""
-        self._derived.sound = self._version()
+        self._current().sound = True
         return self
 
     def _as_sound_as(self, matrix: Adjacency) -> Adjacency:
-        """Return this matrix, whose entries are some of those of another; a change of that one leaves it unchecked."""
-        sound = matrix._derived.sound
-        if sound is not None and sound == matrix._version():
+        """Return this matrix, whose entries are some of those of another, and which is sound where that one is."""
+        if matrix._current().sound:
             self.vouched()
         return self
 
@@ -152,9 +163,10 @@ class Adjacency:
     @property
     def entries(self) -> int:
         """Count the entries of the block."""
-        if self._derived.entries is None:
-            self._derived.entries = int((self.ends - self.starts).sum())
-        return self._derived.entries
+        derived = self._current()
+        if derived.entries is None:
+            derived.entries = int((self.ends - self.starts).sum())
+        return derived.entries
 
     @property
     def memory_bytes(self) -> int:
@@ -211,9 +223,7 @@ class Adjacency:
         shares its arrays with its transpose; such a one, and one whose maker knows a shorter way to its transpose (see
         `with_transpose`), have positions only where they are asked for.
         """
-        if self._derived.sound is not None:
-            self.checked()  # a transpose of arrays that have changed since would be another matrix's
-        derived, transpose = self._derived, self._existing_transpose()
+        transpose, derived = self._existing_transpose(), self._derived
         if transpose is not None and (transpose.positions is not None or not positions):
             return transpose
         origin = derived.origin
@@ -233,9 +243,11 @@ class Adjacency:
 
     def _existing_transpose(self) -> Adjacency | None:
         """Give the transpose if it is there already."""
-        derived = self._derived
+        derived = self._current()
         if derived.transpose is None and derived.original is not None:
-            return derived.original()
+            original = derived.original()
+            # one that was changed has let go of this matrix
+            return original if original is not None and original._current().transpose is self else None
         return derived.transpose
 
     def _join(self, transpose: Adjacency) -> None:
@@ -269,7 +281,7 @@ class Adjacency:
 
     def with_entries(self, entries: int) -> Adjacency:
         """This matrix, whose number of entries is known and need not be counted."""
-        self._derived.entries = entries
+        self._current().entries = entries
         return self
 
     def is_symmetric(self) -> bool:
@@ -289,7 +301,7 @@ class Adjacency:
 
     def read_columns(self) -> tuple[Tensor | None, Adjacency]:
         """Find the columns that the block reads (None: all), and their rows of its transpose; once."""
-        derived = self._derived
+        derived = self.checked()._derived
         if derived.read is not None:
             return derived.read
         had_transpose = derived.transpose is not None or derived.original is not None
@@ -305,7 +317,9 @@ class Adjacency:
 
     def values_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the values in the type that a kernel reads; converted once for a matrix and all its views."""
-        return self._converted(self.values, dtype, self._home()._derived.values)
+        if self.values is None or _is_as(self.values, dtype):
+            return self.values
+        return _converted(self.values, dtype, self._home().checked()._derived.values)
 
     def for_kernels(self, dtype: torch.dtype) -> KernelArrays:
         """Give starts, ends, indices and values of that type, contiguous, after a check: as kernels read them; once."""
@@ -319,7 +333,9 @@ class Adjacency:
 
     def features_as(self, dtype: torch.dtype) -> Tensor | None:
         """Give the edges' features in the type that a kernel reads; converted once for a matrix and all its views."""
-        return self._converted(self.features, dtype, self._home()._derived.features)
+        if self.features is None or _is_as(self.features, dtype):
+            return self.features
+        return _converted(self.features, dtype, self._home().checked()._derived.features)
 
     def _home(self) -> Adjacency:
         """Give the matrix that this one is a view of, or itself."""
@@ -328,32 +344,25 @@ class Adjacency:
             home = home._derived.origin.matrix
         return home
 
-    @staticmethod
-    def _converted(array: Tensor | None, dtype: torch.dtype, kept: dict[torch.dtype, Tensor]) -> Tensor | None:
-        if array is None or (array.dtype == dtype and array.is_contiguous()):
-            return array
-        if dtype not in kept:
-            kept[dtype] = array.to(dtype).contiguous()
-        return kept[dtype]
-
     def inverse_counts(self, dtype: torch.dtype) -> Tensor:
         """Give 1 / the number of entries for each row (1 for empty rows), [rows]; made once."""
-        kept = self._derived.inverse_counts
+        kept = self.checked()._derived.inverse_counts
         if dtype not in kept:
             kept[dtype] = (self.ends - self.starts).clamp(min=1).to(dtype).reciprocal()
         return kept[dtype]
 
     def long_positions(self) -> Tensor:
         """Give the `positions` of a transposed matrix as int64; made once."""
-        if self._derived.positions is None:
+        derived = self.checked()._derived
+        if derived.positions is None:
             if self.positions is None:
                 raise DataError(f"{self} has no positions; take them of transpose(positions=True).")
-            self._derived.positions = self.positions.to(torch.int64).contiguous()
-        return self._derived.positions
+            derived.positions = self.positions.to(torch.int64).contiguous()
+        return derived.positions
 
     def csr_tensor(self, dtype: torch.dtype) -> Tensor:
         """Give the block as a sparse tensor of torch with values of that type; made once for each type."""
-        kept = self._derived.csr
+        kept = self.checked()._derived.csr
         if dtype not in kept:
             plain = self.compact()
             values = plain.values
@@ -491,6 +500,16 @@ class Adjacency:
 
     def __repr__(self) -> str:
         return f"Adjacency({self.rows} x {self.columns}, {self.entries} entries, weighted={self.values is not None})"
+
+
+def _is_as(array: Tensor, dtype: torch.dtype) -> bool:
+    return array.dtype == dtype and array.is_contiguous()
+
+
+def _converted(array: Tensor, dtype: torch.dtype, kept: dict[torch.dtype, Tensor]) -> Tensor:
+    if dtype not in kept:
+        kept[dtype] = array.to(dtype).contiguous()
+    return kept[dtype]
 
 
 def _check_range(what: str, start: int, stop: int, size: int) -> None:

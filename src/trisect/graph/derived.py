@@ -32,8 +32,8 @@ class Derived:
     """What has been made of a matrix so far. Each is made once, and none of it changes what the matrix is.
 
     Attributes:
-        sound: where the entries are known to lie within the arrays and columns, the `Adjacency.version` at which they
-            did; else None.
+        version: the `Adjacency._version` of the arrays that all else was made of; None before the first of it.
+        sound: whether the entries are known to lie within the arrays and columns.
         origin: where the matrix is a view of another.
         transpose: the transposed matrix.
         original: the matrix that has this one as its transpose. The reference is weak, since a cycle would keep large
@@ -46,7 +46,8 @@ class Derived:
         values, features, inverse_counts, csr, kernels: by type.
     """
 
-    sound: tuple[int, ...] | None = None
+    version: tuple[object, ...] | None = None
+    sound: bool = False
     origin: Origin | None = None
     transpose: Adjacency | None = None
     original: weakref.ref[Adjacency] | None = None
@@ -62,8 +63,8 @@ class Derived:
     kernels: dict[torch.dtype, KernelArrays] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Drop what was made of arrays that have changed since; only the matrix that this one is a view of stays."""
-        fresh = Derived(origin=self.origin)
+        """Drop what was made of arrays that have changed since; their version and the matrix of a view stay."""
+        fresh = Derived(version=self.version, origin=self.origin)
         for item in fields(self):
             setattr(self, item.name, getattr(fresh, item.name))
 

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trisect.data.formats.npy import check_record
 from trisect.data.formats.objects import static_from_dgl, static_from_networkx, static_from_scipy
 from trisect.data.formats.pyg import static_from_pyg
 from trisect.data.generators.generate import generate
 from trisect.data.ingest.ingest import Table, read_table
+from trisect.data.ingest.loops import warn_of_loops
 from trisect.data.records import Names, StaticRecord
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
@@ -116,6 +118,7 @@ class Graph:
     @classmethod
     def from_record(cls, record: StaticRecord, split: int = 0, merge: Merge = "mean") -> Graph:
         """From what a reader or a generator hands on; `split` picks one of several; `merge` is that of `from_edges`."""
+        check_record(record)
         return cls.from_edges(
             record.src,
             record.dst,
@@ -148,6 +151,8 @@ class Graph:
         record = read_table(frame, Table.of(src=src, dst=dst, **columns))
         if not isinstance(record, StaticRecord):
             raise DataError(f"time is {columns.get('time')!r}, and a graph has no times; use Timeline.from_table.")
+        if "self_loops" not in columns:
+            warn_of_loops(record.meta["notes"])
         return cls.from_record(record, merge=merge)
 
     @classmethod

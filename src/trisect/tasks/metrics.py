@@ -32,8 +32,11 @@ def why_undefined(name: str) -> str:
 
 
 def defined(measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measures with None for those that are no number on these rows (NaN, as AUC of one class)."""
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in measures.items()}
+    """Return the measures with None for those that are no finite number on these rows (NaN, as AUC of one class)."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in measures.items()
+    }
 
 
 def rounded(scores: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from trisect.data import generate, read_directory, write_directory
+from trisect.data.ids import positions_of
+from trisect.data.later import LaterRows
+from trisect.data.records import TextNames, TimelineRecord
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -54,6 +57,48 @@ def test_a_view_of_a_file_that_was_cut_off(tmp_path: Path) -> None:
     _cut_off(tmp_path / "ids.npy")
     with pytest.raises(DataError, match=r"(src|dst) is mapped from"):
         Graph.from_edges(ids[:5000], ids[5000:])
+
+
+def _named_timeline(path: Path) -> Path:
+    """A timeline with every array that there is."""
+    n, events = 2000, 3000
+    record = TimelineRecord(
+        vertices=n,
+        src=np.arange(events) % n,
+        dst=np.arange(events) * 7 % n,
+        offsets=np.arange(0, events + 1, 10),
+        weight=np.ones(events, np.float32),
+        x=np.ones((n, 2), np.float32),
+        y=np.arange(n) % 2,
+        edge_y=np.arange(events) % 2,
+        edge_x=np.ones((events, 2), np.float32),
+        splits={"train": np.arange(n) % 3 == 0, "val": np.arange(n) % 3 == 1},
+        names=TextNames.of([f"v{k}" for k in range(n)]),
+        time=np.arange(events),
+        meta={"columns": {"src": "a", "dst": "b", "time": "t"}, "classes": ["p", "q"], "edge_classes": ["p", "q"]},
+    )
+    return write_directory(record, path)
+
+
+ARRAYS = ["src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "time", "split.val", "names.offsets"]
+
+
+@pytest.mark.parametrize("name", [*ARRAYS, "names.utf8"])
+def test_every_array_is_looked_at_before_any_is_read(tmp_path: Path, name: str) -> None:
+    record = read_directory(_named_timeline(tmp_path / "t"))
+    os.truncate(tmp_path / "t" / f"{name}.npy", 0)
+    rows = {"a": ["v1"], "b": ["zz"], "t": [99999]}
+    for use in (
+        lambda record: Timeline.from_record(record),
+        lambda record: LaterRows(rows).join(record),
+        lambda record: write_directory(record, tmp_path / "w"),
+    ):
+        with pytest.raises(DataError, match=rf"{name} is mapped from .*{name}.npy"):
+            use(record)
+    assert not (tmp_path / "w").exists()
+    if name.startswith("names"):
+        with pytest.raises(DataError, match=rf"{name} is mapped from"):
+            positions_of(record.names, record.vertices, TextNames.of(["v1"]))
 
 
 def test_an_array_of_a_shard_that_was_cut_off(tmp_path: Path) -> None:

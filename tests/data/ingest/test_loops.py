@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from trisect.data.ingest.ingest import Table, read_table
 from trisect.data.later import LaterRows
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
+from trisect.graph.graph import Graph
+from trisect.graph.timeline.timeline import Timeline
 
 pytest.importorskip("pyarrow")
 
@@ -73,6 +76,44 @@ def test_later_rows_are_treated_alike() -> None:
         assert joined.time is not None
         assert joined.time[-2:].tolist() == ([7, 8] if choice == "keep" else [6, 7])
         assert sum("1 of 3 rows of the table are self-loops" in line for line in said) == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"time": "t", "period": 1}, {"time": "t", "period": "distinct"}])
+def test_later_rows_that_are_loops_alone_leave_the_graph_as_it_is(more: dict[str, Any]) -> None:
+    first = read_table(EDGES, Table(src="a", dst="b", **more, self_loops="drop"))
+    said: list[str] = []
+    joined = LaterRows({"a": ["x", "v"], "b": ["x", "v"], "t": [8, 9]}, say=said.append).join(first)
+    assert _ends(joined) == _ends(first)
+    assert joined.vertices == first.vertices + 1
+    if isinstance(joined, TimelineRecord) and isinstance(first, TimelineRecord):
+        assert joined.offsets.tolist() == first.offsets.tolist()
+    assert any("2 of 2 rows of the table are self-loops" in line and "dropped" in line for line in said)
+
+
+def test_the_count_is_of_the_rows_that_are_left() -> None:
+    rows = {"a": ["x", "y", None, "", "z"], "b": ["x", "z", "y", "x", "z"]}
+    record = read_table(rows, Table(on_missing="drop"))
+    assert any(line.startswith("2 of 5 rows of the table were dropped") for line in record.meta["notes"])
+    left = "2 of the 3 rows that are left of the table are self-loops"
+    assert any(line.startswith(left) for line in record.meta["notes"])
+    said: list[str] = []
+    LaterRows({**rows, "t": [6] * 5}, on_missing="drop", say=said.append).join(read_table(EDGES, Table("a", "b")))
+    assert any(line.startswith(left) for line in said)
+
+
+def test_python_is_warned_of_them_unless_it_chose() -> None:
+    timeline = {"time": "t", "period": 1}
+    for make in (
+        lambda table, **more: Graph.from_table(table, "a", "b", **more),
+        lambda table, **more: Timeline.from_table(table, "a", "b", **timeline, **more),
+    ):
+        with pytest.warns(UserWarning, match="2 of 5 rows of the table are self-loops") as caught:
+            make(EDGES)
+        assert [warning.filename for warning in caught] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make(EDGES, self_loops="keep"), make(EDGES, self_loops="drop")
+            make({name: values[:1] for name, values in EDGES.items()})
 
 
 def test_wrong_choices() -> None:

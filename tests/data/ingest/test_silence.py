@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,34 @@ def test_a_file_of_another_format(edges: Path, name: str, role: str) -> None:
         assert "pandas.read_excel" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["e.csv", "e.tsv", "e.txt"])
+def test_a_spreadsheet_by_another_name(edges: Path, name: str) -> None:
+    edges.with_name(name).write_bytes(b"PK\x03\x04\x14\x00\x06\x00,\n1,2\n")
+    with pytest.raises(DataError, match=rf"the table .*{name} is a spreadsheet or another zip.*pandas.read_excel"):
+        read_table(edges.with_name(name), Table())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_labels_of_which_each_column_occurs_twice(edges: Path, suffix: str) -> None:
+    labels = _written(edges.with_name(f"y{suffix}"), "id,y,y\nx,0,0\ny,1,1\n")
+    with pytest.raises(DataError, match=r"label_column is 'y', and the table .* has 2 columns .*; rename all but one"):
+        read_table(edges, Table(labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ("web,r", r"1 of 2 categories \(r\) is unknown to the encoding and becomes kind=other"),
+        ("q,r", r"2 of 2 categories \(q, r\) are unknown to the encoding and become kind=other"),
+    ],
+)
+def test_categories_that_a_given_encoding_does_not_know(edges: Path, kinds: str, words: str) -> None:
+    own = read_table(edges, Table(edge_features="kind"))
+    given = {"a": ["x", "y"], "b": ["y", "z"], "kind": kinds.split(",")}
+    notes = read_table(given, Table(encoding=own.meta["encoding"])).meta["notes"]
+    assert any(re.search(words, note) for note in notes)
+
+
 def test_features_under_a_given_encoding_have_its_statistics(edges: Path) -> None:
     accounts = edges.with_name("v.csv")
     own = read_table(edges, Table(vertices=accounts, edge_features="amount"))
@@ -169,4 +198,8 @@ def test_features_under_a_given_encoding_have_its_statistics(edges: Path) -> Non
     for notes, words in ((own.meta["notes"], "all rows"), (given.meta["notes"], "the given encoding keeps")):
         said = [note for note in notes if "are standardised with" in note]
         assert [words in note for note in said] == [True, True]
-    assert all("of its own data" in note for note in given.meta["notes"] if "are standardised with" in note)
+    assert all(
+        "not of this table, but of the data that it was fitted on" in note
+        for note in given.meta["notes"]
+        if "are standardised with" in note
+    )

@@ -8,7 +8,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from trisect.data.records import Array
+from trisect.data.records import Array, Record, TextNames
 from trisect.data.room import reading, require_room
 from trisect.errors import DataError
 
@@ -38,8 +38,18 @@ def map_npy(path: Path, mode: Literal["r", "c"], remedy: str) -> Array:
     return array
 
 
-def check_mapped(name: str, array: Array) -> None:
+def check_record(record: Record) -> None:
+    """Refuse a record of which an array is mapped from a file that was cut off since (see `check_mapped`)."""
+    splits = {f"split.{name}": mask for name, mask in record.splits.items()}
+    for name, array in {**vars(record), **splits}.items():
+        check_mapped(name, array)
+
+
+def check_mapped(name: str, array: Any) -> None:
     """Refuse an array whose file was cut off after it was mapped: a read past its end would kill the process."""
+    if isinstance(array, TextNames):
+        check_mapped(f"{name}.offsets", array.offsets)
+        check_mapped(f"{name}.utf8", array.data)
     pages = getattr(array, "_mmap", None)
     if pages is not None and pages.size() < len(pages):
         raise DataError(

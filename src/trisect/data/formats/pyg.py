@@ -191,10 +191,10 @@ def has_relations(data: Any) -> bool:
 
 def _refuse_relations(data: Any) -> None:
     if has_relations(data):
+        kinds = f"{len(data.node_types)} kind{'' if len(data.node_types) == 1 else 's'}"
         raise DataError(
-            f"the object is a {type(data).__name__} of {len(data.node_types)} kinds of vertices and"
-            f" {len(data.edge_types)} of edges; relations are not supported yet, so give data.to_homogeneous(), which"
-            " makes them one kind."
+            f"the object is a {type(data).__name__} of {kinds} of vertices and {len(data.edge_types)} of edges;"
+            " relations are not supported yet, so give data.to_homogeneous(), which has one kind of each."
         )
 
 

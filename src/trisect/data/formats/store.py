@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trisect.data.formats.npy import map_npy
+from trisect.data.formats.npy import check_record, map_npy
 from trisect.data.records import Array, Names, Record, StaticRecord, TextNames, TimelineRecord
 from trisect.data.room import reading, require_room
 from trisect.data.sound import sound
@@ -40,6 +40,7 @@ def write_directory(record: Record, out: Path | str) -> Path:
     target = Path(out)
     target = target if target.is_absolute() else Path.cwd() / target
     check_free(target)
+    check_record(record)
     arrays = {name: getattr(record, name) for name in _PLAIN if getattr(record, name, None) is not None}
     arrays.update({f"split.{name}": mask for name, mask in record.splits.items()})
     arrays.update(_names_arrays(record.names))

@@ -242,16 +242,17 @@ def notes(encoding: Encoding, raws: Sequence[Raw], table: str, *, stored: bool =
     lines = [f"Features of {table} are standardised with statistics of {encoding.statistics}."]
     if stored:
         lines = [
-            f"Features of {table} are standardised with the statistics that the given encoding keeps, and with none of"
-            f" this table: {encoding.statistics} of its own data."
+            f"Features of {table} are standardised with the statistics that the given encoding keeps; they are not of"
+            f" this table, but of the data that it was fitted on: {encoding.statistics}."
         ]
     for column, raw in zip(encoding.columns, raws, strict=True):
         others = sorted(set(raw.names) - set(column.categories)) if column.kind == "category" else []
         if others and stored:
             named = ", ".join(map(str, others[:3])) + (", …" if len(others) > 3 else "")
+            are, become = ("is", "becomes") if len(others) == 1 else ("are", "become")
             lines.append(
                 f"Column {column.column!r} of {table}: {len(others):,} of {len(raw.names):,} categories ({named})"
-                f" {'is' if len(others) == 1 else 'are'} unknown to the encoding and become {column.column}={OTHER}."
+                f" {are} unknown to the encoding and {become} {column.column}={OTHER}."
             )
         elif others:
             lines.append(

@@ -154,7 +154,11 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         said.append(f"There are too few labelled vertices for the splits {' and '.join(empty)}, which are left out.")
     weight, edge_y, raws = columns.finish(meta)
     src, dst = numbers.pop("src"), numbers.pop("dst")
-    keep, counts["self_loops"], lines = split_off(src, dst, table.self_loops, source.title)
+    keep, counts["self_loops"], lines = split_off(src, dst, table.self_loops, source.title, counts["dropped"])
+    if keep is not None and not keep.any():
+        raise DataError(
+            f"{source.title} has self-loops alone, and self_loops is 'drop'; keep them, or give other edges."
+        )
     said += lines
     if table.self_loops == "drop":
         meta["self_loops"] = "drop"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from trisect.data.records import Array
 from trisect.errors import DataError, unknown
 
 SelfLoops = Literal["keep", "drop"]
+_ARE = "are self-loops (one vertex is src and dst)"
 
 
 def check_self_loops(choice: str) -> None:
@@ -16,19 +19,28 @@ def check_self_loops(choice: str) -> None:
         raise DataError(unknown("value of self_loops", str(choice), get_args(SelfLoops)))
 
 
-def split_off(src: Array, dst: Array, choice: SelfLoops, title: str) -> tuple[Array | None, int, list[str]]:
+def warn_of_loops(notes: Sequence[str]) -> None:
+    """Show what the notes of a table say of self-loops to the caller's caller, as a warning."""
+    for note in notes:
+        if _ARE in note:
+            warnings.warn(note, stacklevel=3)
+
+
+def split_off(
+    src: Array, dst: Array, choice: SelfLoops, title: str, dropped: int
+) -> tuple[Array | None, int, list[str]]:
     """Return the rows to keep (bool [rows], None: all), the number of self-loops, and a sentence about them.
 
     Args:
         title: the table, as messages call it.
+        dropped: the number of its rows that are not among these.
     """
     loops = src == dst
     count = int(loops.sum())
     if not count:
         return None, 0, []
-    what = f"{count:,} of {len(src):,} rows of {title} are self-loops (one vertex is src and dst)"
+    rows = f"of the {len(src):,} rows that are left of {title}" if dropped else f"of {len(src):,} rows of {title}"
+    what = f"{count:,} {rows} {_ARE}"
     if choice == "keep":
         return None, count, [f"{what}; they are kept as edges (self_loops: drop, --self-loops drop leaves them out)."]
-    if count == len(src):
-        raise DataError(f"{title} has self-loops alone, and self_loops is 'drop'; keep them, or give other edges.")
     return ~loops, count, [f"{what} and were dropped (self_loops: drop); their vertices stay."]

@@ -30,12 +30,10 @@ _EDGES_OF_LINE = re.compile(rb"(?m)^ | $|^\n")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
+_SHEET_AS_TEXT = "save the sheet as CSV, or use pandas.read_excel(…).to_csv(…, index=False)"
 # files that hold tables of other formats: what they are, and what turns them into one that is read
 _OTHER_FORMATS = {
-    **dict.fromkeys(
-        (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"),
-        ("a spreadsheet", "save the sheet as CSV, or use pandas.read_excel(…).to_csv(…, index=False)"),
-    ),
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"), ("a spreadsheet", _SHEET_AS_TEXT)),
     **dict.fromkeys(
         (".feather", ".arrow", ".orc", ".avro", ".json", ".jsonl", ".ndjson", ".sqlite", ".db", ".h5", ".hdf5"),
         ("of another format", "write it as Parquet, such as with pandas' to_parquet(…)"),
@@ -76,10 +74,13 @@ def require_readable(path: Path) -> None:
     """Refuse a file whose name says that it holds a table of a format that is not read."""
     what, remedy = _OTHER_FORMATS.get(path.suffix.lower(), ("", ""))
     if what and path.is_file():
-        raise DataError(
-            f"the table {path} is {what} ({path.suffix}), which is not read; CSV, TSV and text (each also .gz) and"
-            f" Parquet are: {remedy}."
-        )
+        raise _not_read(path, f"{what} ({path.suffix})", remedy)
+
+
+def _not_read(path: Path, what: str, remedy: str) -> DataError:
+    return DataError(
+        f"the table {path} is {what}, which is not read; CSV, TSV and text (each also .gz) and Parquet are: {remedy}."
+    )
 
 
 def _require_file(path: Path) -> None:
@@ -98,6 +99,8 @@ def sniff(path: Path, wanted: list[str | None]) -> Shape:
     """Delimiter, header and width from the first lines. A column wanted by number says that there is no header."""
     with reading(f"the table {path}"), open_raw(path) as file:
         head = file.read(1 << 16)
+    if head.startswith(b"PK\x03\x04"):
+        raise _not_read(path, "a spreadsheet or another zip archive (by its first bytes)", _SHEET_AS_TEXT)
     lines = head.decode("utf-8-sig", errors="replace").splitlines()
     comments = next((k for k, line in enumerate(lines) if line.strip() and line.lstrip()[0] not in "#%"), len(lines))
     if comments == len(lines):

@@ -57,9 +57,9 @@ def label_column(source: Source, identity: str, wanted: str | None) -> str:
     """Give the column of labels: the one named, or the only one beside the id; several are refused."""
     if wanted is not None:
         return source.pick(wanted, "label_column")
-    others = [name for name in source.names if name != identity]
+    others = list(dict.fromkeys(name for name in source.names if name != identity))
     if len(others) == 1:
-        return others[0]
+        return source.pick(others[0], "label_column")
     if not others:
         raise DataError(f"{source.title} has the column {identity!r} alone; labels need an id and a label.")
     raise DataError(

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trisect.data.formats.npy import check_record
 from trisect.data.formats.pyg import timeline_from_pyg
 from trisect.data.generators.generate import generate
 from trisect.data.ingest.ingest import Table, read_table
+from trisect.data.ingest.loops import warn_of_loops
 from trisect.data.ingest.periods import Period, numbers_of, offsets_of, steps_of
 from trisect.data.records import Names, TimelineRecord
 from trisect.errors import DataError
@@ -43,6 +45,7 @@ class TimelineInput(ABC):
         merge: Merge = "mean",
     ) -> Self:
         """From what a reader or a generator hands on; `symmetrise` counts events in both directions."""
+        check_record(record)
         return cls.from_arrays(
             record.src,
             record.dst,
@@ -91,6 +94,8 @@ class TimelineInput(ABC):
         record = read_table(frame, Table.of(src=src, dst=dst, time=time, period=period, **columns))
         if not isinstance(record, TimelineRecord):
             raise DataError("internal error: a table with times was read as one graph.")
+        if "self_loops" not in columns:
+            warn_of_loops(record.meta["notes"])
         return cls.from_record(record, smoothing=smoothing, merge=merge)
 
     @classmethod
