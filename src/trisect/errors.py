@@ -70,49 +70,41 @@ def one_line(message: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
-# what other libraries call an option, where it does not look like our name
-_ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "validation": "val", "valid": "val"}
+# what other libraries call an option, where it does not look like our name; without marks between words, as ours
+_ELSEWHERE = {"learningrate": "lr", "wd": "weightdecay", "validation": "val", "valid": "val"}
 
 
 # what is often looked for, and is not there; each is the end of a sentence
 _MISSING = {
-    **dict.fromkeys(
-        ("graph-classification", "graph-regression", "graph-prediction"),
-        "tasks that label whole graphs are not supported",
-    ),
-    **dict.fromkeys(
-        ("multi-label", "multilabel"),
+    "graph.*(class|clf|regr|pred|prop|label)": "tasks that label whole graphs are not supported",
+    "multilabel": (
         "a vertex has one class; several labels of it are targets of 0 and 1, y [vertices, labels], of node-regression,"
-        " which takes them without an option",
+        " which takes them without an option"
     ),
 }
-_CLOSE, _CLOSE_PART = 0.6, 0.5  # least likeness of a name, and of each of its parts
+_CLOSE = 0.51  # least likeness; half is chance: onecycle and none
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
     """Return the name that looks most like `word`, or None where nothing is close.
 
-    A name of several parts (`edge-classification`) is close only where each part is.
+    Case and the marks between words do not count.
     """
-    word = word.lower()
-    spelled = {name.lower(): name for name in names}
+    word = _letters(word)
+    spelled = {_letters(name): name for name in names}
     if _ELSEWHERE.get(word) in spelled:
         return spelled[_ELSEWHERE[word]]
-    alike = [name for name in spelled if _parts_alike(word, name)]
-    close = difflib.get_close_matches(word, alike, n=1, cutoff=_CLOSE)
+    close = difflib.get_close_matches(word, spelled, n=1, cutoff=_CLOSE)
     return spelled[close[0]] if close else None
-
-
-def _parts_alike(word: str, name: str) -> bool:
-    own, others = (re.split(r"[-_. ]+", text) for text in (word, name))
-    if len(own) != len(others):
-        return True
-    return all(difflib.SequenceMatcher(None, a, b).ratio() >= _CLOSE_PART for a, b in zip(own, others, strict=True))
 
 
 def missing(word: str) -> str | None:
     """Return why there is nothing of this name, where it is known to be looked for; the end of a sentence."""
-    return _MISSING.get(re.sub(r"[_ ]+", "-", word.lower()))
+    return next((why for pattern, why in _MISSING.items() if re.search(pattern, _letters(word))), None)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_. ]", "", name.lower())
 
 
 def unknown(kind: str, word: str, names: Iterable[str]) -> str:

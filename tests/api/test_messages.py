@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +32,10 @@ def graph() -> trisect.Graph:
         ({"multi_label": True}, "task.multi_label is not a setting; a vertex has one class; several labels"),
         ({"name": "node-regression", "multi_label": True}, "task.multi_label is not a setting; .* of node-regression"),
         ({"name": "graph-classification"}, r"tasks that label whole graphs are not supported\.$"),
+        ({"name": "GraphClassification"}, r"tasks that label whole graphs are not supported\.$"),
+        ({"name": "graphclassification"}, r"tasks that label whole graphs are not supported\.$"),
+        ({"name": "graph-level-classification"}, r"tasks that label whole graphs are not supported\.$"),
+        ({"name": "graph_pred"}, r"tasks that label whole graphs are not supported\.$"),
     ],
 )
 def test_options_of_a_task(task: dict[str, Any], message: str, graph: trisect.Graph) -> None:
@@ -71,7 +79,17 @@ def test_an_object_of_several_relations(graph: trisect.Graph) -> None:
     [
         ("onecycle", ["none", "cosine", "plateau"], None),
         ("cosin", ["none", "cosine", "plateau"], "cosine"),
-        ("graph-classification", ["edge-classification", "node-classification"], None),
+        ("CosineAnnealingLR", ["none", "cosine", "plateau"], "cosine"),
+        ("ReduceLROnPlateau", ["none", "cosine", "plateau"], "plateau"),
+        ("hidden_channels", ["activation", "hidden", "layers"], "hidden"),
+        ("residual_connection", ["activation", "residual"], "residual"),
+        ("eval_interval", ["eval_every", "epochs"], "eval_every"),
+        ("learningRate", ["lr", "lr_schedule"], "lr"),
+        ("wd", ["weight_decay"], "weight_decay"),
+        ("evolve-gcn", ["evolvegcn-o", "gcn", "gcnii"], "evolvegcn-o"),
+        ("graph-sage", ["gcn", "sage"], "sage"),
+        ("node-clf", ["edge-classification", "node-classification"], "node-classification"),
+        ("edge-regression", ["edge-classification", "node-regression"], "node-regression"),
         ("node_clasification", ["edge-classification", "node-classification"], "node-classification"),
         ("edges-classification", ["edge-classification", "node-classification"], "edge-classification"),
         ("val.acuracy", ["val.accuracy", "val.loss"], "val.accuracy"),
@@ -139,6 +157,21 @@ def test_data_of_the_wrong_kind(make: Callable[[], object], message: str) -> Non
 def test_arguments_of_fit(arguments: dict[str, Any], message: str, graph: trisect.Graph) -> None:
     with pytest.raises(TrisectError, match=message):
         trisect.fit("gcn", **{"graph": graph, "epochs": 1, "progress": False, **arguments})
+
+
+def test_a_refused_rank_tells_torchrun(graph: trisect.Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before it leaves, it waits for torchrun to end it: the first rank of the host prints the same."""
+    pauses: list[float] = []
+    told = tmp_path / "error.json"
+    place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**place, "TORCHELASTIC_ERROR_FILE": str(told)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.modules["trisect.api.fit"], "time", SimpleNamespace(sleep=pauses.append))
+    for arguments, sentence in (({"layout": "vertex=4"}, "= 4 ranks, but 2 were started"), ({"task": "x"}, "task is")):
+        with pytest.raises(TrisectError):
+            trisect.fit("gcn", graph, epochs=1, progress=False, **arguments)
+        assert sentence in json.loads(told.read_text())["message"]["message"]
+    assert pauses == [2.0, 2.0]
 
 
 def test_steps_that_the_data_do_not_have(graph: trisect.Graph) -> None:

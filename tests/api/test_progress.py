@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -43,7 +44,7 @@ def test_lines_where_nothing_can_be_redrawn(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert "a sentence\nepoch 1/1  loss 0.5  val auc 0.9  100 ms an epoch\n" in shown
     assert "test, edgebank alone: map 0.2000  auc 0.9200" in shown
-    told = "A simple rule is ahead of the model: edgebank has test auc 0.920, the model 0.870, 0.050 less."
+    told = "A simple rule is ahead of the model: edgebank has test auc 0.92, the model 0.87, 0.05 less."
     assert f"{told} Try more epochs, task.memory" in shown
 
 
@@ -122,22 +123,56 @@ def drawn(bar: TerminalBar, width: int) -> tuple[int, list[str]]:
 
 def test_a_model_that_is_ahead_is_told_so() -> None:
     better = {**SUMMARY, "metrics": {"test": {"map": 0.1, "auc": 0.93}}}
-    told = "The model is ahead of every simple rule: edgebank has test auc 0.920, the model 0.930, 0.010 more."
+    told = "The model is ahead of every simple rule: edgebank has test auc 0.92, the model 0.93, 0.01 more."
     assert compare_with_rules(better) == told
     assert compare_with_rules({**SUMMARY, "baselines": {}}) is None
 
 
-def test_values_that_look_the_same_are_level() -> None:
-    close = {**SUMMARY, "metrics": {"test": {"auc": 0.9196}}}
-    told = "The model is level with the best simple rule: edgebank has test auc 0.920, the model 0.920."
-    assert compare_with_rules(close) == told
-    assert "ahead of the model" in str(compare_with_rules({**SUMMARY, "metrics": {"test": {"auc": 0.9194}}}))
+@pytest.mark.parametrize(
+    ("measure", "rule", "own", "told"),
+    [
+        (
+            "auc",
+            0.92,
+            0.9196,
+            "The model is level with the best simple rule: mean has test auc 0.92, the model 0.9196.",
+        ),
+        (
+            "auc",
+            0.92,
+            0.919,
+            "A simple rule is ahead of the model: mean has test auc 0.92, the model 0.919, 0.001 less.",
+        ),
+        ("map", 0.93751, 0.93749, "level .* map 0.9375, the model 0.9375"),
+        ("map", 0.0004, 0.0001, "A simple rule is ahead .* map 0.0004, the model 0.0001, 0.0003 less"),
+        ("auc", 0.999, 0.9999, "The model is ahead .* auc 0.999, the model 0.9999, 0.0009 more"),
+        ("auc", 0.99990, 0.99995, "The model is ahead .* auc 0.9999, the model 0.99995, 5e-05 more"),
+        ("auc", 1.0, 1.0, "level .* auc 1, the model 1"),
+        ("rmse", 0.0001, 0.0004, "A simple rule is ahead .* rmse 0.0001, the model 0.0004, 0.0003 more"),
+        ("rmse", 5000.6, 5000.4, "level .* rmse 5,001, the model 5,000"),
+        ("mae", 100.2, 99.9996, "The model is ahead .* mae 100.2, the model 100, 0.2 less"),
+        ("loss", 0.0, 0.0, "level .* loss 0, the model 0"),
+    ],
+)
+def test_the_verdict_goes_by_values(measure: str, rule: float, own: float, told: str) -> None:
+    summary = {"monitor": f"val.{measure}", "metrics": {"test": {measure: own}}}
+    verdict = compare_with_rules({**summary, "baselines": {"test": {"mean": {measure: rule}}}})
+    assert re.search(told, str(verdict)), verdict
+
+
+def test_without_a_best_epoch_the_latest_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1) as progress:
+        progress.metrics(SUMMARY)
+        progress.metrics({**SUMMARY, "metrics": {"val": {"map": 0.1, "auc": None}}})
+    shown = capsys.readouterr().out
+    assert "1 epochs, 100 ms each, best epoch 1\n" in shown
+    assert "1 epochs, 100 ms each, latest epoch 1 (val.auc had no value)\n" in shown
 
 
 def test_of_errors_the_lower_one_is_ahead() -> None:
     errors = {"monitor": "val.loss", "baselines": {"test": {"mean": {"loss": 2.0}, "last_value": {"loss": 0.5}}}}
     behind = compare_with_rules({**errors, "metrics": {"test": {"loss": 0.75}}})
-    assert behind == "A simple rule is ahead of the model: last value has test loss 0.500, the model 0.750, 0.250 more."
+    assert behind == "A simple rule is ahead of the model: last value has test loss 0.5, the model 0.75, 0.25 more."
     assert "The model is ahead" in str(compare_with_rules({**errors, "metrics": {"test": {"loss": 0.25}}}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def test_a_sentence_is_printed_once_a_host_whichever_rank_is_first(
     for rank in (1, 0):  # the first rank of the host comes last
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / str(rank) / "error.json"))
         assert end("The layout needs 3 ranks.", 2) == 2
+        told = json.loads((tmp_path / str(rank) / "error.json").read_text())  # which torchrun prints last
+        assert told["message"]["message"] == "The layout needs 3 ranks."
     end("Another sentence.", 2)
     assert capsys.readouterr().err == "trisect: The layout needs 3 ranks.\ntrisect: Another sentence.\n"
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")  # without torchrun there is nobody to agree with

@@ -61,13 +61,19 @@ def ours(folder: Path) -> dict[str, Any]:
 
 
 def test_one_host_has_the_result_of_our_launcher(folder: Path, ours: dict[str, Any]) -> None:
-    done = run(folder, [*torchrun(*one_host()), "train", "c.yaml", "--out", "one", "--layout", "vertex=2"])
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        done = run(folder, [*torchrun(*one_host()), "train", "c.yaml", "--out", "one", "--layout", "vertex=2"])
+    finally:
+        os.sched_setaffinity(0, cores)
     assert done.returncode == 0, done.stderr
     found = summary(folder, "one")
     assert found["loss"] == ours["loss"]
     assert found["metrics"] == ours["metrics"]
     assert found["communication"] == ours["communication"]
     assert done.stdout.count("Run directory:") == 1
+    assert done.stdout.count("2 ranks share 1 core,") == 1
 
 
 @pytest.mark.slow

@@ -86,6 +86,12 @@ def test_pairs_cost_time_and_memory():
         MemoryModel(many).of(many.facts(parse_layout(layout)), machine.device) for layout in ("blocks=1", "blocks=4")
     )
     assert whole.pairs > 2.0 * blocks.pairs > 0.0
+    keeping = replace(many, remembered=lambda times: 8_000_000 // times)
+    for layout, more in (("blocks=4", 8e6), ("time=2,blocks=4", 4e6)):
+        with_past, without_past = (
+            MemoryModel(each).of(each.facts(parse_layout(layout)), machine.device) for each in (keeping, many)
+        )
+        assert with_past.total - without_past.total == with_past.pairs - without_past.pairs == more
     judged = replace(paired, judged_pairs=(50_000, 1_000_000))
     assert MemoryModel(judged).of(judged.facts(parse_layout("blocks=1")), machine.device).evaluation > 16e6
 

@@ -154,6 +154,13 @@ def test_a_summary_whose_parts_are_null_is_shown(make_run):
     assert "finished" in words(render(make_run(more=empty)))
 
 
+def test_without_a_best_epoch_the_latest_is_named(make_run):
+    assert "which was the best by val.accuracy." in words(render(make_run(more={"monitor": "val.accuracy"})))
+    undefined = {"metrics": {"train": {"loss": 0.5}, "val": {"auc": None}}, "monitor": "val.auc"}
+    text = words(render(make_run("undefined", more=undefined)))
+    assert "With the parameters of epoch 2, the latest; val.auc had no value." in text
+
+
 def test_restarts_are_said(make_run):
     assert "finished, started again 2 times after faults." in words(render(make_run(more={"restarts": 2})))
 
@@ -171,7 +178,7 @@ def test_classes_have_their_names(make_run):
 
 def test_links_stand_beside_simple_rules(make_run, links):
     text = words(render(make_run(classes=0, more=links)))
-    assert "A simple rule is ahead of the model: recency has test map 0.650, the model 0.600, 0.050 less." in text
+    assert "A simple rule is ahead of the model: recency has test map 0.65, the model 0.6, 0.05 less." in text
     assert "MAP on test" in text
     assert "MAP by step" in text
     assert "Calibration of links" in text

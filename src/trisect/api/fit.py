@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,6 +13,7 @@ from trisect.api.progress import Progress
 from trisect.api.stopping import conclude_stopped
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
+from trisect.errors import TrisectError
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.report import write_report
@@ -20,8 +23,11 @@ from trisect.train.fit import ModelLike, as_data
 from trisect.train.fit import fit as fit_quietly
 from trisect.train.loop import Recorder
 from trisect.train.outputs.run import Run
+from trisect.train.processes.faults import LostRankError, tell_torchrun
 from trisect.train.processes.stopping import undisturbed
 from trisect.train.run.run_directory import RunDirectory
+
+_PATIENCE = 2.0  # seconds
 
 
 def fit(
@@ -62,12 +68,18 @@ def fit(
     """
     world = world_from_environment()
     first = world is None or world.rank == 0
-    data, task = as_data(graph), make_task(task)
     shown = Progress(options.get("epochs", TrainOptions.epochs)) if progress and first else None
     more: dict[str, Any] = {"out": out, "resume": resume, "recorder": recorder, **options}
     try:
+        data, task = as_data(graph), make_task(task)
         with nullcontext() if shown is None else shown:
             run = fit_quietly(model, data, task, layout, listener=shown, **more)
+    except TrisectError as error:
+        if world is not None and not isinstance(error, LostRankError):
+            tell_torchrun(str(error))
+            if world.local_rank > 0 and "TORCHELASTIC_ERROR_FILE" in os.environ:
+                time.sleep(_PATIENCE)  # torchrun ends this rank meanwhile: the first of a host prints the traceback
+        raise
     except KeyboardInterrupt:
         if out is not None and first:
             with undisturbed():

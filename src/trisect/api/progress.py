@@ -19,7 +19,7 @@ from trisect.report.quantities import seconds, size
 from trisect.tasks.base import SPLITS
 from trisect.tasks.metrics import why_undefined
 from trisect.train.rules import spoken
-from trisect.train.run.summary import compare_with_rules
+from trisect.train.run.summary import compare_with_rules, is_undefined
 
 _LINES = 10
 _LONGEST_SILENCE = 15.0  # seconds
@@ -101,7 +101,10 @@ class Progress:
     def metrics(self, summary: Mapping[str, Any]) -> None:
         """Print the figures at the end, a column a split, and how simple rules do on the same test."""
         median = summary["seconds_per_epoch"]["median"]
-        tail = "" if summary.get("best_epoch") is None else f", best epoch {summary['best_epoch']}"
+        epoch, monitor = summary.get("best_epoch"), str(summary.get("monitor"))
+        tail = "" if epoch is None else f", best epoch {epoch}"
+        if epoch is not None and is_undefined(summary["metrics"], monitor):
+            tail = f", latest epoch {epoch} ({monitor} had no value)"
         each = "" if median is None else f", {seconds(median)} each"
         print(f"{len(summary['loss'])} epochs{each}{tail}", flush=True)
         self._say_undefined(summary["metrics"])

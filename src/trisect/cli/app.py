@@ -117,6 +117,10 @@ def _one_line(
 
 def end(sentence: str, code: int) -> int:
     """Print the sentence with which a command ends, and return its exit code."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ and code not in (130, StoppedError.exit_code):
+        from trisect.train.processes.faults import tell_torchrun
+
+        tell_torchrun(sentence)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         if code in (130, StoppedError.exit_code):
             return code

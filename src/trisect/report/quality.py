@@ -10,7 +10,7 @@ from trisect.report.markup import Markup, bars, join, note, table, tag
 from trisect.report.quantities import counted, measure_name, number, share
 from trisect.report.run_view import RunView
 from trisect.report.values import Values
-from trisect.train.run.summary import compare_with_rules
+from trisect.train.run.summary import compare_with_rules, is_undefined
 
 SPLITS = ("train", "val", "test")
 COLOURS = {"train": 0, "val": 1, "test": 2}
@@ -63,7 +63,10 @@ def _measures(run: RunView) -> Markup | None:
         return None
     rows = [[name, *(number(own[name]) if name in own else "–" for own in columns.values())] for name in names[:300]]
     best = run.summary.at("best_epoch").count()
-    said = f"With the parameters of epoch {best}, which was the best by {run.summary.at('monitor').text()}."
+    monitor = run.summary.at("monitor").text() or ""
+    undefined = is_undefined({split: run.summary.at("metrics", split).mapping() for split in SPLITS}, monitor)
+    chosen = f"the latest; {monitor} had no value" if undefined else f"which was the best by {monitor}"
+    said = f"With the parameters of epoch {best}, {chosen}."
     many = len(rows) > 14
     shown = table(["measure", *columns], rows[:14] if many else rows, caption="All measures")
     rest = None

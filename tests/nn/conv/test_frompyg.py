@@ -75,7 +75,11 @@ def test_in_a_model_and_seeded(graph):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FromPyG(pyg.GCNConv(5, 4)), r"bipartite.*use trisect\.nn\.GCNLayer,"),
+        (lambda: FromPyG(pyg.GCNConv(5, 4)), r"a block needs; use trisect\.nn\.GCNLayer, .* with its default options"),
+        (
+            lambda: FromPyG(type("Own", (pyg.GCNConv,), {})(5, 4)),
+            r"a block needs; use trisect\.nn\.GCNLayer, .* GCNConv",
+        ),
         (lambda: FromPyG(pyg.GCN2Conv(5, 0.1), in_channels=5), r"bipartite.*use trisect\.nn\.GCN2Layer,"),
         (lambda: FromPyG(pyg.GATConv(5, 4)), "add_self_loops=False"),
         (lambda: FromPyG(pyg.GATConv(5, 4, add_self_loops=False, dropout=0.01)), "dropout"),

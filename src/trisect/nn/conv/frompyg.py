@@ -15,7 +15,7 @@ from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Context, Layer, own_rows
 from trisect.ops.message import Message
 
-# convolutions of PyG that are layers here
+# convolutions of PyG that, with its default options, are layers here
 _OWN_LAYERS = {
     "GATConv": "GATLayer",
     "GATv2Conv": "GATv2Layer",
@@ -133,9 +133,15 @@ class FromPyG(Layer):
                     f"{self.conv} fails without features of edges ({type(error).__name__}: {error}); where it reads "
                     "them, say how many: FromPyG(conv, edge_channels=…)."
                 ) from error
+            own = _own_layer(self.conv)
+            # PyG's text would name other layers than ours
+            remedy = (
+                f" ({type(error).__name__}: {error}); use one that does, such as SAGEConv, or a layer of trisect.nn."
+                if own is None
+                else f"; use trisect.nn.{_OWN_LAYERS[own]}, which does and is PyG's {own} with its default options."
+            )
             raise ConfigError(
-                f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs "
-                f"({type(error).__name__}: {error}); {self._instead()}."
+                f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs{remedy}"
             ) from error
         for name, value in self.conv.named_buffers():
             value.copy_(buffers[name])
@@ -155,14 +161,13 @@ class FromPyG(Layer):
             )
         return int(all_rows.shape[1])
 
-    def _instead(self) -> str:
-        own = _OWN_LAYERS.get(type(self.conv).__name__)
-        if own is None:
-            return "use one that does, such as SAGEConv, or a layer of trisect.nn"
-        return f"use trisect.nn.{own}, which is the same convolution and takes blocks"
-
     def __repr__(self) -> str:
         return f"FromPyG({self.conv})"
+
+
+def _own_layer(conv: nn.Module) -> str | None:
+    """Return the name of PyG's convolution that `conv` is or derives from, where it is a layer here."""
+    return next((kind.__name__ for kind in type(conv).__mro__ if kind.__name__ in _OWN_LAYERS), None)
 
 
 def _width(conv: nn.Module, name: str, asked: int | None) -> int:
@@ -184,7 +189,7 @@ def _edge_width(conv: nn.Module, in_channels: int, asked: int | None) -> int:
             raise ConfigError(f"edge_channels is {asked}, but {conv} takes no edge_attr; leave edge_channels out.")
         return asked
     width = getattr(conv, "edge_dim", None)
-    if argument is not None and width is None and type(conv).__name__ == "GINEConv":
+    if argument is not None and width is None and _own_layer(conv) == "GINEConv":
         width = in_channels if getattr(conv, "lin", None) is None else getattr(conv.lin, "in_channels", None)
     if isinstance(width, int) and width > 0 and argument is not None:
         return width

@@ -128,7 +128,7 @@ def tell_failure(
         fault: the run may go on when it is started again.
         unexpected: what it printed on standard error helps to understand it.
     """
-    folder, torchrun = os.environ.get(FAILURES), os.environ.get("TORCHELASTIC_ERROR_FILE")
+    folder = os.environ.get(FAILURES)
     if folder is not None:
         note = {
             "rank": rank,
@@ -143,11 +143,18 @@ def tell_failure(
         with suppress(OSError):
             draft.write_text(to_json(note))
             draft.replace(Path(folder, f"rank-{rank}.json"))
-    elif torchrun is not None and not of_peer:
-        # without a call stack, torchrun shows the message, and that of the first rank that failed at the very end
+    elif not of_peer:
+        tell_torchrun(message)
+
+
+def tell_torchrun(message: str) -> None:
+    """Leave a sentence with torchrun, which prints that of the first rank that failed at the very end."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file is not None:
+        # without a call stack, torchrun shows the message
         extra = {"timestamp": str(int(time.time()))}
         with suppress(OSError):
-            Path(torchrun).write_text(to_json({"message": {"message": message, "extraInfo": extra}}))
+            Path(file).write_text(to_json({"message": {"message": message, "extraInfo": extra}}))
 
 
 @contextmanager

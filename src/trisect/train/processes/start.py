@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import uuid
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from trisect.comm.cores import shared_cores, usable_cores
-from trisect.comm.world import world_from_environment
+from trisect.comm.world import World, world_from_environment
 from trisect.errors import FaultError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -33,6 +34,7 @@ from trisect.train.worker import PARAMETERS, RESULT, Outcome, read_outcome, work
 
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a run is started again
 ReadData = Callable[[], Graph | Timeline]
+Say = Callable[[str], None]
 
 
 def run_job(
@@ -60,7 +62,7 @@ def run_job(
         listener = EpochsTo(recorder, listener)
     if world is not None:
         say = listener.say if world.rank == 0 else NoListener().say
-        return work(job, world, partial(cut_job, job, read, say=say), listener)
+        return work(job, world, partial(_cut_under_torchrun, job, read, world, say), listener)
     require_room(job.layout.world)
     job = replace(job, command=uuid.uuid4().hex)
     with ExitStack() as stack:
@@ -99,10 +101,21 @@ def _prepared(job: Job, read: ReadData, listener: Listener, *, begun: bool) -> I
                 check_resume(job, shards)
             if job.verb != "predict":
                 listener.say(f"{job.layout.world} ranks: {job.layout}.")
-        crowded = shared_cores(job.layout.world, usable_cores())
-        if crowded is not None and job.options.device.startswith("cpu"):
-            listener.say(crowded)
+        _say_crowded(job, job.layout.world, listener.say)
         yield folder
+
+
+def _cut_under_torchrun(job: Job, read: ReadData, world: World, say: Say, folder: Path) -> None:
+    """As `cut_job`; also say where the ranks of this host have to share its cores."""
+    cut_job(job, read, folder, say)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # SLURM gives each rank cores of its own, and only those are seen here
+        _say_crowded(job, world.local_size, say)
+
+
+def _say_crowded(job: Job, ranks: int, say: Say) -> None:
+    crowded = shared_cores(ranks, usable_cores())
+    if crowded is not None and job.options.device.startswith("cpu"):
+        say(crowded)
 
 
 def _launch(job: Job, folder: Path, listener: Listener, folders: Sequence[Path]) -> None:
@@ -121,7 +134,7 @@ def _launch(job: Job, folder: Path, listener: Listener, folders: Sequence[Path])
     )
 
 
-def cut_job(job: Job, read: ReadData, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
+def cut_job(job: Job, read: ReadData, folder: Path, say: Say = lambda text: None) -> None:
     """Read the data of a job, and write the shards of all its ranks into a folder."""
     data = read()
     if job.writes_run:

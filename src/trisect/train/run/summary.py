@@ -15,6 +15,8 @@ from trisect.train.loop import Result
 from trisect.train.rules import is_number, ranked_rules, spoken
 from trisect.version import __version__
 
+_CLOSE, _CLOSE_TO_ONE = 0.001, 0.01  # the model and a rule are level: of the value, of what is missing to 1
+
 
 def summarise(
     result: Result,
@@ -99,11 +101,19 @@ def seconds_per_epoch(seconds: Iterable[float]) -> dict[str, float | None]:
     return {"best": min(finite), "median": statistics.median(finite)}
 
 
+def is_undefined(measures: Mapping[str, Any], monitor: str) -> bool:
+    """Whether the monitored measure, such as `val.auc`, has no value: no epoch is the best, and the latest is kept."""
+    split, _, name = monitor.partition(".")
+    return (measures.get(split) or {}).get(name, 0) is None
+
+
 def compare_with_rules(summary: Mapping[str, Any]) -> str | None:
     """Return a sentence on whether the best simple rule is ahead of the model, and by how much.
 
-    It goes by the monitored measure on test, or on val where there is no test. None where there are no rules; values
-    that look the same are level.
+    It goes by the monitored measure on test, or on val where there is no test. None where there are no rules.
+
+    Values are level that differ by at most 0.1 % of the larger one; where 1 is the best, as of accuracy and AUC, also
+    by at most 1 % of what the better one lacks of it, so that 0.999 is not level with 0.9999.
     """
     monitored = str(summary.get("monitor")).rpartition(".")[2]
     rules = summary.get("baselines") or {}
@@ -118,15 +128,19 @@ def compare_with_rules(summary: Mapping[str, Any]) -> str | None:
 
 
 def _verdict(what: str, rule: str, best: float, own: float, lower: bool) -> str:
-    shown = f"{rule} has {what} {_shown(best)}, the model {_shown(own)}"
-    if _shown(best) == _shown(own):
+    apart, largest = abs(own - best), max(abs(own), abs(best))
+    close = _CLOSE * largest if lower else min(_CLOSE * largest, _CLOSE_TO_ONE * abs(1 - max(own, best)))
+    level = apart <= close
+    digits = 4 if level else max(4, 1 + math.ceil(math.log10(largest / apart)))
+    shown = f"{rule} has {what} {_shown(best, digits)}, the model {_shown(own, digits)}"
+    if level:
         return f"The model is level with the best simple rule: {shown}."
-    apart = f", {_shown(abs(float(_shown(best)) - float(_shown(own))))} {'less' if own < best else 'more'}"
+    shown += f", {_shown(apart, 3)} {'less' if own < best else 'more'}"
     if (best < own) != lower:
-        return f"The model is ahead of every simple rule: {shown}{apart}."
+        return f"The model is ahead of every simple rule: {shown}."
     remedy = " Try more epochs, task.memory, or a longer one." if rule.replace(" ", "_") in LINK_RULES else ""
-    return f"A simple rule is ahead of the model: {shown}{apart}.{remedy}"
+    return f"A simple rule is ahead of the model: {shown}.{remedy}"
 
 
-def _shown(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
+def _shown(value: float, digits: int) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.{digits}g}"
