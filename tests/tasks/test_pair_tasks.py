@@ -236,11 +236,48 @@ def test_train_is_measured_on_its_last_steps_and_every_pair_is_scored_once(timel
     assert train["per_step"]["step"] == [step for step in last if len(bound._pairs[step])]
     decoder.steps.clear()
     for split in ("val", "test"):
-        bound.measure(decoder, frames, 0, split)
-        bound.count_scores(decoder, frames, 0, split)
+        measured, counted = bound.measure_and_count(decoder, frames, 0, split)
+        for sums, alone in (
+            (measured.sums, bound.measure(CountingDecoder(), frames, 0, split).sums),
+            (counted.sums, bound.count_scores(CountingDecoder(), frames, 0, split).sums),
+        ):
+            assert all(torch.equal(sums[name], alone[name]) for name in alone)
     assert len(decoder.steps) == len(bound.steps("val")) + len(bound.steps("test"))
-    bound.measure(decoder, frames.clone(), 0, "val")  # other embeddings are scored anew
-    assert len(decoder.steps) == 2 * len(bound.steps("val")) + len(bound.steps("test"))
+
+
+def test_another_decoder_on_the_same_outputs_is_measured_anew(timeline: Timeline) -> None:
+    bound = LinkPrediction(memory=0, decoder="bilinear").bind(timeline, TaskContext(0))
+    frames = embeddings(timeline)
+    decoder = ready(bound.decoder(4)).requires_grad_(False)
+    first = bound.metrics(bound.measure(decoder, frames, 0, "val"))
+    decoder.bilinear.neg_()
+    assert bound.metrics(bound.measure(decoder, frames, 0, "val"))["map"] != first["map"]
+
+
+def test_train_is_measured_on_its_last_steps_that_have_pairs() -> None:
+    steps = torch.cat([torch.arange(10), torch.arange(16, 22)]).repeat_interleave(20)
+    src, dst = torch.randint(0, 12, (2, steps.numel()), generator=torch.Generator().manual_seed(0))
+    quiet = Timeline.from_events(src, dst, steps, period=1)
+    bound = LinkPrediction(split=(14, 2, 5)).bind(quiet, TaskContext(0))
+    frames = embeddings(quiet)
+    measured = bound.metrics(bound.measure(ready(bound.decoder(4)).requires_grad_(False), frames, 0, "train"))
+    assert measured["per_step"]["step"] == [7, 8]
+    assert "train is measured on its last 2 steps" in bound.settings
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_bytes_of_memories_are_those_that_are_kept(undirected: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, 9, (2, 200), generator=generator)
+    steps = torch.randint(0, 12, (200,), generator=generator).sort().values
+    timeline = Timeline.from_events(src, dst, steps, period=1, undirected=undirected)
+    bound = LinkPrediction(memory=3).bind(timeline, TaskContext(0))
+    ends = [bound._events(step)[0].numel() for step in range(11)]
+    kept = sum(len(bound._remembered(step)["memory"].pairs) for step in range(11))
+    most = max(sum(ends[max(0, step - 2) : step + 1]) for step in range(11))
+    assert bound.remembered_bytes(1) == 32 * kept + 64 * most
+    assert bound.remembered_bytes(2) == 32 * (kept // 2) + 64 * most
+    assert LinkPrediction(memory=0).bind(timeline, TaskContext(0)).remembered_bytes(1) == 0
 
 
 class CountingDecoder(torch.nn.Module):

@@ -13,6 +13,8 @@ import trisect
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.report.watch.follow import Follower
+from trisect.tasks import link_prediction
+from trisect.train.rules import Rules, beside
 
 OPTIONS: dict[str, Any] = {"epochs": 4, "hidden": 4, "layers": 2, "checkpoint_every": 2}
 
@@ -90,6 +92,53 @@ def test_rules_of_links_are_announced(timeline: Timeline, capsys: pytest.Capture
     for layout in ("", "vertex=2"):
         trisect.fit("cd-gcn", timeline, "link-prediction", layout=layout, **OPTIONS)
         assert capsys.readouterr().out.count("Measuring simple rules on val and test.") == 1
+
+
+def test_pairs_are_drawn_once_for_rules_and_run(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    sample = link_prediction.sample_distinct
+
+    def counted(key: int, *arguments: Any) -> Any:
+        drawn.append(key)
+        return sample(key, *arguments)
+
+    monkeypatch.setattr(link_prediction, "sample_distinct", counted)
+    trisect.fit("cd-gcn", timeline, "link-prediction", progress=False, **OPTIONS)
+    assert len(drawn) == len(set(drawn)) > 0
+
+
+def test_rules_that_read_many_features_are_announced(
+    community: Graph, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trisect.fit("gcn", community, **OPTIONS)
+    assert "Measuring simple rules" not in capsys.readouterr().out
+    monkeypatch.setattr("trisect.train.rules._MANY", 100)
+    trisect.fit("gcn", community, **OPTIONS)
+    assert capsys.readouterr().out.count("Measuring simple rules on val and test.") == 1
+
+
+@pytest.mark.parametrize(
+    ("monitor", "shown"), [("val.loss", "val map"), ("train.map", "val map"), ("val.mrr", "val mrr")]
+)
+def test_rules_are_shown_where_they_lack_what_is_monitored(
+    timeline: Timeline, monitor: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trisect.fit("cd-gcn", timeline, "link-prediction", monitor=monitor, **OPTIONS)
+    told = capsys.readouterr().out
+    assert f"Simple rules, {shown}: " in told
+    split, _, name = shown.partition(" ")
+    values = {rule: own[name] for rule, own in run.summary["baselines"][split].items()}
+    best = max(values, key=lambda rule: values[rule])
+    named = "" if monitor == f"{split}.{name}" else f"{shown} "
+    assert f" ({best.replace('_', ' ')} {named}{values[best]:.4g})" in told
+
+
+def test_rules_are_shown_by_test_where_val_has_none() -> None:
+    measures = {"val": {}, "test": {"recency": {"map": 0.5, "auc": 0.75}}}
+    assert beside(measures, "val.auc") == "recency test auc 0.75"
+    assert beside(measures, "val.loss") == "recency test map 0.5"
+    assert beside({}, "val.loss") == ""
+    assert Rules(measures).describe("val.map") == "Simple rules, test map: recency 0.5."  # type: ignore[arg-type]
 
 
 def test_a_monitored_error_stands_beside_the_lowest_one(timeline: Timeline, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,7 @@ class MemoryModel:
         gradients = self._passing(facts, device, stage, rows, held)
         halo = self._boards(facts, device, stage, columns, held)
         pairs = self._pairs(facts, device, held) if last else 0.0
+        remembered = work.remembered(facts.layout.time) if last else 0  # in training and in evaluation
         # what a pass of training takes has been given back when an exact one begins, and is not there yet before it
         a_pass = activations + gradients + halo
         exact = self._exact_pass(facts, device, stage, rows, held) - a_pass
@@ -147,7 +148,7 @@ class MemoryModel:
             snapshots=snapshots,
             messages=self._messages(facts, stage, rows, held),
             labels=self._labels(last=last),
-            pairs=pairs,
+            pairs=pairs + remembered,
             evaluation=max(0.0, max(ranked, exact) - pairs),
             reading=max(0.0, self._reading(facts, alone=alone), first_sums),
         )

@@ -39,6 +39,7 @@ class Workload:
         symmetric: whether the prepared matrix is its own transpose.
         pairs: that the loss scores at a training step; `pair_channels` how wide what it keeps of a pair is.
         judged_pairs: of pairs that evaluation scores, how many it does at once, and how many it keeps for the run.
+        remembered: says how many bytes a loss on pairs keeps of earlier steps, where these are dealt to so many ranks.
         judged: the largest share of a step's rows that evaluation measures at once, of a task on single vertices.
         copies: how many numbers the optimiser keeps for each that is trained.
         described: whether the data are described and not there.
@@ -66,6 +67,7 @@ class Workload:
     pairs: float = 0.0
     pair_channels: int = 0
     judged_pairs: tuple[int, int] = (0, 0)
+    remembered: Callable[[int], int] = lambda times: 0
     judged: float = 1.0
     copies: int = 2
     described: bool = False

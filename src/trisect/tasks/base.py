@@ -105,6 +105,11 @@ class BoundTask(ABC):
         """The trained part that follows the model's last layer of `channels` outputs (it belongs to the last stage)."""
         return None
 
+    def decoder_outline(self, channels: int) -> nn.Module | None:
+        """Return the decoder on the `meta` device: its widths, and no memory."""
+        with torch.device("meta"):
+            return self.decoder(channels)
+
     def restrict(self, rows: Tensor) -> BoundTask:
         """This is the same task, with the same constants, on some of the rows (positions, int64)."""
         raise LayoutError(
@@ -126,6 +131,10 @@ class BoundTask(ABC):
     def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
         """Say how many pairs are scored at each step of a split, by the loss or by measures; none: single vertices."""
         return []
+
+    def remembered_bytes(self, times: int) -> int:
+        """Return the bytes that a loss keeps of earlier steps, where steps are dealt to `times` ranks; 0 by default."""
+        return 0
 
     @abstractmethod
     def steps(self, split: Split) -> range:
@@ -152,6 +161,15 @@ class BoundTask(ABC):
     def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Count the scores of these outputs for the pictures of a report (`tasks.curves`); nothing by default."""
         return Statistics()
+
+    def measure_and_count(
+        self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split
+    ) -> tuple[Statistics, Statistics]:
+        """Return what `measure` and `count_scores` do, of the same outputs."""
+        return (
+            self.measure(decoder, frames, first_step, split),
+            self.count_scores(decoder, frames, first_step, split),
+        )
 
     def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
         """Measure simple rules on what val and test ask of a model; none by default.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
@@ -27,7 +27,8 @@ from trisect.tasks.rules.links import RULES, LinkRules
 from trisect.tasks.splits import SplitSizes, notes_on_steps, split_steps
 
 _MEASURES = ("map", "mrr", "auc")
-_KEPT = 1 << 24  # remembered pairs of all steps that stay in memory, of 32 bytes each
+_KEPT = 1 << 24  # remembered pairs of all steps that stay in memory
+_REMEMBERED, _GATHERED = 32, 64  # bytes of a remembered pair, and of each event while a memory is made
 _TRAIN_STEPS = 8
 _FOR_ALL = 100  # sampled pairs a positive that stand for all, where probabilities are fitted
 
@@ -117,18 +118,17 @@ class BoundLinkPrediction(BoundTask):
         self._negatives: dict[int, tuple[Tensor, Tensor]] = {}
         self._memories: dict[int, Memory] = {}
         self._remembered_pairs = 0
+        self._filled = sum(len(self._pairs[step]) > 0 for step in self.runs["train"])
         if task.memory == type(task).memory:
             self.settings = f"task.memory {task.memory}, the default: a pair's own last {task.memory} steps are read"
         last = self.measured_steps("train")
-        if len(last) < len(self.runs["train"]):
+        if len(last) < self._filled:
             self.settings += f"{'; ' if self.settings else ''}train is measured on its last {len(last)} steps"
         self._division: Division | None = None
         self._drawn: dict[Any, Any] = {}
-        self._scored: tuple[weakref.ref[Tensor] | None, dict[int, Tensor]] = (None, {})
         counts = {name: sum(len(self._pairs[step]) for step in self.runs[name]) for name in SPLITS}
         if counts["train"] == 0:
             raise DataError("the training steps have no pair to predict; check task.split and the period.")
-        self._filled = sum(len(self._pairs[step]) > 0 for step in self.runs["train"])
         self._constant = float(counts["train"] * (1 + task.negatives))
         if task.eval_negatives == "all":
             self.final = ("val", "test")  # the train steps would take longer than the training
@@ -170,15 +170,41 @@ class BoundLinkPrediction(BoundTask):
         """A split has the steps whose embeddings score its pairs."""
         return self.runs[split]
 
-    def measured_steps(self, split: Split) -> range:
-        """Return the steps that a split is measured on: of train the last ones alone, as many as val has, at most 8.
+    def measured_steps(self, split: Split) -> Sequence[int]:
+        """Return the steps that a split is measured on: of train the last that have pairs, as many as val has, at
+        most 8.
 
         All of them would take longer than the training.
         """
         steps = self.runs[split]
         if split != "train":
             return steps
-        return steps[-min(_TRAIN_STEPS, max(1, len(self.runs["val"]))) :]
+        filled = [step for step in steps if len(self._pairs[step])]
+        return filled[-min(_TRAIN_STEPS, max(1, len(self.runs["val"]))) :]
+
+    def remembered_bytes(self, times: int) -> int:
+        """Return the bytes of the memories of pairs that are kept, where steps are dealt to `times` ranks, and of one
+        while it is made.
+        """
+        kept, events = self._remembered_sizes
+        return _REMEMBERED * min(_KEPT, kept // times) + _GATHERED * events
+
+    @cached_property
+    def _remembered_sizes(self) -> tuple[int, int]:
+        """The pairs in the memories of all steps, and the most events that one is made of."""
+        reach, steps = self.task.memory, max(run.stop for run in self.runs.values())
+        if not reach:
+            return 0, 0
+        ends = [self._events(step) for step in range(steps)]
+        counts = torch.tensor([src.numel() for src, _ in ends])
+        # every code with its step, in ascending order
+        codes, step = torch.sort(torch.cat([src * self.timeline.vertices + dst for src, dst in ends]), stable=True)
+        step = torch.arange(steps).repeat_interleave(counts)[step.cpu()]
+        # a memory has a pair from an event on, until the next one, as far as it reaches, or to the end
+        until = torch.full_like(step, steps)
+        until[:-1] = torch.where((codes[1:] == codes[:-1]).cpu(), step[1:], steps)
+        kept = int((until - step).clamp(max=reach).sum())
+        return kept, int(torch.cat([counts, counts.new_zeros(reach)]).unfold(0, reach, 1).sum(1).max())
 
     def scored_pairs(self, split: Split, *, training: bool) -> list[int]:
         """Those that exist and the sampled ones; where all pairs are ranked, a block at a time, none are kept."""
@@ -254,23 +280,15 @@ class BoundLinkPrediction(BoundTask):
             return sample_destinations(key, each, among, pairs, self.context.vertices)
         return sample(key, len(pairs) * each, among, pairs)
 
-    def _judge(self, score: PairDecoder, frames: Tensor, first_step: int, step: int) -> dict[str, float]:
+    def _judge(
+        self, score: PairDecoder, frames: Tensor, first_step: int, step: int, scored: dict[int, Tensor]
+    ) -> dict[str, float]:
         """Return the measures of a step, its loss as a sum, and over how many pairs."""
         if self.task.eval_negatives == "all":
             return self._rank(score.blocks(frames[step - first_step], **self._remembered(step)), step)
-        src, _, labels = self._asked(step)
-        return self._compare(self._scores(score, frames, first_step, step), labels, src)
-
-    def _scores(self, score: PairDecoder, frames: Tensor, first_step: int, step: int) -> Tensor:
-        """Return the scores of the pairs that a step is judged by, computed once for the same tensor of frames."""
-        latest, scored = self._scored
-        if latest is None or latest() is not frames:
-            scored = {}
-            self._scored = weakref.ref(frames), scored
-        if step not in scored:
-            src, dst, _ = self._asked(step)
-            scored[step] = score(frames[step - first_step], src, dst, **self._remembered(step))[:, 0]
-        return scored[step]
+        src, dst, labels = self._asked(step)
+        scored[step] = score(frames[step - first_step], src, dst, **self._remembered(step))[:, 0]
+        return self._compare(scored[step], labels, src)
 
     def _rank(self, block: Block, step: int) -> dict[str, float]:
         """Give what `_judge` does, from the scores of all pairs."""
@@ -323,31 +341,47 @@ class BoundLinkPrediction(BoundTask):
     @torch.no_grad()
     def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Count the scores of the split's pairs, of all pairs those that are sampled to stand for them."""
+        return self._count_scores(decoder, frames, first_step, split, {})
+
+    def _count_scores(
+        self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split, scored: dict[int, Tensor]
+    ) -> Statistics:
         ratio = self.task.negatives * self.task.negative_weight / max(self.task.positive_weight, 1e-12)
         statistics = Statistics()
         for step in range(first_step, first_step + len(frames)):
             if step not in self.runs[split] or not len(self._pairs[step]):
                 continue
-            if self.task.eval_negatives == "all":
-                scores, labels, _ = self.validation_scores(decoder, frames[step - first_step], step)
+            if step in scored:
+                scores, labels = scored[step], self._asked(step)[2]
             else:
-                scores, labels = (
-                    self._scores(cast(PairDecoder, decoder), frames, first_step, step),
-                    self._asked(step)[2],
-                )
+                scores, labels, _ = self.validation_scores(decoder, frames[step - first_step], step)
             statistics = statistics.merge(count_pairs(scores.double(), labels.double(), max(ratio, 1e-12)))
         return statistics
 
     def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Each measure becomes a vector with one entry a step of the timeline."""
+        return self._measure(decoder, frames, first_step, split, {})
+
+    def _measure(
+        self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split, scored: dict[int, Tensor]
+    ) -> Statistics:
         score, sums = cast(PairDecoder, decoder), self._no_sums()
         measured = self.measured_steps(split)
         for step in range(first_step, first_step + len(frames)):
             if step not in measured or not len(self._pairs[step]):
                 continue
-            for name, value in {**self._judge(score, frames, first_step, step), "filled": 1.0}.items():
+            for name, value in {**self._judge(score, frames, first_step, step, scored), "filled": 1.0}.items():
                 sums[name][step] = value
         return Statistics(sums)
+
+    @torch.no_grad()
+    def measure_and_count(
+        self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split
+    ) -> tuple[Statistics, Statistics]:
+        """Return what `measure` and `count_scores` do; pairs are scored once for both."""
+        scored: dict[int, Tensor] = {}
+        measured = self._measure(decoder, frames, first_step, split, scored)
+        return measured, self._count_scores(decoder, frames, first_step, split, scored)
 
     def _no_sums(self) -> dict[str, Tensor]:
         names = (*_MEASURES, "loss", "pairs", "filled")

@@ -196,7 +196,9 @@ def sample_distinct(key: int, count: int, among: Candidates, existing: Pairs) ->
         src, dst = _stream(key, drawn, among)
         codes, first = _first_positions(src * vertices + dst, vertices**2)
         new = (torch.div(codes, vertices, rounding_mode="floor") != codes % vertices) & ~existing.contains(codes)
-        kept = sort_integers(first[new])[:count]
+        wanted = torch.zeros(drawn, dtype=torch.bool, device=codes.device)
+        wanted[first[new]] = True
+        kept = torch.nonzero(wanted)[:count, 0]  # in the order in which they were drawn
         if kept.numel() == count:
             return src[kept], dst[kept]
         drawn *= 2

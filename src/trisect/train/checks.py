@@ -29,7 +29,7 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}; make them equal.")
     _check_edges(model, data)
-    decoded = task.decoder(model.out_channels) is not None
+    decoded = task.decoder_outline(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
 
@@ -67,6 +67,8 @@ def check_monitor(
     steps = task.steps(split)
     if not steps:
         raise ConfigError(f"train.monitor is {monitor!r}, but there are no steps of {split}; use another split.")
+    # what a decoder reads may be narrow: the names of measures do not depend on it, and its weights may not fit
+    channels = channels if task.decoder_outline(channels) is None else 1
     decoder = task.decoder(channels)
     if isinstance(decoder, Decoder):
         decoder.reset_parameters(options.seed, 0)

@@ -91,7 +91,7 @@ def estimate_setup(
         fetches=facts.fetches,
         loss_from=task.steps("train").start if facts.timeline else 0,
         judged=judged_share(task),
-        **pairs_of(task, task.decoder(model.out_channels), model.out_channels),
+        **pairs_of(task, task.decoder_outline(model.out_channels), model.out_channels),
         copies=MOMENTS.get(options.optimiser, 2),
         dtype=facts.dtype,
     )

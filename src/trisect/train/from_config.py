@@ -144,7 +144,7 @@ def check_model(config: Config, data: Graph | Timeline) -> str:
     check_monitor(task, config.train, model.out_channels, data.vertices)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
     require_fit(config.layout, model, vertices=data.vertices, training=training)
-    modules: list[nn.Module | None] = [model, task.decoder(model.out_channels)]
+    modules: list[nn.Module | None] = [model, task.decoder_outline(model.out_channels)]
     count = sum(parameter.numel() for module in modules if module is not None for parameter in module.parameters())
     return describe_model(count, task, timeline=isinstance(data, Timeline))
 

@@ -405,12 +405,12 @@ class Trainer:
             for first, frames in self._step_by_step(outputs, steps):
                 for split in splits:
                     here = range(max(first, task.steps(split).start), min(first + len(frames), task.steps(split).stop))
-                    if here:
+                    if here and split in counted:
+                        part, counts = task.measure_and_count(self.program.decoder, frames, first, split)
+                        measured[split], scores[split] = measured[split].merge(part), scores[split].merge(counts)
+                    elif here:
                         part = task.measure(self.program.decoder, frames, first, split)
                         measured[split] = measured[split].merge(part)
-                    if here and split in counted:
-                        part = task.count_scores(self.program.decoder, frames, first, split)
-                        scores[split] = scores[split].merge(part)
         return self.program.merged(measured), self.program.merged(scores) if counted else {}
 
     def _step_by_step(self, outputs: Iterable[tuple[int, Tensor]], steps: range) -> Iterator[tuple[int, Tensor]]:

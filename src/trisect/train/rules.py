@@ -13,12 +13,13 @@ from typing import Any
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.settings.writing import to_json
-from trisect.tasks import TaskContext
+from trisect.tasks import BoundTask, TaskContext
 from trisect.tasks.metrics import LOWER_IS_BETTER
 from trisect.train.job import Job
 from trisect.train.processes.threads import limited_threads
 
 FILE = "rules.json"
+_MANY = 1 << 25  # features of vertices and neighbours that take more than a moment to read
 Measures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
@@ -35,18 +36,22 @@ class Rules:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def measure(cls, job: Job, data: Graph | Timeline, say: Callable[[str], None]) -> Rules:
+    def measure(
+        cls, job: Job, data: Graph | Timeline, say: Callable[[str], None], task: BoundTask | None = None
+    ) -> Rules:
         """Measure the rules of a job that trains, in the user's order of vertices and by one thread.
 
         A run does not depend on them: an error is shown as a warning, and there are none.
 
         Args:
             say: is told that they are measured, where that may take seconds.
+            task: of the run, where it is bound to these data on the CPU; pairs are then drawn once for rules and run.
         """
         if job.verb not in ("train", "fit") or not job.options.rules:
             return cls()
-        task = job.task.bind(data, TaskContext(job.options.seed, data.order))
-        if not task.cheap:
+        if task is None:
+            task = job.task.bind(data, TaskContext(job.options.seed, data.order))
+        if not task.cheap or _numbers_read(data) > _MANY:
             say("Measuring simple rules on val and test.")
         try:
             with limited_threads(1):
@@ -74,12 +79,16 @@ class Rules:
         return cls(plain["measures"], tuple(plain["notes"]))
 
     def describe(self, monitor: str) -> str | None:
-        """Return a sentence on all rules by a measure such as `val.map`, the best first; None where there are none."""
-        ranked = list(ranked_rules(self.measures, monitor))
+        """Return a sentence on all rules by a measure such as `val.map`, the best first; None where there are none.
+
+        Where no rule has this measure, see `beside`.
+        """
+        shown = _shown_measure(self.measures, monitor)
+        ranked = list(ranked_rules(self.measures, shown))
         if not ranked:
             return None
         told = ", ".join(f"{spoken(name)} {value:.4g}" for name, value in ranked)
-        return f"Simple rules, {monitor.replace('.', ' ')}: {told}{''.join(f'; {note}' for note in self.notes)}."
+        return f"Simple rules, {shown.replace('.', ' ')}: {told}{''.join(f'; {note}' for note in self.notes)}."
 
 
 def ranked_rules(measures: Measures, monitor: str) -> Iterator[tuple[str, float]]:
@@ -93,8 +102,30 @@ def ranked_rules(measures: Measures, monitor: str) -> Iterator[tuple[str, float]
 
 
 def beside(measures: Measures, monitor: str) -> str:
-    """Return the best rule by a measure such as `val.map`, as a line of progress shows it; else nothing."""
-    return next((f"{spoken(name)} {value:.4g}" for name, value in ranked_rules(measures, monitor)), "")
+    """Return the best rule by a measure such as `val.map`, as a line of progress shows it; else nothing.
+
+    Where no rule has the monitored measure, it is the same one on val or test, or else the first that rules have there,
+    and is named.
+    """
+    shown = _shown_measure(measures, monitor)
+    named = "" if shown == monitor else f"{shown.replace('.', ' ')} "
+    return next((f"{spoken(name)} {named}{value:.4g}" for name, value in ranked_rules(measures, shown)), "")
+
+
+def _shown_measure(measures: Measures, monitor: str) -> str:
+    """Return the monitored measure, or else the one that rules are shown by."""
+    name = monitor.partition(".")[2]
+    there = [
+        (split, measure) for split in ("val", "test") for own in (measures.get(split) or {}).values() for measure in own
+    ]
+    shown = [monitor, f"val.{name}", f"test.{name}", *(f"{split}.{measure}" for split, measure in there)]
+    return next((each for each in shown if any(ranked_rules(measures, each))), monitor)
+
+
+def _numbers_read(data: Graph | Timeline) -> int:
+    """Return how many features rules read, those of neighbours included."""
+    events = data.total_events if isinstance(data, Timeline) else data.edges
+    return 0 if data.x is None else data.x.numel() + events * data.x.shape[-1]
 
 
 def is_number(value: Any) -> bool:

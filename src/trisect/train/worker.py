@@ -126,6 +126,7 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
         expected = estimate_setup(setup, data, job.options, local_cluster())
         digest = digest_of(data) if job.writes_run else None
+        same = setup.vertices is data.order and job.options.device.startswith("cpu")
         worker = _Worker(
             job,
             setup,
@@ -134,7 +135,7 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
             recorder=recorder,
             expected=expected,
             digest=digest,
-            rules=Rules.measure(job, data, listener.say),
+            rules=Rules.measure(job, data, listener.say, setup.task if same else None),
         )
         return replace(worker.run(), setup=setup)
 

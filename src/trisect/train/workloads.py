@@ -50,7 +50,7 @@ def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: 
 
 
 def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str, Any]:
-    decoder: nn.Module | None = bound.decoder(model.out_channels)
+    decoder: nn.Module | None = bound.decoder_outline(model.out_channels)
     return {
         "layers": tuple(model.stack),
         "head": model.head if isinstance(model, DynamicModel) else None,
@@ -84,6 +84,7 @@ def pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict
         "pairs": sum(trained) / len(trained),
         "pair_channels": int(hidden) if isinstance(hidden, int) else channels,
         "judged_pairs": (max(judged, default=0), sum(judged)),
+        "remembered": bound.remembered_bytes,
     }
 
 

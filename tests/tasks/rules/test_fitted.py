@@ -171,6 +171,37 @@ def test_bounded_work_is_said_and_changes_little(monkeypatch: pytest.MonkeyPatch
     assert 0.3 < few != many
 
 
+def test_wide_rows_are_fitted_and_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph.generate("community", vertices=300, degree=6, signal=3.0, features=200, per_class=5)
+    sizes: list[int] = []
+    read, whole = fitted._read_inputs, rules_of(graph, name="node-classification")
+
+    def counted(*arguments: object) -> torch.Tensor:
+        x = read(*arguments)  # type: ignore[arg-type]
+        sizes.append(x.numel())
+        return x
+
+    monkeypatch.setattr(fitted, "_read_inputs", counted)
+    monkeypatch.setattr(fitted, "_NUMBERS", 8000)
+    some = rules_of(graph, name="node-classification")
+    assert len(sizes) > 2
+    assert max(sizes) <= 8000
+    assert "200 features folded into" in some.notes[0]
+    bound = make_task("node-classification").bind(graph, TaskContext())
+    for split, rules in some.statistics.items():
+        counts = [bound.rule_metrics(own[split]["majority"]) for own in (some.statistics, whole.statistics)]
+        assert counts[0] == pytest.approx(counts[1])
+        assert rules.keys() == whole.statistics[split].keys()
+
+
+def test_the_majority_is_the_most_frequent_class_whatever_its_weight() -> None:
+    y = (ALL % 5 == 0).long()
+    graph = Graph.from_edges(ALL, ALL.flip(0), vertices=VERTICES, y=y)
+    found = measures(graph, name="node-classification", split=(0.5, 0.2, 0.3), class_weights=(1.0, 100.0))
+    other = measures(graph, name="node-classification", split=(0.5, 0.2, 0.3))
+    assert found["majority"]["accuracy"] == other["majority"]["accuracy"] > 0.5
+
+
 def test_features_that_are_no_numbers_break_nothing() -> None:
     data = payments()
     assert data.x is not None

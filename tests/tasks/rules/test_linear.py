@@ -32,6 +32,17 @@ def test_logistic_regression_is_that_of_scikit_learn(rows: int, columns: int, cl
     assert float((mine - 1 / classes).abs().max()) > 0.1
 
 
+def test_logistic_regression_ends_where_the_loss_no_longer_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    solve = torch.cholesky_solve
+    monkeypatch.setattr(torch, "cholesky_solve", lambda *arguments: steps.append(0) or solve(*arguments))
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(2000, 10, generator=generator, dtype=torch.float64)
+    labels = (40 * torch.rand(2000, generator=generator) ** 6).long()  # unlike each other in number, and not explained
+    fit_logistic(x, labels, torch.ones(2000, dtype=torch.float64), 40)
+    assert 0 < len(steps) <= 100  # without a look at the loss, nearly all 200
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(200, 6), (30, 50)])
 def test_ridge_regression_is_that_of_scikit_learn(rows: int, columns: int) -> None:
     x = standardised(rows, columns)

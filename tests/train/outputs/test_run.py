@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,38 @@ def test_no_pairs_have_no_scores(folder: Path) -> None:
         run.score("u1", "u2")
     with pytest.raises(DataError, match="src has 2 ids and dst 1; give as many of each"):
         run.score([0, 1], [2])
+
+
+@pytest.mark.parametrize("step", [500, -10, 1.5, None])
+def test_a_step_that_is_none_is_refused(folder: Path, step: object) -> None:
+    run = trisect.load(folder / "links")
+    said = rf"step is {step}; give a whole number within range\(9\), which are all steps, or a negative one"
+    for call in (run.score, run.links):
+        with pytest.raises(ConfigError, match=said):
+            call([0], [1], step=step)
+    with pytest.raises(ConfigError, match=said):
+        run.top_k(1, step=step)  # type: ignore[arg-type]
+    assert torch.equal(run.score([0], [1], step=np.int64(8)), run.score([0], [1]))  # type: ignore[arg-type]
+
+
+def test_parameters_are_listed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, listed = trisect.load(folder / "links"), []
+    parameters = torch.nn.Module.parameters
+    run.score([0], [1])
+    monkeypatch.setattr(torch.nn.Module, "parameters", lambda *more: listed.append(1) or parameters(*more))
+    run.score([0], [1])
+    assert not listed
+
+
+def test_probabilities_without_validation_pairs_are_told_once() -> None:
+    timeline = trisect.Timeline.generate("evolving", **{k: v for k, v in DATA.items() if k != "generate"})
+    run = trisect.fit("cd-gcn", timeline, {**LINKS, "split": [6, 0, 2]}, **{**TRAIN, "epochs": 1}, progress=False)
+    with pytest.warns(UserWarning, match="Nothing is known of validation pairs"):
+        found = run.links([0], [1])
+    assert found["calibrated"].tolist() == [False]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not run.top_k(1)["calibrated"].any()
 
 
 def test_pairs_are_scored_in_inference_mode(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,14 +60,14 @@ def test_predict_names_the_distance_after_a_silence(folder: Path, capsys: pytest
     assert "not probabilities" not in capsys.readouterr().out
     kept = Calibration.read(folder / "run")
     assert kept is not None
-    assert (kept.steps, kept.silence) == (DAYS, 0)
+    assert (kept.steps, kept.silence, kept.events) == (DAYS, 0, 12.0)
     assert 0 < kept.first <= kept.last < DAYS - 1
     far = _predict(folder, "silent")
     assert far["calibrated"].tolist() == [False, False]
     said = " ".join(capsys.readouterr().out.split())
     step = DAYS + SILENT
     assert f"Step {step} lies {step - kept.last} steps after step {kept.last}, the last one" in said
-    assert f"follows {SILENT} steps without an event" in said
+    assert f"follows {SILENT} steps with fewer than 2 events" in said
     assert "scores rank links but are not probabilities" in said
 
 
@@ -88,7 +89,7 @@ def test_a_run_in_python_warns(folder: Path) -> None:
         warnings.simplefilter("error")
         assert run.links(["a1"], ["a2"])["calibrated"].tolist() == [True]
     later = run.on(str(folder / "silent.csv"), say=lambda sentence: None)
-    with pytest.warns(UserWarning, match=rf"follows {SILENT} steps without an event .* not probabilities"):
+    with pytest.warns(UserWarning, match=rf"follows {SILENT} steps with fewer than 2 events .* not probabilities"):
         assert later.links(["a1"], ["a2"])["calibrated"].tolist() == [False]
     with pytest.warns(UserWarning, match="not probabilities"):
         assert not later.top_k(3)["calibrated"].any()
@@ -98,8 +99,23 @@ def test_a_calibration_without_the_steps_of_its_fit_is_fitted_anew(folder: Path,
     earlier = {"slope": 1.0, "intercept": 0.0, "pairs": 4, "positives": 2}
     (tmp_path / CALIBRATION).write_text(json.dumps(earlier))
     assert Calibration.read(tmp_path) is None
-    Calibration(1.0, 0.0, 4, 2, 8, 9, 12, 1).write(tmp_path)
-    assert Calibration.read(tmp_path) == Calibration(1.0, 0.0, 4, 2, 8, 9, 12, 1)
+    kept = Calibration(1.0, 0.0, 4, 2, 8, 9, 12, 1, 30.0)
+    kept.write(tmp_path)
+    assert Calibration.read(tmp_path) == kept
+    plain = json.loads((tmp_path / CALIBRATION).read_text())
+    del plain["events"]
+    (tmp_path / CALIBRATION).write_text(json.dumps(plain))
+    assert Calibration.read(tmp_path) == replace(kept, events=0.0)
+
+
+def test_a_few_events_are_a_silence_where_there_were_many() -> None:
+    counts = np.array([40, 50, 60, 50, 40, 50] + 5 * [1])
+    fitted = Calibration(1.0, 0.0, 9, 3, first=3, last=5, steps=6, silence=0, events=50.0)
+    marked = [step for step in range(11) if fitted.distance(step, counts, continues=False) is not None]
+    assert marked == [8, 9, 10]
+    assert "follows 5 steps with fewer than 5 events" in str(fitted.distance(10, counts, continues=False))
+    known = replace(fitted, events=0.0)  # of a run whose usual number of events was not kept
+    assert known.distance(10, counts, continues=False) is None
 
 
 def test_a_silence_counts_as_long_as_it_lasted() -> None:
@@ -107,7 +123,9 @@ def test_a_silence_counts_as_long_as_it_lasted() -> None:
     assert [silence_at(counts, step) for step in range(10)] == [0, 1, 2, 3, 3, 3, 3, 0, 1, 1]
     weekends = np.array([1, 1, 1, 1, 1, 0, 0] * 6)
     fitted = Calibration(1.0, 0.0, 9, 3, first=28, last=34, steps=42, silence=2)
-    assert all(fitted.distance(step, weekends, continues=True) is None for step in range(42))
+    assert all(fitted.distance(step, weekends, continues=True) is None for step in range(14, 42))
+    assert all(fitted.distance(step, weekends, continues=True) is not None for step in range(14))  # too early
+    assert fitted.distance(0, weekends, continues=False) is None
     holiday = np.append(weekends, [1] * 3 + [0] * 10 + [1] * 12)
     marked = [step for step in range(len(holiday)) if fitted.distance(step, holiday, continues=False) is not None]
     assert marked == list(range(49, 65))

@@ -30,8 +30,8 @@ _WORK = 1 << 30  # multiplications of a product of all rows with themselves
 _FITTED = 1 << 27  # rows · columns · outputs of a fit that goes over them in steps
 _ROWS = 1 << 15  # that a rule is fitted to
 _JUDGED_ROWS = 1 << 17  # of a split
-_BLOCK = 1 << 14  # rows whose inputs are made at a time
-_KEPT = 1 << 24  # numbers that are kept of all vertices
+_NUMBERS = 1 << 21  # rows · columns that a rule is fitted to; half of them are judged at a time
+_KEPT = 1 << 23  # numbers that are kept of all vertices
 _GATHERED = 1 << 28  # numbers that are read of neighbours
 _SEED = 0  # of the rows and columns that are taken where there are many
 _JUDGED: tuple[Split, ...] = ("val", "test")
@@ -103,7 +103,7 @@ class ClassLearner(Learner):
 
     def usual(self, targets: Tensor) -> Tensor:
         """Return logarithms of the classes' shares."""
-        counts = torch.bincount(targets, minlength=self.weights.numel()).double() * self.weights
+        counts = torch.bincount(targets, minlength=self.weights.numel()).double()
         return torch.log((counts + 1e-3) / (counts + 1e-3).sum())
 
     def fit(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -146,11 +146,11 @@ class _Linear:
     def fit(cls, x: Tensor, targets: Tensor, learner: Learner) -> _Linear:
         shift, scale = x.mean(0), x.std(0, correction=0)
         scale = torch.where(scale > 1e-9 * (1 + shift.abs()), scale, torch.inf)  # a constant column says nothing
-        return cls(shift, scale, learner.fit((x - shift) / scale, targets))
+        return cls(shift, scale, learner.fit((x - shift).div_(scale), targets))
 
     def outputs(self, x: Tensor) -> Tensor:
         # far outside of what was seen, a linear model knows nothing
-        return apply(((x - self.shift) / self.scale).clamp(-10, 10), self.weights)
+        return apply((x - self.shift).div_(self.scale).clamp_(-10, 10), self.weights)
 
 
 @torch.no_grad()
@@ -181,7 +181,7 @@ class _FittedRules:
         judge: Judge,
     ) -> None:
         self._data, self._steps, self._read, self._learner, self._judge = data, steps, read, learner, judge
-        self._columns = 0
+        self._columns = self._own = self._width = 0
         self.notes: list[str] = []
 
     def measure(self) -> dict[Split, dict[str, Statistics]]:
@@ -189,10 +189,13 @@ class _FittedRules:
         sizes = {split: self._count(split) for split in SPLITS}
         if not sizes["train"]:
             return {}
-        own, around, targets = self._gather_train(self._share(sizes))
-        models = {}
-        for name, x in (("", own), ("_neighbours", torch.cat([own, around], 1))):
-            models[f"{self._learner.linear}{name}"] = _Linear.fit(x, targets, self._learner)
+        x, targets = self._gather_train(self._share(sizes))
+        linear = self._learner.linear
+        models = {
+            linear: _Linear.fit(x[:, : self._own], targets, self._learner),
+            f"{linear}_neighbours": _Linear.fit(x, targets, self._learner),
+        }
+        del x
         usual = self._learner.usual(targets)
         measured: dict[Split, dict[str, Statistics]] = {split: {} for split in _JUDGED if sizes[split]}
         shares = {split: min(1.0, _JUDGED_ROWS / max(1, size)) for split, size in sizes.items()}
@@ -213,7 +216,7 @@ class _FittedRules:
         data, rows = self._data, sizes["train"]
         ends = max(len(self._read("train", step).ends) for step in self._steps("train"))
         features = 2 if data.x is None else data.x.shape[-1]
-        columns = features if rows <= _COLUMNS else min(features, _COLUMNS // ends)
+        columns = min(features, _NUMBERS // (2 * ends * rows) if rows <= _COLUMNS else _COLUMNS // ends)
         if isinstance(data, Timeline):  # sums over neighbours are kept of all vertices, and made of all events
             most_columns = min(_KEPT // max(1, data.vertices), _GATHERED // max(1, data.total_events))
         else:
@@ -223,9 +226,9 @@ class _FittedRules:
         if columns < features:  # folded features are a copy
             columns = min(columns, max(8, _KEPT // max(1, data.vertices)))
             self.notes.append(f"{features:,} features folded into {columns}")
-        self._columns = columns
-        width = 2 * ends * (columns + 8)
-        most = min(_ROWS, _WORK // (width * min(width, rows)))
+        self._columns, self._own, self._width = columns, ends * columns, 2 * ends * (columns + 8)
+        width = self._width
+        most = min(_ROWS, _NUMBERS // width, _WORK // (width * min(width, rows)))
         if self._learner.stepped_outputs:
             most = min(most, _FITTED // (width * self._learner.stepped_outputs))
         most = max(_COLUMNS, most)
@@ -233,14 +236,13 @@ class _FittedRules:
             self.notes.append(f"fitted to {most:,} of {rows:,} rows")
         return min(1.0, most / rows)
 
-    def _gather_train(self, share: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return own and neighbours' inputs of the training rows, float64, and their targets."""
-        own, around, targets = [], [], []
+    def _gather_train(self, share: float) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the training rows, as `_read_inputs` does, and their targets."""
+        blocks, targets = [], []
         for _, case, inputs in self._walk(("train",), {"train": share}):
-            own.append(torch.cat([inputs.own(end) for end in case.ends], 1))
-            around.append(torch.cat([inputs.around(end) for end in case.ends], 1))
+            blocks.append(_read_inputs(case, inputs))
             targets.append(case.targets)
-        return torch.cat(own).double(), torch.cat(around).double(), torch.cat(targets)
+        return torch.cat(blocks), torch.cat(targets)
 
     def _walk(self, splits: Sequence[Split], shares: Mapping[Split, float]) -> Iterator[tuple[Split, Case, Inputs]]:
         """Read a share of the cases of some splits, step by step and in blocks, beside the inputs as they then are."""
@@ -252,8 +254,9 @@ class _FittedRules:
                 case = self._read(split, step)
                 if shares[split] < 1:
                     case = case.at(self._some(case.targets.shape[0], step, shares[split]))
-                for start in range(0, case.targets.shape[0], _BLOCK):
-                    yield split, case.at(slice(start, start + _BLOCK)), inputs
+                block = max(1, _NUMBERS // (2 * self._width))
+                for start in range(0, case.targets.shape[0], block):
+                    yield split, case.at(slice(start, start + block)), inputs
 
     def _some(self, rows: int, step: int, share: float) -> Tensor:
         key = Noise(_SEED, step=step).key("rows of simple rules")
@@ -267,7 +270,12 @@ class _FittedRules:
         if case.last is not None:
             last = self._learner.outputs(case.last)
             yield "last_value", torch.where(last.isnan(), constant, last)
-        own = torch.cat([inputs.own(end) for end in case.ends], 1).double()
-        around = torch.cat([inputs.around(end) for end in case.ends], 1).double()
-        for (name, model), x in zip(models.items(), (own, torch.cat([own, around], 1)), strict=True):
-            yield name, model.outputs(x)
+        x = _read_inputs(case, inputs)
+        for (name, model), columns in zip(models.items(), (x[:, : self._own], x), strict=True):
+            yield name, model.outputs(columns)
+
+
+def _read_inputs(case: Case, inputs: Inputs) -> Tensor:
+    """Return the inputs of rows, float64 [rows, columns]: those of their own first, then those of neighbours."""
+    parts = [read(end) for read in (inputs.own, inputs.around) for end in case.ends]
+    return torch.cat(parts, 1).double()

@@ -22,7 +22,16 @@ from trisect.train.setup import Setup
 
 CALIBRATION = "calibration.json"
 _WHERE = ("first", "last", "steps", "silence")
-_FORM = {"slope": FINITE, "intercept": FINITE, "pairs": COUNT, "positives": COUNT} | dict.fromkeys(_WHERE, Maybe(COUNT))
+_FORM = {
+    "slope": FINITE,
+    "intercept": FINITE,
+    "pairs": COUNT,
+    "positives": COUNT,
+    "events": Maybe(FINITE),
+    **dict.fromkeys(_WHERE, Maybe(COUNT)),
+}
+_FEW = 10  # a step is silent that has less than this part of the median events of the steps of the fit
+NOT_FITTED = "Nothing is known of validation pairs; probabilities are the sigmoid of the score, not calibrated."
 _ROUNDS = 100
 _BINS = 1 << 16  # of scores, at most, by which a sigmoid is fitted
 
@@ -36,6 +45,7 @@ class Calibration:
         first, last: the first and the last step whose pairs these are.
         steps: number of steps of the run's own timeline.
         silence: longest silence (see `silence_at`) at one of the steps first .. last.
+        events: median number of events of these steps; 0: it is not known, and a step with one event is not silent.
     """
 
     slope: float = 1.0
@@ -46,10 +56,16 @@ class Calibration:
     last: int = 0
     steps: int = 0
     silence: int = 0
+    events: float = 0.0
 
     def __call__(self, scores: Tensor) -> Tensor:
         """Give the probabilities of scores."""
         return torch.sigmoid(self.slope * scores.double() + self.intercept).to(scores.dtype)
+
+    @property
+    def least(self) -> int:
+        """Return the least number of events of a step that is not silent."""
+        return max(1, math.ceil(self.events / _FEW))
 
     @property
     def is_fitted(self) -> bool:
@@ -59,28 +75,35 @@ class Calibration:
     def distance(self, step: int, counts: Array, *, continues: bool) -> str | None:
         """Return how a step differs from those of the fit, as a clause; None where probabilities hold at it.
 
-        They hold up to as many steps after the run's own timeline as it has from `first` on, and not after a silence
-        of more than twice the longest one (or twice one step) at the steps of the fit.
+        They hold up to as many steps before `first`, and after the run's own timeline, as it has from `first` on, and
+        not after a silence of more than twice the longest one (or twice one step) at the steps of the fit.
 
         Args:
             counts: number of events of each step.
             continues: whether the timeline continues the run's own one, and does not stand alone.
         """
-        silence = silence_at(counts, step)
+        silence = silence_at(counts, step, self.least)
         silent = silence > 2 * max(1, self.silence)
-        late = continues and step - (self.steps - 1) > self.steps - self.first
-        if not self.is_fitted or not (silent or late):
+        reach = self.steps - self.first
+        early = continues and step < self.first - reach
+        late = continues and step - (self.steps - 1) > reach
+        if not self.is_fitted or not (silent or early or late):
             return None
         clauses = []
-        if continues and step > self.last:
+        if early:
+            clauses.append(
+                f"lies {self.first - step:,} steps before step {self.first}, the first one that probabilities were"
+                " fitted to"
+            )
+        elif continues and step > self.last:
             clauses.append(
                 f"lies {step - self.last:,} steps after step {self.last}, the last one that probabilities were fitted"
                 " to"
             )
         if silent:
+            few = "without an event" if self.least == 1 else f"with fewer than {self.least:,} events"
             clauses.append(
-                f"follows {silence:,} steps without an event (at the steps of the fit there were at most"
-                f" {self.silence:,})"
+                f"follows {silence:,} steps {few} (at the steps of the fit there were at most {self.silence:,})"
             )
         return " and ".join(clauses)
 
@@ -100,11 +123,12 @@ class Calibration:
         if any(plain.get(name) is None for name in _WHERE):
             return None
         where = {name: plain[name] for name in _WHERE}
-        return cls(float(plain["slope"]), float(plain["intercept"]), plain["pairs"], plain["positives"], **where)
+        fit = float(plain["slope"]), float(plain["intercept"]), plain["pairs"], plain["positives"]
+        return cls(*fit, **where, events=float(plain.get("events") or 0))
 
 
-def silence_at(counts: Array, step: int) -> int:
-    """Return the longest silence that a step knows of: consecutive steps without an event, up to the step.
+def silence_at(counts: Array, step: int, least: int = 1) -> int:
+    """Return the longest silence that a step knows of: consecutive steps of fewer than `least` events, up to it.
 
     One that ended longer ago than it lasted no longer counts.
 
@@ -114,7 +138,7 @@ def silence_at(counts: Array, step: int) -> int:
     Args:
         counts: number of events of each step.
     """
-    filled = np.flatnonzero(np.asarray(counts[: step + 1]))
+    filled = np.flatnonzero(np.asarray(counts[: step + 1]) >= least)
     starts, ends = np.append(-1, filled) + 1, np.append(filled, step + 1)
     lengths = ends - starts
     return int(lengths[step - ends < lengths].max(initial=0))
@@ -142,8 +166,9 @@ def calibrate(setup: Setup, gather: Gather) -> dict[str, Any]:
     fitted = fit_sigmoid(scores, labels, weights)
     if steps and isinstance(task, BoundLinkPrediction):
         counts = task.timeline.event_counts().numpy()
-        silence = max(silence_at(counts, step) for step in steps)
-        fitted = replace(fitted, first=steps.start, last=steps.stop - 1, steps=len(counts), silence=silence)
+        events = float(np.median(counts[steps.start : steps.stop]))
+        fitted = replace(fitted, first=steps.start, last=steps.stop - 1, steps=len(counts), events=events)
+        fitted = replace(fitted, silence=max(silence_at(counts, step, fitted.least) for step in steps))
     return asdict(fitted)
 
 

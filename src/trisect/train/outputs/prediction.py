@@ -24,7 +24,7 @@ from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
 from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import Job
-from trisect.train.outputs.calibration import Calibration
+from trisect.train.outputs.calibration import NOT_FITTED, Calibration
 from trisect.train.outputs.links import (
     Linked,
     LinkScorer,
@@ -266,9 +266,7 @@ class _Writer:
                 f" {getattr(self._task, 'horizon', 1)} step(s) later."
             )
         elif calibration is not None:
-            self._say(
-                "Nothing is known of validation pairs; probabilities are the sigmoid of the score, not calibrated."
-            )
+            self._say(NOT_FITTED)
         if far:
             self._say(not_probabilities(far, len(self._steps)))
         return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from trisect.tasks.outputs_only import OutputsOnly
 from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import named_model
 from trisect.train.loop import Result
-from trisect.train.outputs.calibration import Calibration, calibrate
+from trisect.train.outputs.calibration import NOT_FITTED, Calibration, calibrate
 from trisect.train.outputs.links import HeldEmbeddings, Linked, LinkScorer, Per, not_probabilities, require_top_k
 from trisect.train.outputs.new_data import PredictedData, Say
 from trisect.train.outputs.predict import embed, load_parameters, predict, trained_parameters
@@ -68,6 +69,7 @@ class Run:
         self._setup, self._graph, self._config, self._calibration = setup, graph, config, calibration
         self._class_names, self._continues = class_names, continues
         self._held: tuple[Any, LinkScorer] | None = None
+        self._told = False
 
     def __reduce__(self) -> NoReturn:
         folder = "folder" if self.directory is None else repr(str(self.directory.path))
@@ -183,7 +185,10 @@ class Run:
         scorer, calibration = self._scorer(step), self.calibration
         if calibration is None:
             return scorer
-        step, counts = range(self.setup.steps)[step], self._timeline.event_counts().numpy()
+        if not calibration.is_fitted and not self._told:
+            self._told = True
+            warnings.warn(NOT_FITTED, stacklevel=3)
+        step, counts = self._step(step), self._timeline.event_counts().numpy()
         distance = calibration.distance(step, counts, continues=self._continues)
         if distance is not None:
             warnings.warn(not_probabilities({step: distance}), stacklevel=3)
@@ -202,7 +207,7 @@ class Run:
         if per not in ("all", "source"):
             raise ConfigError(f"per is {per!r}; it must be all or source.")
         scorer = self._calibrated(step)
-        linked = Linked.of_timeline(self._timeline).at(range(self.setup.steps)[step])
+        linked = Linked.of_timeline(self._timeline).at(self._step(step))
         src, dst, scores = scorer.top_k(k, per, None if known else linked)
         return {"src": self._ids(src), "dst": self._ids(dst), **scorer.columns(scores[:, None])}
 
@@ -223,7 +228,7 @@ class Run:
     def _scorer(self, step: int) -> LinkScorer:
         if not isinstance(self.decoder, PairDecoder):
             raise ConfigError("scores of pairs need a task on pairs: link-prediction or edge-classification.")
-        step = range(self.setup.steps)[step]
+        step = self._step(step)
         key = step, self._versions()
         if self._held is None or self._held[0] != key:
             z = embed(self.setup, range(step, step + 1))[0]
@@ -231,12 +236,26 @@ class Run:
             self._held = key, LinkScorer(self.decoder.cpu(), HeldEmbeddings(z), memory)
         return self._held[1]
 
+    def _step(self, step: Any) -> int:
+        """Return the number of a step, which may count from the end; refuse one that the data do not have."""
+        steps = range(self.setup.steps)
+        try:
+            return steps[operator.index(step)]
+        except (IndexError, TypeError):
+            raise ConfigError(
+                f"step is {step!r}; give a whole number within range({len(steps)}), which are all steps, or a negative"
+                " one, which counts from the end."
+            ) from None
+
+    @cached_property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        data = (value for value in vars(self.graph).values() if isinstance(value, Tensor))
+        return (*self.model.parameters(), *self.model.buffers(), *data)
+
     def _versions(self) -> tuple[tuple[int, int], ...]:
         """Return what changes with every change of the parameters or the data in place."""
-        data = (value for value in vars(self.graph).values() if isinstance(value, Tensor))
-        tensors = (*self.model.parameters(), *self.model.buffers(), *data)
         # tensors that were made in inference mode have no version, and cannot be changed in place outside of it
-        return tuple((tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version) for tensor in tensors)
+        return tuple((tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version) for tensor in self._tensors)
 
     @property
     def _task(self) -> Task:
