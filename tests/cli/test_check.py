@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from trisect.train import clusters
 from trisect.train.processes import launch
@@ -88,3 +89,15 @@ def test_weights_that_will_not_fit_are_never_made(trisect, small, command):
     assert shown.err.count("\n") == 1
     assert re.search(r"[Nn]o layout of \d+ devices? fits", shown.err)
     assert command == "plan" or re.search(r"needs .*: optimiser [\d,.]+, parameters|\(optimiser [\d,.]+", shown.err)
+
+
+def test_a_decoder_that_will_not_fit_is_never_made(trisect, small, monkeypatch):
+    """Of the 160 GB of a decoder's weights, only the outline is made."""
+    sizes = ("task.decoder=mlp", "task.hidden=100000", "model.hidden=400000")
+    made = []
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, **more: made.append(zeros(*shape, **more)) or made[-1])
+    shown = trisect("check", small, *(word for size in sizes for word in ("--set", size)))
+    assert shown.code == 2
+    assert re.search(r"[Nn]o layout of \d+ devices? fits", shown.err)
+    assert max(tensor.nbytes for tensor in made if tensor.device.type != "meta") < 1 << 30

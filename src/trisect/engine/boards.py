@@ -191,8 +191,13 @@ class Boards:
         return readable(own, self.rows, halo) if self.gradients.collects else (joined(own, halo), None)
 
     def read_last(self, layer: int) -> None:
-        """The last reader of a layer has gone forward: halo rows that lie elsewhere are let go."""
-        self._halos.pop(self.slots[layer], None)
+        """The last reader of a layer has gone forward: halo rows that lie elsewhere are let go, and the board where
+        readers have copies.
+        """
+        slot = self.slots[layer]
+        self._halos.pop(slot, None)
+        if self.steps > 1 and not self.gradients.collects:
+            self._slabs.pop(slot, None)
 
     # What crosses between parts
 
