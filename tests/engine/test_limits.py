@@ -7,7 +7,7 @@ undirected ones, one step a block and several, two parts and three; every gradie
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import sys
 from collections.abc import Callable
 from itertools import count, product
 from pathlib import Path
@@ -15,6 +15,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
+
+from limits import LIMITS
 
 Case = dict[str, Any]
 
@@ -120,29 +124,43 @@ def static_cases(world: int) -> list[Case]:
     ]
 
 
+# of a cut by vertex alone, and of two ranks
+NO_BOUNDARY = {"exchanges.boundary.AHEAD", "exchanges.boundary.UNREAD", "plan.build.AHEAD"}
+TWO_RANKS = {"comm.sums._SHORT"}
+# of timelines, and of graphs
+OF_TIMELINES = {"shards.timeline_part._WORTH_IT"}
+OF_GRAPHS = {"partition.halo._WORTH_IT", "partition.halo._AT_ONCE", "partition.halo._LANES"}
+
+
 @pytest.mark.parametrize(
-    ("cases_of", "world"),
+    ("cases_of", "world", "unread"),
     [
-        (static_cases, 2),
-        (static_cases, 3),
-        (timeline_cases, 2),
+        (static_cases, 2, OF_TIMELINES | TWO_RANKS),
+        (static_cases, 3, OF_TIMELINES | NO_BOUNDARY),
+        (timeline_cases, 2, OF_GRAPHS | NO_BOUNDARY | TWO_RANKS),
         # minutes each; the drawn cases of tests/exact have as many ranks
-        pytest.param(whole_rows_cases, 2, marks=pytest.mark.slow),
-        pytest.param(static_cases, 4, marks=pytest.mark.slow),
-        pytest.param(timeline_cases, 3, marks=pytest.mark.slow),
-        pytest.param(timeline_cases, 4, marks=pytest.mark.slow),
+        pytest.param(whole_rows_cases, 2, None, marks=pytest.mark.slow),
+        pytest.param(static_cases, 4, None, marks=pytest.mark.slow),
+        pytest.param(timeline_cases, 3, None, marks=pytest.mark.slow),
+        pytest.param(timeline_cases, 4, None, marks=pytest.mark.slow),
     ],
 )
 def test_both_sides_of_every_limit(
-    cases_of: Callable[[int], list[Case]], world: int, tmp_path: Path, ranks: ModuleType
+    cases_of: Callable[[int], list[Case]], world: int, unread: set[str] | None, tmp_path: Path, ranks: ModuleType
 ) -> None:
-    cases = cases_of(world)
+    """Every gradient is that of one process, and each limit is read but those that are `unread` in all cases of a kind;
+    together, the fast ones read all.
+    """
+    cases, consulted = cases_of(world), set[str]()
     for case, results in zip(cases, ranks.run_forks(world, cases, tmp_path, timeout=1200), strict=True):
         for what in ("gradient", "loss", "outputs", "hidden"):
             assert max(result[what] for result in results) < 1e-10, (what, case)
         assert results[0]["bytes"] == results[0]["formula"], case
         compared = {parameter for result in results for parameter in result["compared"]}
         assert sorted(compared) == results[0]["parameters"], case
+        consulted.update(*(result["consulted"] for result in results))
+    if unread is not None:
+        assert consulted == LIMITS.keys() - unread
 
 
 def test_a_halo_read_from_the_wrong_place_is_seen(tmp_path: Path, ranks: ModuleType) -> None:
@@ -173,13 +191,18 @@ def test_blocks_of_one_step_leave_what_autograd_saved(tmp_path: Path, ranks: Mod
         assert max(result["gradient"] for result in results) < 1e-10, case
 
 
+def test_a_fault_that_one_process_has_too_is_seen_behind_a_limit(tmp_path: Path, ranks: ModuleType) -> None:
+    """What ranks are compared with takes the library's own limits, and so another path than theirs."""
+    case = {"layout": {"vertex": 2}, "model": "gin", "options": {**options_of("gin", {}, 4), "layers": 3}}
+    static, timeline = {"run": "gradients"}, {"module": "timeline_cases", "run": "timeline"}
+    kinds = product((static, timeline), ("small", "large"))
+    cases = [{**case, **kind, "spoil": "pooled", "limits": path} for kind, path in kinds]
+    for case, results in zip(cases, ranks.run_forks(2, cases, tmp_path), strict=True):
+        assert (max(result["gradient"] for result in results) < 1e-10) == (case["limits"] == "small"), case
+
+
 def test_limits_are_those_of_the_library() -> None:
-    spec = importlib.util.spec_from_file_location("limits", Path(__file__).parents[1] / "ranks" / "limits.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name, (small, large) in module.LIMITS.items():
+    for name, (small, large) in LIMITS.items():
         home, _, constant = name.rpartition(".")
         value = getattr(importlib.import_module(f"trisect.{home}"), constant)
         assert min(small, large) <= value <= max(small, large), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,13 @@ def differences(case: ExactCase, alone: Outcome, ranks: Sequence[Outcome]) -> li
     sent, formula = (first.communication[key] for key in ("bytes_per_epoch", "formula_bytes_per_epoch"))
     if sent != formula:
         said.append(f"the ledger has {sent} bytes an epoch, and the formula {formula}")
+    kinds: Counter[str] = Counter()
+    for rank in ranks:
+        kinds.update(rank.sent)
+    if kinds != first.formula:
+        off = {name: (kinds[name], first.formula.get(name, 0)) for name in sorted({*kinds, *first.formula})}
+        wrong = (f"{a} bytes of {name}, and the formula {b}" for name, (a, b) in off.items() if a != b)
+        said.append(f"the ledger has {'; '.join(wrong)}")
     return said
 
 

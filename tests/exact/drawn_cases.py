@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from exact_case import ExactCase, Plain
@@ -27,6 +28,10 @@ SUMMING = ("gcn", "sage", "gcnii", "resgcn+", "gin", "cd-gcn", "wd-gcn", "evolve
 _WIDTHS = (1, 4, 7, 8, 15, 16, 17, 24, 31, 32, 33, 63, 64)
 _MOST = 400_000
 """Numbers of a case's activations, beyond which vertices are taken away: a case takes a second."""
+_GROUPED = 1100
+"""Vertices of a part from which on native kernels sum weight gradients by groups of rows."""
+_WIDE = 600
+"""Numbers of a row that native kernels do not hold at once."""
 
 
 def draw(seed: int, number: int) -> ExactCase:
@@ -60,7 +65,7 @@ class _Draw:
             layout["partition"] = self._one(("metis", "stream", "hypergraph") if timeline else ("metis", "stream"))
             if reference:
                 reference["partition"] = layout["partition"]
-        return ExactCase(
+        case = ExactCase(
             data=data,
             model=model,
             task=task,
@@ -69,9 +74,18 @@ class _Draw:
             reference=reference,
             cut=cut,
             runs=timeline and self._chance(0.4),
-            thresholds=self._thresholds(),
+            native=self._native(cut, reference),
+            threads=2 if self._chance(0.15) else 1,
+            prefetch=timeline and self._chance(0.25),
             memory=self._one(("1KiB", "1MiB")) if timeline and self._chance(0.2) else "",
         )
+        return replace(case, thresholds=self._thresholds(case))
+
+    def _native(self, cut: str, reference: Plain) -> str:
+        """Draw the kernels: none, the plainest, or most often the library's choice."""
+        native = self._one(("0", "base", *[""] * 6))
+        # a stream without kernels cuts otherwise, and chunks that read history are to be the same
+        return "" if reference and cut == "layout" else native
 
     def _data(self, *, timeline: bool) -> tuple[Plain, Plain]:
         """Draw the data, and the task that they allow."""
@@ -97,7 +111,8 @@ class _Draw:
             "targets": "none" if pairs else "classes" if name == "node-classification" else "numbers",
             "classes": self._one((2, 3, 5)) if name == "node-classification" else self._one((1, 1, 3)),
             "masks": self._chance(0.7),
-            "untrained": self._chance(0.3),
+            "untrained": self._chance(0.4),
+            "few_labels": timeline and self._chance(0.25),
         }
         if data["merge"] == "count" and data["edge_features"]:
             data["edge_features"] = 1
@@ -135,7 +150,7 @@ class _Draw:
             task["split"] = [steps - 3, 1, 1] if steps > 4 else [1, 1, 0]
             if task["name"] == "link-prediction":
                 task |= {
-                    "eval_negatives": "all" if self._chance(0.15) else 3,
+                    "eval_negatives": "all" if self._chance(0.3) else 3,
                     "negatives": self._one((1, 2)),
                     "sampling": self._one(("uniform", "destinations")),
                     "memory": self._one((0, 0, 2)),
@@ -188,7 +203,7 @@ class _Draw:
         if name == "gine" and not data["edge_features"]:
             data["edge_features"] = self._one((1, 2, 5)) if data["merge"] != "count" else 1
         layers = max(stages, self._one((1, 2, 2, 3, 3, 4, 5)))
-        hidden = self._one(_WIDTHS)
+        hidden = _WIDE if self._chance(0.03) else self._one(_WIDTHS)
         if name == "pyg":
             return self._pyg(data, task, layers, timeline=timeline)
         model: Plain = {"name": name, "layers": layers, "hidden": hidden, "dropout": self._one((0.0, 0.0, 0.3))}
@@ -298,6 +313,8 @@ class _Draw:
         if self._chance(0.1):  # parts of a vertex or two
             data["vertices"] = layout.get("vertex", 1) * layout.get("chunks", 1) + self._one((0, 1, 2))
         data["vertices"] = max(data["vertices"], 6, layout.get("vertex", 1) * layout.get("chunks", 1))
+        if width <= 8 and layers <= 3 and steps <= 6 and self._chance(0.4):
+            data["vertices"] = _GROUPED * layout.get("vertex", 1) + self._one((0, 7, 90))
         if "steps" in data:
             split = data["by_step"] or data["targets"] == "none"
             training = max(1, steps - 3) if split else steps
@@ -306,8 +323,9 @@ class _Draw:
                     layout[name] = min(layout[name], training)
 
     def _train(self, model: Plain) -> Plain:
-        # Of a model of width 1 a norm leaves nothing but rounding, which Adam makes large.
-        optimiser = "sgd" if model.get("hidden") == 1 else self._one(("adam", "adamw", "sgd", "sgd"))
+        # Of a model of width 1 a norm leaves nothing but rounding, which Adam makes large; the loss of a wide one
+        # explodes where it is not clipped.
+        optimiser = "sgd" if model.get("hidden") in (1, _WIDE) else self._one(("adam", "adamw", "sgd", "sgd"))
         train: Plain = {
             "epochs": EPOCHS,
             "optimiser": optimiser,
@@ -326,13 +344,13 @@ class _Draw:
             train["lr_schedule"] = "cosine"
         return train
 
-    def _thresholds(self) -> Plain:
-        """Draw which constants are lowered: none in a third of the cases, otherwise about a third of them."""
-        if self._chance(0.33):
+    def _thresholds(self, case: ExactCase) -> Plain:
+        """Draw which constants are lowered: none in a quarter of the cases, otherwise some of those that are read."""
+        if self._chance(0.25):
             return {}
         values: dict[str, Any] = {}
-        for name, choices in THRESHOLDS.items():
-            chosen = self._one(choices)
-            if self._chance(0.35):
+        for name, threshold in THRESHOLDS.items():
+            chosen, low = self._one(threshold.values), self._chance(threshold.chance)
+            if low and threshold.when(case):
                 values[name] = {str(k): v for k, v in chosen.items()} if isinstance(chosen, dict) else chosen
         return values

@@ -3,7 +3,8 @@
 `python tests/exact/exact.py --seconds 600 --seed 7` draws cases until the time is over, or until there are `--cases`.
 What is drawn depends on the seed alone. A failing case prints the command that repeats it: `--case 7:123`, which takes
 a case as JSON too. The exit code is 1 where a case failed: a number differs from that of one process by more than
-1e-10, the bytes that crossed are not those of the formula, or a process failed or hung.
+1e-10, the bytes that crossed are not those of the formula, or a process failed or hung; it is 2 where a `--case` is
+refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRISECT_POISON", "1")  # freed memory of the pool is filled with NaN
 
@@ -29,6 +31,7 @@ from drawn_cases import draw
 from exact_case import ExactCase
 from rank_pool import RankPool
 from rank_work import Outcome
+from thresholds import THRESHOLDS
 
 Named = tuple[str, ExactCase]
 
@@ -61,6 +64,7 @@ class Tally:
         self.refused: Counter[str] = Counter()
         self.ranks: Counter[int] = Counter()
         self.models: Counter[str] = Counter()
+        self.consulted: set[str] = set()
 
     def lines(self) -> Iterator[str]:
         """Say it in words."""
@@ -73,6 +77,10 @@ class Tally:
             yield f"    {times:>5}   {sentence[:150]}"
         yield f"ranks          {', '.join(f'{size}: {n}' for size, n in sorted(self.ranks.items()))}"
         yield f"models         {', '.join(f'{name} {n}' for name, n in sorted(self.models.items()))}"
+        missed = sorted(THRESHOLDS.keys() - self.consulted)
+        yield f"thresholds     {len(THRESHOLDS) - len(missed)} of {len(THRESHOLDS)} read while they were lowered"
+        if missed:
+            yield f"    not {', '.join(missed)}"
         for name in self.failed:
             yield f"failed: {command(name)}"
 
@@ -92,6 +100,7 @@ def compare(cases: Iterable[Named], pool: Pool, *, seconds: float = 1e9, verbose
             break
         started = time.monotonic()
         alone, ranks = pool.run(case)
+        tally.consulted.update(*(rank.consulted for rank in ranks))
         said, sentence = differences(case, alone, ranks), refusal(alone, ranks)
         if verbose:
             became = "failed" if said else sentence or "equal"
@@ -132,7 +141,9 @@ def main() -> int:
         tally = compare(cases, pool, seconds=seconds, verbose=asked.verbose or bool(asked.case))
     print(f"{time.monotonic() - begin:.0f} s" if asked.case else f"seed {seed}, {time.monotonic() - begin:.0f} s")
     print("\n".join(tally.lines()))
-    return 1 if tally.failed else 0
+    if tally.failed:
+        return 1
+    return 2 if asked.case and tally.refused else 0
 
 
 if __name__ == "__main__":

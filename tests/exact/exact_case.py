@@ -28,7 +28,10 @@ class ExactCase:
         reference: the layout of one process; not empty where chunks read history, which one process does alike.
         cut: how vertices are given to parts: `layout`: by the layout's partitioner, otherwise by hand (`hand_cut.py`).
         runs: whether the steps are dealt to ranks by hand, with empty runs.
-        thresholds: constants of the library and their values (`thresholds.py`).
+        thresholds: constants of the library and their values on the ranks (`thresholds.py`); one process has its own.
+        native: the kernels of the ranks, as TRISECT_NATIVE names them; empty: the library's choice.
+        threads: of each rank.
+        prefetch: whether ranks make the next matrix in the background.
         memory: what TRISECT_MEMORY says to the ranks; empty: nothing.
         spoil: how ranks are made to fail (`spoilt_ranks.py`); empty: not at all.
     """
@@ -42,6 +45,9 @@ class ExactCase:
     cut: str = "turn"
     runs: bool = False
     thresholds: Plain = field(default_factory=dict)
+    native: str = ""
+    threads: int = 1
+    prefetch: bool = False
     memory: str = ""
     spoil: str = ""
 
@@ -119,6 +125,8 @@ def _timeline(data: Plain) -> Timeline:
     if data["edge_classes"]:
         edge_y = torch.randint(data["edge_classes"], (src.numel(),), generator=generator)
         edge_y[torch.rand(src.numel(), generator=generator) < 0.2] = -1
+        if data.get("few_labels"):
+            edge_y[src > max(4, n // 6)] = -1
     return Timeline.from_arrays(
         src,
         dst,
@@ -168,6 +176,8 @@ def _targets(data: Plain, shape: tuple[int, ...], generator: torch.Generator) ->
     if data["targets"] == "none":
         return None
     missing = torch.rand(*shape, generator=generator) < data["missing"]
+    if data.get("few_labels"):  # of near vertices alone, so that parts have none
+        missing |= torch.arange(shape[-1]) > max(4, shape[-1] // 6)
     if data["targets"] == "classes":
         y = torch.randint(data["classes"], shape, generator=generator)
         y.view(-1)[: data["classes"]] = torch.arange(data["classes"])[: y.numel()]

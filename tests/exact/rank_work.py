@@ -6,8 +6,9 @@ import itertools
 import os
 import traceback
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,15 +19,22 @@ import torch
 import torch.distributed as dist
 from exact_case import ExactCase, make_data, make_model
 from hand_cut import cut_by_hand
-from spoilt_ranks import spoilt
+from native_level import native_level
+from noted import CONSULTED
+from spoilt_ranks import SHARED, spoilt
 from thresholds import lowered
 
 from trisect.comm import world
+from trisect.comm.ledger import Ledger
 from trisect.errors import TrisectError
+from trisect.exchanges.catalogue import volume
+from trisect.schedule.action import Pass
+from trisect.shards import device_stream
 from trisect.train import worker
 from trisect.train.fit import fit
 from trisect.train.loop import NoRecorder
 from trisect.train.outputs.predict import outputs
+from trisect.train.program import Program
 
 Array = np.ndarray[Any, Any]
 _PATIENCE = 100.0
@@ -60,10 +68,12 @@ class Outcome:
         epochs: what was measured after each epoch; from rank 0 alone.
         metrics, baselines: of the summary.
         communication: bytes of the ledger and of the formula.
+        sent, formula: bytes of the latest epoch by axis and kind, those that this process sent and those of all ranks.
         parameters: all trained ones, by name.
         rows: predictions of the own rows: name, first step, the user's vertices, values [steps, rows, …].
         refused: the sentence, where Trisect refuses the case; `dirty`: whether it had joined the others by then.
         failed: the traceback of any other error.
+        consulted: the lowered constants that were read.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -71,11 +81,14 @@ class Outcome:
     metrics: dict[str, Any] = field(default_factory=dict)
     baselines: dict[str, Any] = field(default_factory=dict)
     communication: dict[str, Any] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    formula: dict[str, int] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
     rows: list[tuple[str, int, Array, Array]] = field(default_factory=list)
     refused: str = ""
     dirty: bool = False
     failed: str = ""
+    consulted: set[str] = field(default_factory=set)
 
 
 class _Epochs(NoRecorder):
@@ -90,18 +103,21 @@ class _Epochs(NoRecorder):
 def train(case: ExactCase, place: Place) -> Outcome:
     """Train a case at this place; errors are part of the outcome."""
     outcome = Outcome()
+    CONSULTED.clear()
     with (
         _environment(case, place),
-        lowered(case.thresholds),
+        # what ranks and the process that they are compared with have in common cannot be seen
+        nullcontext() if place.alone else _unlike_one_process(case),
         cut_by_hand(case),
         _steady_adam(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        spoil = "" if place.alone else case.spoil
+        spoil = "" if place.alone and case.spoil not in SHARED else case.spoil
         try:
-            with _predicting(outcome), spoilt(spoil, last=place.rank == place.size - 1):
-                _fit(case, case.reference if place.alone else case.layout, outcome)
+            with _watching(outcome, case), spoilt(spoil, last=place.rank == place.size - 1):
+                layout, threads = (case.reference, 1) if place.alone else (case.layout, case.threads)
+                _fit(case, layout, threads, outcome)
         except BaseException as error:
             if isinstance(error, TrisectError) and error.exit_code == 2 and "internal error" not in str(error):
                 outcome.refused = f"{type(error).__name__}: {error}"
@@ -109,10 +125,22 @@ def train(case: ExactCase, place: Place) -> Outcome:
                 outcome.failed = traceback.format_exc()
         if dist.is_initialized():
             outcome.dirty = True
+    outcome.consulted = set(CONSULTED)
     return outcome
 
 
-def _fit(case: ExactCase, layout: Mapping[str, Any], outcome: Outcome) -> None:
+@contextmanager
+def _unlike_one_process(case: ExactCase) -> Iterator[None]:
+    """Take the kernels, constants and background work of a case's ranks."""
+    with ExitStack() as stack:
+        stack.enter_context(native_level(case.native))
+        stack.enter_context(lowered(case.thresholds))
+        if case.prefetch:
+            stack.enter_context(patch.object(device_stream, "_may_prefetch", lambda device, asked: True))
+        yield
+
+
+def _fit(case: ExactCase, layout: Mapping[str, Any], threads: int, outcome: Outcome) -> None:
     model, options = make_model(case)
     recorder = _Epochs()
     run = fit(
@@ -122,6 +150,7 @@ def _fit(case: ExactCase, layout: Mapping[str, Any], outcome: Outcome) -> None:
         layout,
         recorder=recorder,
         timeout=_PATIENCE,
+        threads=threads,
         **options,
         **case.train,
     )
@@ -144,13 +173,21 @@ def _steady_adam() -> Iterator[None]:
 
 
 @contextmanager
-def _predicting(outcome: Outcome) -> Iterator[None]:
-    """Let every process predict when it has trained, before the ranks part."""
-    run = worker._Worker.run
+def _watching(outcome: Outcome, case: ExactCase) -> Iterator[None]:
+    """Let every process start its biases off zero, note what it sends, and predict when it has trained, before the
+    ranks part.
+    """
+    run, by_axis = worker._Worker.run, Ledger.by_axis
+
+    def noted_by_axis(self: Ledger) -> dict[str, int]:  # called where an epoch has ended
+        outcome.sent = {f"{entry.axis}/{entry.kind}": entry.bytes for entry in self.entries() if entry.bytes}
+        return by_axis(self)
 
     def run_and_predict(self: Any) -> worker.Outcome:
-        result = run(self)
         setup = self.setup
+        _move_biases(setup.modules, case.train["seed"])
+        result = run(self)
+        outcome.formula = _formula(setup.program)
         for first, columns in outputs(setup):
             for name, values in columns.items():
                 count = values.shape[1]
@@ -159,8 +196,33 @@ def _predicting(outcome: Outcome) -> Iterator[None]:
         return result
 
     # without the planner's estimate, which decides nothing and takes longer than most cases
-    with patch.object(worker._Worker, "run", run_and_predict), patch.object(worker, "estimate_setup", _no_estimate):
+    with (
+        patch.object(worker._Worker, "run", run_and_predict),
+        patch.object(worker, "estimate_setup", _no_estimate),
+        patch.object(Ledger, "by_axis", noted_by_axis),
+    ):
         yield
+
+
+@torch.no_grad()
+def _move_biases(modules: torch.nn.Module, seed: int) -> None:
+    """Add to each bias numbers that depend on its name: of rows that dropout has emptied, a layer makes its bias, and
+    where that is zero, rounding decides on which side of a kink they lie.
+    """
+    for name, parameter in modules.named_parameters():
+        if "bias" in name.rpartition(".")[2]:
+            generator = torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+
+
+def _formula(program: Program) -> dict[str, int]:
+    """Return the bytes that all ranks send in the latest epoch by formula, by axis and kind."""
+    facts, fetched = program._epoch_facts, list[int]()
+    if facts.fetches:
+        steps = range(facts.runs[-1][-1].stop)
+        fetched = [sum(rows.numel() for rows in program._loss_task.wanted(t, program.noise) or ()) for t in steps]
+    moved = volume(facts, program._schedule(facts, Pass.TRAIN), fetched)
+    return {f"{axis}/{kind}": size for (axis, kind), size in moved.items() if size}
 
 
 def _no_estimate(*values: Any) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 
 from run_cases import broken
 
 SPOILT = ("swap", "send", "exit", "hang")
 """What crosses parts, or is sent along time or layers, is a little too large; the last rank dies, or never answers."""
+SHARED = ("pooled",)
+"""A fault of a path that large work takes, in ranks and in the process that they are compared with."""
 
 
 @contextmanager

@@ -221,3 +221,10 @@ def test_poisoned_buffers_hold_nan_before_they_are_written_and_when_they_are_fre
         again = pool.empty((300, 1000), dtype)
         assert again.data_ptr() == address
         assert bool(again.isnan().all()) == poisoned
+
+
+def test_nothing_is_asked_of_the_pool_for_no_bytes():
+    """Two buffers of no bytes would begin at one address, which the pool knows them by."""
+    with memory.pooling_all():
+        assert is_pooled(empty((1,), torch.uint8))
+        assert not is_pooled(empty((0, 5), torch.float32))

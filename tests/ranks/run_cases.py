@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from limits import library_limits
 from torch import Tensor, nn
 
 from trisect.comm import wire
@@ -33,6 +34,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel, NamedModel, full_model
+from trisect.ops import elementwise
 from trisect.ops.packing import Packed
 from trisect.partition.partition import Partition
 from trisect.plan import segments
@@ -224,10 +226,10 @@ class RankOfCase:
     def alone(self, steps: range, *, hidden: bool) -> Tensor:
         """Give the outputs of a program of one process [steps, vertices, channels]."""
         recipe, job = self.recipe, self.job
-        with warnings.catch_warnings():
+        with library_limits(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             alone = Setup.of(self.model, recipe.data, job.task, job.options)
-        pieces = [frames for _, frames in alone.program.outputs(steps, hidden=hidden)]
+            pieces = [frames for _, frames in alone.program.outputs(steps, hidden=hidden)]
         return alone.to_user_order(torch.cat(pieces), 1)
 
     def evaluated(self, steps: range, wanted: Tensor | None, *, hidden: bool) -> float:
@@ -265,6 +267,7 @@ class _Late:
 def broken(which: str | None) -> Iterator[None]:
     """Make what one exchange sends, or what was packed, a little too large, so that the comparison must fail.
 
+    `pooled`: a product in memory of the pool, which tensors of few bytes are not in, is too large.
     `wire`: all that is read off the wire is twice what was sent, as with a wrong scale of int8. `follow`: halo rows are
     read as if they followed the own ones, wherever they lie.
     """
@@ -279,7 +282,7 @@ def broken(which: str | None) -> Iterator[None]:
     def wrong_send(self: Transport, x: Any, *values: Any, **named: Any) -> Any:
         return send(self, spoilt(x) if which == "send" or which in values else x, *values, **named)
 
-    unpack, decode = Packed.unpack, wire.decode
+    unpack, decode, product = Packed.unpack, wire.decode, elementwise._Scale.forward
     changes: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "swap": (Transport, "begin_swap", wrong_swap),
         "send": (Transport, "send", wrong_send),
@@ -287,6 +290,7 @@ def broken(which: str | None) -> Iterator[None]:
         "pack": (Packed, "unpack", lambda packed: unpack(packed) * 1.01),
         "follow": (boards, "joined", lambda own, halo: same_rows(own, 0, len(own) + len(halo))),
         "wire": (wire, "decode", lambda *values: decode(*values) * 2),
+        "pooled": (elementwise._Scale, "forward", lambda *values: product(*values) * 1.01),
     }
     with ExitStack() as stack:
         if which in changes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, write_run
 from torch import Tensor, nn
 
@@ -255,8 +256,9 @@ def relative(value: float, wanted: Tensor) -> float:
 def gradients(case: Case, folder: Path) -> dict[str, Any]:
     """Compare every parameter's gradient, the loss and the exact outputs of this rank with one process."""
     rank = RankOfGraph(case, folder)
-    loss = rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))
-    wanted = rank.taken_gradients(loss)
+    with library_limits():
+        loss = rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))
+        wanted = rank.taken_gradients(loss)
     with broken(case.get("break")):
         total = rank.epoch()
     facts = rank.program.facts
@@ -275,7 +277,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "packed": rank.packed(),
     }
     if not case.get("break") and facts.layout.wire == "float32":
-        with torch.no_grad():
+        with library_limits(), torch.no_grad():
             outputs = rank.model(rank.features, rank.matrix)[None]
         result["outputs"] = rank.evaluated(range(1), outputs, hidden=False)
         result["hidden"] = rank.evaluated(range(1), None, hidden=True)

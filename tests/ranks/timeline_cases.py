@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
 from torch import Tensor, nn
 
@@ -229,10 +230,11 @@ class RankOfTimeline(RankOfCase):
         """What one process has; once for all cases that differ in how ranks do it alone."""
         key = json.dumps({name: value for name, value in self.case.items() if name not in _OF_RANKS}, sort_keys=True)
         if key not in _REFERENCES:
-            loss = self.loss(self.frames(self.steps, Noise(SEED, EPOCH)))
-            gradients, every = self.taken_gradients(loss), range(self.timeline.steps)
-            with torch.no_grad():
-                outputs = self.frames(every.stop, None)
+            with library_limits():
+                loss = self.loss(self.frames(self.steps, Noise(SEED, EPOCH)))
+                gradients, every = self.taken_gradients(loss), range(self.timeline.steps)
+                with torch.no_grad():
+                    outputs = self.frames(every.stop, None)
             _REFERENCES[key] = Reference(float(loss.detach()), gradients, outputs, self.alone(every, hidden=True))
         return _REFERENCES[key]
 

@@ -14,12 +14,15 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from limits import limits
+from noted import CONSULTED
 
 from trisect.comm.local import mailbox
 from trisect.comm.world import LISTENER
@@ -36,14 +39,27 @@ def main() -> None:
         mailbox.SMALLEST = case.get("smallest", 1)
         print(case, flush=True)  # to the log of the rank, which is shown where it fails
         run = getattr(module, case["run"])
-        with limits(case.get("limits")):
-            results.append(run(case, case_folder(number)) if hasattr(module, "prepare") else run(case))
+        CONSULTED.clear()
+        with limits(case.get("limits")), spoilt_everywhere(case):
+            result = run(case, case_folder(number)) if hasattr(module, "prepare") else run(case)
+        if case.get("limits"):
+            result["consulted"] = sorted(CONSULTED)
+        results.append(result)
     rank = os.environ["RANK"]
     Path(sys.argv[2], f"rank-{rank}.json").write_text(json.dumps(results))
     import torch.distributed as dist
 
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def spoilt_everywhere(case: dict[str, Any]) -> AbstractContextManager[None]:
+    """Spoil what a rank does and what it is compared with, where the case asks for that."""
+    if "spoil" not in case:
+        return nullcontext()
+    from run_cases import broken
+
+    return broken(case["spoil"])
 
 
 def case_folder(number: int) -> Path:

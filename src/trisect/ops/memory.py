@@ -244,7 +244,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32, device: torc
         for size in shape:
             elements *= size
         size = elements * dtype.itemsize
-        if size >= SMALLEST:
+        if size and size >= SMALLEST:
             return (_large if size >= HUGE else _small).empty(shape, dtype)
     return torch.empty(tuple(shape), dtype=dtype, device=device)
 

@@ -12,6 +12,7 @@ import torch
 from trisect.comm.local.mailbox import Inbox, Outbox, Room, Slot
 from trisect.comm.local.neighbours import neighbours
 from trisect.comm.local.ring import Token
+from trisect.ops import memory
 from trisect.train.processes.faults import is_lost
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without names is Linux's")
@@ -59,6 +60,20 @@ def test_a_slot_is_written_again_when_nobody_reads_it(boxes: tuple[Outbox, Inbox
     inbox.read(sent(outbox, rows(7)), (100_000, 4), torch.float32)
     assert half.equal(rows(1)[50_000:])  # a view is enough to keep it
     assert room.used == 8 * MIB
+
+
+def test_a_slot_that_was_read_holds_nan(boxes: tuple[Outbox, Inbox, Room], monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox, inbox, _ = boxes
+    for poisoned in (False, True):
+        monkeypatch.setattr(memory, "POISONED", poisoned)
+        token = sent(outbox, rows(0, 1000))
+        found = inbox.read(token, (1000, 4), torch.float32)
+        assert found.equal(rows(0, 1000))
+        kept = outbox._slots[0].rows((1001, 4), torch.float32)
+        del found
+        assert outbox.unread == 0
+        assert bool(kept[:1000].isnan().all()) == poisoned
+        assert not kept[1000:].isnan().any()
 
 
 def test_messages_on_their_way_do_not_meet(boxes: tuple[Outbox, Inbox, Room]) -> None:

@@ -30,6 +30,7 @@ from trisect.comm.local.hub import Hub
 from trisect.comm.local.ring import Token
 from trisect.comm.local.shared import open_descriptor
 from trisect.comm.local.words import words
+from trisect.ops import memory
 from trisect.ops.memory import empty, free_bytes
 
 SMALLEST = 1 << 16  # below this a message lies in the ring itself
@@ -183,6 +184,8 @@ class _Lease(np.ndarray):
     def __del__(self) -> None:
         publish = getattr(self, "publish", None)
         if publish is not None:
+            if memory.POISONED:  # while the slot is ours: afterwards the sender may write
+                self.fill(0xFF)
             publish(self.word, self.message)
 
 
