@@ -288,3 +288,13 @@ class CountingDecoder(torch.nn.Module):
     def forward(self, frame: torch.Tensor, src: torch.Tensor, dst: torch.Tensor, **more: object) -> torch.Tensor:
         self.steps.append(len(src))
         return (frame[src] * frame[dst]).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "destinations"])
+def test_where_no_vertex_was_seen_pairs_are_drawn_from_all(timeline: Timeline, sampling: str) -> None:
+    bound = LinkPrediction(candidates="seen", sampling=sampling).bind(timeline, TaskContext())
+    bound._first_seen = torch.full((timeline.vertices,), 99)
+    src, dst = bound._sample(7, 0)
+    assert src.numel() > 0
+    everyone = LinkPrediction(sampling=sampling).bind(timeline, TaskContext())
+    assert all(map(torch.equal, (src, dst), everyone._sample(7, 0)))

@@ -91,3 +91,21 @@ def test_plans_and_auto_measure_first(machine):
     assert machine.asked == 2
     assert trisect.plan("gcn", graph, devices=1, cluster="8xa100", layers=2, hidden=8).cluster.source == "preset"
     assert machine.asked == 2
+
+
+@pytest.mark.parametrize("content", ["", "name: [", "\0", "[1, 2]"])
+def test_a_kept_file_that_is_damaged_is_passed_over_and_made_anew(machine, monkeypatch, tmp_path, content):
+    monkeypatch.delenv("TRISECT_CLUSTER")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = cluster_path()
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.warns(UserWarning, match="passed over"):
+        assert local_cluster().source == "guessed"
+    assert calibrated_cluster("cpu", machine.said.append).source == QUICK
+    assert "passed over" in machine.said[0]
+    assert read_cluster(path).source == QUICK
+    monkeypatch.setenv("TRISECT_CLUSTER", str(path))
+    path.write_text(content)
+    with pytest.raises(TrisectError):  # the user has named it
+        local_cluster()

@@ -45,6 +45,8 @@ def draw_pairs(
     """
     starts, shift = table
     rows, codes = rows.contiguous(), codes.contiguous()
+    if count and not rows.numel():
+        raise RuntimeError("internal error: pairs are to be drawn from no rows")
     if rows.dtype != torch.int64 or codes.dtype != torch.int64 or starts.numel() < (vertices**2 - 1 >> shift) + 2:
         raise RuntimeError("internal error: rows, codes and their table are no int64 of one graph")
     streams = torch.tensor([key - (1 << 64) if key >= 1 << 63 else key for key in keys])

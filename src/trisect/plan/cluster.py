@@ -299,8 +299,12 @@ class Cluster:
         """Write the cluster as a file that `read_cluster` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")  # every training reads it, and never half of it
-        draft.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
-        draft.replace(path)
+        try:
+            draft.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 def cluster_of_mapping(plain: Any, where: str) -> Cluster:

@@ -47,7 +47,8 @@ class LinkPrediction(Task):
         sampling: `uniform` draws both ends of a sampled pair; `destinations` keeps the source of the positive.
         eval_negatives: the same in evaluation, fixed for the whole run and uniform; or `all`: every ordered pair of
             vertices that is not linked, a vertex with itself included, as EvolveGCN evaluates (val and test only).
-        candidates: whether pairs are sampled from `all` vertices or from those `seen` up to step t.
+        candidates: whether pairs are sampled from `all` vertices or from those `seen` up to step t, or, before any
+            was, from all.
         positive_weight, negative_weight: of a pair in the loss.
         average: over `pairs` (a step counts by the pairs that it scores, in the loss and in the measures) or `steps`.
         mrr: over source `rows`, as EvolveGCN counts (all positives of a source are ranked together), or `pairs` (each
@@ -146,7 +147,8 @@ class BoundLinkPrediction(BoundTask):
         if self._first_seen is None:
             return self._everyone
         rows = self._everyone.rows
-        return Candidates(self.timeline.vertices, rows[self._first_seen[rows] <= step])
+        seen = rows[self._first_seen[rows] <= step]
+        return Candidates(self.timeline.vertices, seen if seen.numel() else rows)
 
     def decoder(self, channels: int) -> PairDecoder:
         """The decoder scores pairs, and reads the memory of pairs where the task has one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,8 @@ def cluster_path() -> Path:
     if asked:
         return Path(asked).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "trisect" / "cluster.yaml"
+    # where the system knows no home, this stays a relative path of a folder that is not there
+    return (Path(cache) if cache else Path(os.path.expanduser("~"), ".cache")) / "trisect" / "cluster.yaml"
 
 
 def earlier_calibration() -> Cluster | None:
@@ -34,6 +36,21 @@ def earlier_calibration() -> Cluster | None:
     except TrisectError:
         return None
     return earlier if earlier is not None and earlier.source == MEASURED else None
+
+
+def _kept_cluster(say: Callable[[str], None]) -> Cluster | None:
+    """Return this machine as the cluster file has it; None where there is no file.
+
+    One at the usual place that cannot be read, which no user need know of, is passed over with a sentence.
+    """
+    path = cluster_path()
+    try:
+        return read_cluster(path) if path.exists() else None
+    except (TrisectError, OSError) as error:
+        if os.environ.get(CLUSTER_VARIABLE):
+            raise
+        say(f"The kept measurement of this machine is passed over: {error}")
+        return None
 
 
 # Of a device beside the host nothing was measured here: its rates are those of a common one.
@@ -52,9 +69,8 @@ def local_cluster(device: str = "cpu", *, bounded: bool = True) -> Cluster:
         least = min(free_bytes(torch.device("cuda", number), bounded=bounded) for number in range(count))
         usual = PRESETS[_BESIDE]
         return replace(usual, hosts=1, devices=count, device=replace(usual.device, memory=least), name="this machine")
-    path, free = cluster_path(), free_bytes(torch.device("cpu"), bounded=bounded)
-    if path.exists():
-        measured = read_cluster(path)
+    free, measured = free_bytes(torch.device("cpu"), bounded=bounded), _kept_cluster(_warn)
+    if measured is not None:
         return replace(measured, device=replace(measured.device, memory=free))
     cores = usable_cores()
     guessed = Device(
@@ -83,10 +99,10 @@ def calibrated_cluster(device: str = "cpu", say: Callable[[str], None] = lambda 
     path = cluster_path()
     if device.startswith("cuda"):
         return local_cluster(device)
-    if path.exists():
-        cluster = local_cluster(device)
+    cluster = _kept_cluster(say)
+    if cluster is not None:
         if cluster.source != QUICK or cluster.devices == usable_cores():
-            return cluster
+            return local_cluster(device)
         say(f"{path} was measured with {cluster.devices} cores, and there are {usable_cores()} now.")
     from trisect.train.machine.quick import measure_quickly  # imported here because it trains, which imports this
 
@@ -107,6 +123,10 @@ def calibrated_cluster(device: str = "cpu", say: Callable[[str], None] = lambda 
     say(f"Measured this machine for {measured.seconds:.1f} s; {kept}; trisect plan --calibrate measures it thoroughly.")
     free = free_bytes(torch.device("cpu"))
     return replace(measured.cluster, device=replace(measured.cluster.device, memory=free))
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=4)
 
 
 def cluster_of(name: str | Path | Cluster | None, device: str = "cpu") -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from pathlib import Path
@@ -152,3 +153,17 @@ def test_what_is_offered_is_whole_where_all_ranks_offer_it_and_dropped_otherwise
         writer.wait()
     assert [path.name for path in checkpoints.paths()] == ["epoch-000003", "epoch-000006"]
     assert not list(tmp_path.glob(".epoch-000005*"))
+
+
+def test_a_wait_that_is_interrupted_leaves_a_checkpoint_that_is_being_written(tmp_path: Path, gate: threading.Event):
+    checkpoints = Checkpoints(tmp_path, run="r")
+    writer = CheckpointWriter(checkpoints)
+    writer.begin({"w": torch.zeros(2)}, everything, {"epoch": 1}, best=False)
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        writer.wait()
+    assert writer.writing
+    gate.set()
+    writer.wait()
+    assert not writer.writing
+    assert checkpoints.latest() is not None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trisect.errors import FaultError
+from trisect.train.run.run_directory import RunDirectory
 
 _REMEDIES = {
     errno.ENOSPC: "make room on that disk",
@@ -53,7 +54,9 @@ def explaining_limits(run: Path | None = None) -> Iterator[None]:
 
 def explain(error: BaseException, run: Path | None = None) -> str | None:
     """Say what ran out and what to do; None where this is another kind of error."""
-    whole = "" if run is None else f"; then go on with trisect train --resume --out {run}"
+    whole = (
+        "" if run is None or not RunDirectory.is_begun(run) else f"; then go on with trisect train --resume --out {run}"
+    )
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         where = error.filename if error.filename is not None else run
         at = "" if where is None else f" ({where})"

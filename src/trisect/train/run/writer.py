@@ -70,7 +70,8 @@ class CheckpointWriter:
         self._compare, self._asynchronous, self._before_commit = compare and world > 1, asynchronous, before_commit
         self._timeout, self._apart = timeout, apart
         self._buffers: dict[str, Tensor] = {}
-        self._thread: threading.Thread | None = None
+        # of the checkpoint that is being written; an event, since a thread whose `join` is interrupted counts as ended
+        self._written: threading.Event | None = None
         self._failure: BaseException | None = None
         self._given_up, self._offered = threading.Event(), False
         self._waits_since: float | None = None
@@ -106,15 +107,15 @@ class CheckpointWriter:
             return
         kept = self._copied(tensors) if copied else dict(tensors)
         arguments = (f"checkpoint-{meta['epoch']}", kept, own, dict(meta), best)
-        self._thread = threading.Thread(target=self._attempt, args=arguments, name="checkpoint", daemon=True)
-        self._thread.start()
+        self._written = threading.Event()
+        threading.Thread(target=self._attempt, args=(self._written, *arguments), name="checkpoint", daemon=True).start()
         if not copied:
             self.wait()
 
     @property
     def writing(self) -> bool:
         """Say whether a checkpoint is being written."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._written is not None and not self._written.is_set()
 
     def check(self) -> None:
         """Raise what went wrong in the thread, if anything did."""
@@ -128,10 +129,9 @@ class CheckpointWriter:
             patience: seconds; None: as long as it takes.
         """
         end = None if patience is None else time.monotonic() + patience
-        while self._thread is not None:
-            self._thread.join(_LONGEST_POLL)
-            if not self._thread.is_alive():
-                self._thread = None
+        while self._written is not None:
+            if self._written.wait(_LONGEST_POLL):
+                self._written = None
             elif end is not None and time.monotonic() > end:
                 break
             elif self._waits_since is not None and time.monotonic() - self._waits_since > self._timeout:
@@ -141,14 +141,14 @@ class CheckpointWriter:
 
     def abandon(self) -> None:
         """Abandon the checkpoint that is being written, if any; rank 0 removes its draft."""
-        if not self.writing or self._thread is None:
+        if not self.writing or self._written is None:
             return
         self._given_up.set()
         for _ in range(2):  # the thread may just have been about to make it
             if self._rank == 0:
                 with suppress(OSError):
                     self._checkpoints.remove_drafts()
-            self._thread.join(_LONGEST_POLL)
+            self._written.wait(_LONGEST_POLL)
 
     def _has_room(self, tensors: Mapping[str, Tensor]) -> bool:
         """Say whether the memory has room for the copies. Large history has none: it may fill half of the memory."""
@@ -179,7 +179,7 @@ class CheckpointWriter:
             torch.cuda.synchronize()
         return copies
 
-    def _attempt(self, *arguments: Any) -> None:
+    def _attempt(self, written: threading.Event, *arguments: Any) -> None:
         # hashing and writing give way to the epoch that goes on beside them; on Linux a thread has its own priority
         if self._asynchronous and sys.platform == "linux":
             with suppress(OSError):
@@ -194,6 +194,8 @@ class CheckpointWriter:
                 self._failure = error
             with suppress(Exception):  # the others need not wait; this rank says why
                 self._leave(f"{arguments[0]}/failed", self._rank)
+        finally:
+            written.set()
 
     def _write(
         self,
