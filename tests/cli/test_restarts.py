@@ -203,7 +203,9 @@ def test_a_run_that_is_asked_to_end_keeps_its_epoch(tmp_path: Path, layout: str,
     words = ("--out", "run", "--layout", layout)
     done = train(tmp_path, "c.yaml", *words, "--restarts", "2", faults=[asked], code=143)
     require_fired([asked])
-    assert done.stderr == "trisect: Stopped; continue with: trisect train --resume --out run\n"
+    # on a busy machine torch warns that a peer was slow to answer
+    said = [line for line in done.stderr.splitlines() if not line.startswith("[W")]
+    assert said == ["trisect: Stopped; continue with: trisect train --resume --out run"]
     assert "Restart" not in done.stdout
     assert [line["epoch"] for line in metrics(tmp_path / "run")] == [1, 2, 3, 4, 5]
     done = train(tmp_path, "--resume", *words)
