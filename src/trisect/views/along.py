@@ -1,0 +1,21 @@
+"""`Along`: how the recurrent modules of a view read other steps. One subclass an exchange."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+class BlockEndedError(Exception):
+    """All that a first pass over a block wants is made: the states behind it."""
+
+
+class Along(ABC):
+    """The temporal side of a view: it outlives cells, since states are handed on between them."""
+
+    @abstractmethod
+    def recur(self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""

@@ -1,0 +1,65 @@
+"""`Door`: a rank's transport as exchanges use it, which gives every message its number, its rounding and its event."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from trisect.comm.mesh import Mesh
+from trisect.comm.transport import Transport
+from trisect.noise import Noise
+
+# told(verb, exchange, call, back, start, seconds): verb is "post" or "wait", start of `time.perf_counter`
+Told = Callable[[str, str, Hashable, bool, float, float], None]
+
+
+class Door:
+    """All that leaves a rank and comes in, in one pass.
+
+    Attributes:
+        block: the number of the cell at work, of chunks or of blocks of steps.
+        noise: of the pass, for rounding at random on the wire.
+        told: is called for every post and wait; None: nobody is.
+        rare: whether messages of this size come seldom, so that no memory is kept for them.
+    """
+
+    def __init__(self, transport: Transport, dtype: torch.dtype = torch.float32) -> None:
+        self.transport, self.dtype = transport, dtype
+        self.block = 0
+        self.noise: Noise | None = None
+        self.told: Told | None = None
+        self.rare = False
+
+    @property
+    def mesh(self) -> Mesh:
+        """Where the rank stands among the others."""
+        return self.transport.mesh
+
+    def key(self, name: str, call: Hashable) -> int:
+        """Return where random rounding of a message begins; 0 where nothing is rounded at random."""
+        if self.transport.wire != "int8" or self.noise is None:
+            return 0
+        return self.noise.at(step=self.block).key(f"{name} {call}")
+
+    def tag(self, name: str, call: Hashable, chunk: int = 0, block: int | None = None) -> int:
+        """Return the number of a message between two ranks: both sides make the same of its name and place.
+
+        0 is for exchanges along a whole axis.
+        """
+        text = f"{name} {call} {chunk} {self.block if block is None else block}"
+        return 1 + (zlib.crc32(text.encode()) & 0x3FFFFFFF)
+
+    @contextmanager
+    def event(self, verb: str, exchange: str, call: Hashable, *, back: bool) -> Iterator[Any]:
+        """Tell how long something took."""
+        if self.told is None:
+            yield
+            return
+        start = time.perf_counter()
+        yield
+        self.told(verb, exchange, call, back, start, time.perf_counter() - start)

@@ -1,0 +1,273 @@
+"""`Halo`: rows that other parts read cross before the sum, and their gradients back.
+
+Each part has the rows of others that its own rows read behind its own ones. What crosses is R rows of the width that is
+summed, with R the rows that all parts together read of others. While it is on its way, interior rows, which read no
+other part, are summed up.
+
+With a symmetric matrix, the vertices that read our rows are exactly our halo: their gradients arrive through the same
+lists, and are pulled through the matrix's own rows. Otherwise the gradients of halo rows go back to their owners, who
+add them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trisect.comm.incoming import Swap
+from trisect.comm.rows import Rows, Shape
+from trisect.graph.adjacency import Adjacency
+from trisect.noise import Noise
+from trisect.ops.memory import empty
+from trisect.ops.spmm.collect import add_rows
+from trisect.ops.spmm.sums import aggregate_into
+from trisect.partition.halo import PartGraph
+from trisect.views.door import Door
+from trisect.views.ending import Ending
+from trisect.views.rows import joined, readable, same_rows
+from trisect.views.spatial import Spatial
+from trisect.views.total import sum_over_parts
+
+# A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to hide behind.
+OVERLAP_ROWS = 2048
+
+
+class Halo(Spatial):
+    """The rows of one part over some steps.
+
+    Args:
+        graphs: of each step, the part's block with its halo lists.
+        interior: the own row from which on no row takes part in the exchange, where the steps are one.
+    """
+
+    moves = True
+
+    def __init__(
+        self,
+        graphs: Sequence[PartGraph],
+        door: Door,
+        interior: int | None = None,
+    ) -> None:
+        self._graphs, self._door = graphs, door
+        self._part, self._parts = door.mesh.part_index, door.mesh.layout.vertex
+        self.rows, self.steps = graphs[0].rows, len(graphs)
+        rows = self.rows
+        small = rows < OVERLAP_ROWS or self.steps > 1 or interior is None
+        self._interior = rows if small or interior is None else interior
+        self._pulls = all(graph.symmetric for graph in graphs)
+        self._halo_rows = [graph.adjacency.columns - rows for graph in graphs]
+        self._starts = [0, *accumulate(self._halo_rows)]
+        # of each other part, the own rows of all steps that it reads, and how many of its rows are read
+        self._sends = [
+            torch.cat([chunk + step * rows for step, graph in enumerate(graphs) for chunk in graph.send[other]])
+            for other in range(self._parts)
+        ]
+        self._owned = [
+            [(graph.receive[q][0][0], graph.receive[q][-1][1]) for graph in graphs] for q in range(self._parts)
+        ]
+        self._counts = [sum(high - low for low, high in owned) for owned in self._owned]
+        self._rooms: dict[Hashable, Tensor] = {}
+
+    @property
+    def blocks(self) -> Sequence[Adjacency]:
+        """Return the part's block of each step: own rows × (own rows, then halo rows)."""
+        return [graph.adjacency for graph in self._graphs]
+
+    # Sums
+
+    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+        """Return the first rows of a board that has room for the halo behind them."""
+        board = self._rooms[call] = self._board(like, width)
+        return board[: self.steps * self.rows].view(self.steps, self.rows, width)
+
+    def gradient_room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+        """Return the first rows of a board, where gradients are pulled."""
+        return self.room(call, like, width) if self._pulls else None
+
+    def sum(
+        self,
+        call: Hashable,
+        x: Tensor,
+        out: Tensor,
+        *,
+        alpha: float = 1.0,
+        add: Tensor | None = None,
+        beta: float = 1.0,
+        bias: Tensor | None = None,
+        ending: Ending = Ending.NONE,
+        trained: bool = False,
+    ) -> Any:
+        """Write the sums over own and halo rows."""
+        self._sum(call, x, out, "halo", alpha=alpha, add=add, beta=beta, bias=bias, ending=ending)
+
+    def _sum(
+        self,
+        call: Hashable,
+        x: Tensor,
+        out: Tensor,
+        kind: str,
+        *,
+        alpha: float,
+        add: Tensor | None = None,
+        beta: float = 1.0,
+        bias: Tensor | None = None,
+        ending: Ending = Ending.NONE,
+    ) -> None:
+        board = self._taken(call, x)
+        swap = self._begin(call, board, kind, stay=self._in_place)
+
+        def rows(step: int, low: int, high: int, columns: Tensor, halo: Tensor | None) -> None:
+            matrix, noise = self._graphs[step].adjacency, ending.noise(step)
+            whole = (low, high) == (0, self.rows)
+            aggregate_into(
+                out[step] if whole else out[step, low:high],
+                columns,
+                matrix if whole else matrix.rows_between(low, high),
+                alpha=alpha,
+                add=None if add is None else add[step] if whole else add[step, low:high],
+                beta=beta,
+                bias=bias,
+                relu=ending.plain_relu,
+                p=ending.p,
+                noise=noise if whole or noise is None else _rows_of(noise, low, high),
+                last_rows=halo,
+            )
+
+        if self._interior < self.rows:
+            rows(0, self._interior, self.rows, board, None)
+        halo = self._arrived(call, board, swap)
+        for step in range(self.steps):
+            rows(step, 0, self._interior, *self._columns(board, halo, step))
+        ending.leak(out)
+
+    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+        """Return the gradients of own rows, pulled or sent back."""
+        out = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device)
+        if self._pulls:
+            self._sum(call, gradient, out, "halo-gradients", alpha=alpha)
+            return out
+        halo = empty((self._starts[-1], gradient.shape[2]), gradient.dtype, gradient.device)
+        for step, graph in enumerate(self._graphs):
+            turned = graph.adjacency.transpose().rows_between(self.rows, graph.adjacency.columns)
+            aggregate_into(halo[self._starts[step] : self._starts[step + 1]], gradient[step], turned, alpha=alpha)
+        swap = self._send_back(call, halo)
+        for step, graph in enumerate(self._graphs):
+            turned = graph.adjacency.transpose().rows_between(0, self.rows)
+            aggregate_into(out[step], gradient[step], turned, alpha=alpha)
+        return self._added(call, out, swap)
+
+    # Rows themselves
+
+    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+        """Return own rows and the halo behind them, of each step."""
+        board = self._taken(call, x)
+        halo = self._arrived(call, board, self._begin(call, board, "halo", stay=False))
+        if self.steps == 1:
+            return [board]
+        if halo is None:
+            halo = board[self.steps * self.rows :]
+        return [
+            joined(board[t * self.rows : (t + 1) * self.rows], halo[self._starts[t] : self._starts[t + 1]])
+            for t in range(self.steps)
+        ]
+
+    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the gradients of own rows, those that other parts found included."""
+        halo = [gradient[self.rows :] for gradient in gradients]
+        swap = self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
+        own = torch.stack([gradient[: self.rows] for gradient in gradients])
+        return self._added(call, own, swap)
+
+    # Sums over all rows
+
+    def total(self, call: Hashable, sums: Tensor) -> Tensor:
+        """Return the sum over all parts."""
+        return sum_over_parts(self._door, call, sums, back=False)
+
+    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
+        """Return the sum of what all parts want of the total."""
+        return sum_over_parts(self._door, call, gradient, back=True)
+
+    # Crossing
+
+    def _board(self, like: Tensor, width: int) -> Tensor:
+        return empty((self.steps * self.rows + self._starts[-1], width), like.dtype, like.device)
+
+    def _taken(self, call: Hashable, x: Tensor) -> Tensor:
+        """Return the board that x was made on, or a new one with a copy of x."""
+        board = self._rooms.pop(call, None)
+        if board is None or board.data_ptr() != x.data_ptr():
+            board = self._board(x, x.shape[2])
+            board[: self.steps * self.rows].view(x.shape).copy_(x)
+        return board
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether halo rows are read where they came to lie: one part gives all, and kernels of the CPU sum them up."""
+        return self._parts == 2 and self._graphs[0].adjacency.device.type == "cpu"
+
+    def _begin(self, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Swap:
+        own, width = self.steps * self.rows, board.shape[1]
+        room: list[Tensor | Shape]
+        if self.steps > 1 and self._parts > 2:
+            room = [Shape(count, width, board.dtype) for count in self._counts]
+        elif self.steps > 1:
+            room = [board[own:] if count else board[own:own] for count in self._counts]
+        else:
+            room = [board[own + low : own + high] for ((low, high),) in self._owned]
+        outgoing = [Rows(board, rows) for rows in self._sends]
+        door = self._door
+        with door.event("post", "halo", call, back=kind != "halo"):
+            return door.transport.begin_swap(outgoing, room, kind, door.key(kind, call), once=door.rare, stay=stay)
+
+    def _arrived(self, call: Hashable, board: Tensor, swap: Swap) -> Tensor | None:
+        """Wait; return the halo of all steps where it lies elsewhere than on the board."""
+        with self._door.event("wait", "halo", call, back=swap.kind != "halo"):
+            received = swap.wait()
+        if self.steps > 1 and self._parts > 2:
+            halo, taken = board[self.steps * self.rows :], [0] * self._parts
+            for step in range(self.steps):
+                for other, owned in enumerate(self._owned):
+                    low, high = owned[step]
+                    rows = received[other][taken[other] : taken[other] + high - low]
+                    taken[other] += high - low
+                    halo[self._starts[step] + low : self._starts[step] + high] = rows
+            return None
+        return received[1 - self._part] if self._in_place and swap.stay else None
+
+    def _columns(self, board: Tensor, halo: Tensor | None, step: int) -> tuple[Tensor, Tensor | None]:
+        """Return the columns of a step, and where the last of them are read instead."""
+        if self.steps == 1:
+            return readable(board, self.rows, halo)
+        if halo is None:
+            halo = board[self.steps * self.rows :]
+        own = same_rows(board, step * self.rows, (step + 1) * self.rows)
+        return readable(own, self.rows, halo[self._starts[step] : self._starts[step + 1]])
+
+    def _send_back(self, call: Hashable, halo: Tensor) -> Swap:
+        """Begin to send the gradients of halo rows, [halo rows of all steps, width], to their owners."""
+        outgoing = []
+        for owned in self._owned:
+            parts = [halo[start + low : start + high] for start, (low, high) in zip(self._starts, owned, strict=False)]
+            outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
+        shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
+        door, kind = self._door, "halo-gradients"
+        with door.event("post", "halo", call, back=True):
+            return door.transport.begin_swap(outgoing, shapes, kind, door.key(kind, call), once=door.rare)
+
+    def _added(self, call: Hashable, own: Tensor, swap: Swap) -> Tensor:
+        """Wait for the gradients of own rows that other parts found, and add them."""
+        total = own.view(-1, own.shape[2])
+        with self._door.event("wait", "halo", call, back=True):
+            received = swap.wait()
+        for rows, gradient in zip(self._sends, received, strict=True):
+            add_rows(total, rows, gradient)
+        return own
+
+
+def _rows_of(noise: Noise, low: int, high: int) -> Noise:
+    return noise.rows(low, high)

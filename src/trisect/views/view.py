@@ -1,0 +1,328 @@
+"""`View`: what a layer may ask about other rows, other steps and chance. One process is one view, a layout another.
+
+A layer is a plain module, `forward(x, g)`. x is [rows, channels] on a static graph, [steps, rows, channels] on a
+timeline; `g` is a view of the own rows and steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.errors import ConfigError
+from trisect.graph.adjacency import Adjacency
+from trisect.noise import Noise
+from trisect.ops.dropout import dropout
+from trisect.ops.norm import normalise
+from trisect.views.aggregate import Aggregation, run_aggregation
+from trisect.views.along import Along, BlockEndedError
+from trisect.views.ending import Ending
+from trisect.views.gather import gather_rows, total_rows
+from trisect.views.rows import no_rows, required
+from trisect.views.rowwise import dense
+from trisect.views.spatial import Spatial
+from trisect.views.token import new_token, tie
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The rows that own rows read at one step, as `View.gather` gives them.
+
+    Attributes:
+        block: own rows × the rows that they read; row i itself is column `block.self_start` + i.
+        noise: chance at this step, of the own rows; None in evaluation.
+        vertices: the user's ids of the columns; None where these are the positions of the rows themselves.
+    """
+
+    block: Adjacency
+    noise: Noise | None
+    vertices: Tensor | None
+
+
+class View:
+    """A view of some rows and steps of the graph.
+
+    Every verb is differentiable, and exact under every cut except that chunks of a pipeline may read history.
+
+    Args:
+        spatial: how rows of other vertices are read.
+        along: how other steps are read; None on a static graph.
+        steps: of the timeline, those that frames are of.
+        vertices: how many there are in all parts.
+        noise: where chance comes from, of the own rows; None in evaluation.
+        features: the data's features as the first layer gets them, and their sums over neighbours, which have no
+            trained part and are kept.
+        last: the call of `recur` behind which nothing is wanted; it ends the pass by a `BlockEndedError`.
+
+    Attributes:
+        layer: the number of the layer that is at work; it tells the random numbers of layers apart.
+        shared: what earlier layers wrote for later ones, by name.
+    """
+
+    def __init__(
+        self,
+        spatial: Spatial,
+        along: Along | None = None,
+        *,
+        steps: range = range(1),
+        vertices: int | None = None,
+        noise: Noise | None = None,
+        features: tuple[Tensor, Tensor] | None = None,
+        last: Hashable = None,
+    ) -> None:
+        self.spatial, self.along, self.steps = spatial, along, steps
+        self.vertices = spatial.rows if vertices is None else vertices
+        self.noise = noise
+        self.shared: dict[str, Tensor] = {}
+        self._features, self._last = features, last
+        meets = spatial.moves or along is not None
+        self._token: Tensor | None = new_token() if meets and torch.is_grad_enabled() else None
+        self._frozen = torch.zeros(())
+        self.layer, self._calls, self._draws = 0, 0, 0
+
+    # The layer at work
+
+    def enter(self, layer: int) -> None:
+        """Begin a layer: its calls and random numbers are counted from here."""
+        self.layer, self._calls, self._draws = layer, 0, 0
+
+    def _call(self) -> Hashable:
+        self._calls += 1
+        return self.layer, self._calls
+
+    @property
+    def token(self) -> Tensor | None:
+        """A number from which backward reaches every verb that moves rows or keeps states; None where none did."""
+        return self._token
+
+    def tie(self, out: Tensor) -> Tensor:
+        """Return the output of a cell, whose backward goes through all of its exchanges."""
+        return tie(out, self._token)
+
+    # Shapes
+
+    @property
+    def rows(self) -> int:
+        """Own rows of a step."""
+        return self.spatial.rows
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of a step in all parts together."""
+        return self.vertices
+
+    def frames(self, x: Tensor) -> Tensor:
+        """Return x as [steps, rows, channels], whether or not it has a dim of steps."""
+        return x if x.dim() == 3 else x.unsqueeze(0)
+
+    def _back(self, frames: Tensor, like: Tensor) -> Tensor:
+        return frames if like.dim() == 3 else frames.squeeze(0)
+
+    # Rows of others
+
+    def aggregate(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        *,
+        root: Tensor | None = None,
+        bias: Tensor | None = None,
+        add: Tensor | None = None,
+        alpha: float = 0.0,
+        theta: float = 1.0,
+        relu: bool = False,
+        slope: float | None = None,
+        p: float = 0.0,
+    ) -> Tensor:
+        """Return dropout(relu(((1-alpha)·Â·x + alpha·add)·wᵀ + x·rootᵀ + bias)), w = theta·weight + (1-theta)·I.
+
+        Without alpha, `add` is added behind the product: Â·x·wᵀ + x·rootᵀ + add + bias. The product goes before the sum
+        where it narrows the rows, so that the narrower of the two crosses ranks and is summed.
+
+        Args:
+            x: [..., rows, inputs].
+            weight: [outputs, inputs]; None: the sum alone.
+            root: [outputs, inputs], the weight of a row itself.
+            bias: [outputs].
+            add: [..., rows, outputs], with alpha [..., rows, inputs].
+            relu, p: what follows; nothing is dropped in evaluation. `slope`: of a leaky relu instead of relu.
+
+        Returns: [..., rows, outputs].
+        """
+        frames, ending = self.frames(x), self._ending(relu, p, slope)
+        more = None if add is None else self.frames(add)
+        if self._features is not None and x is self._features[0]:
+            return self._back(self._of_kept(frames, weight, root, bias, more, alpha, theta, ending), x)
+        narrows = weight is None or (alpha == 0.0 and theta == 1.0 and weight.shape[0] <= weight.shape[1])
+        spec = Aggregation(self.spatial, self._call(), ending, narrows, alpha, theta)
+        out, token = run_aggregation(spec, self._token, frames, weight, root, bias, more)
+        self._take(token)
+        return self._back(out, x)
+
+    def _of_kept(
+        self,
+        frames: Tensor,
+        weight: Tensor | None,
+        root: Tensor | None,
+        bias: Tensor | None,
+        add: Tensor | None,
+        alpha: float,
+        theta: float,
+        ending: Ending,
+    ) -> Tensor:
+        """Do an aggregation whose sum is kept."""
+        sums = self.frames(required(self._features)[1])
+        if alpha != 0.0 and add is not None:
+            sums, add = torch.lerp(sums, add, alpha), None
+        if root is not None:
+            rooted = dense(frames, root)
+            add = rooted if add is None else rooted + add
+        if weight is None:
+            y = sums if add is None else sums + add
+            return ending.after(y if bias is None else y + bias)
+        return dense(sums, weight, bias, add, ending, theta)
+
+    def gather(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        *,
+        then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
+    ) -> Any:
+        """Return the rows of x·weightᵀ that own rows read: [columns, channels].
+
+        Args:
+            x: [..., rows, inputs].
+            weight: [channels, inputs]; None: the rows of x.
+            then: is called once for each step as then(near [columns, channels], x [rows, inputs], neighbours) and
+                gives [rows, outputs]; see `Neighbours`. Needed on a timeline, whose steps have other columns.
+
+        Returns: near, or what `then` gave, [..., rows, outputs].
+        """
+        frames = self.frames(x)
+        if self._token is None and not self.spatial.moves and not self.spatial.stale:
+            columns = list((frames if weight is None else dense(frames, weight)).unbind())
+        else:
+            columns, token = gather_rows(self.spatial, self._call(), self._next_token(), frames, weight)
+            self._take(token)
+        if then is None:
+            return columns[0] if len(columns) == 1 else columns
+        blocks, noises, results = self.spatial.blocks, self.chance(), []
+        for step, (near, own) in enumerate(zip(columns, frames.unbind(), strict=True)):
+            noise = None if noises is None else noises[step]
+            results.append(then(near, own, Neighbours(blocks[step], noise, self.spatial.column_ids(step))))
+        if x.dim() == 2:
+            return results[0]
+        if results:
+            return torch.stack(results)
+        # a rank without steps: no rows, of the right width
+        none = frames.new_empty(0, frames.shape[2])
+        near = none if weight is None else none @ weight.t()
+        made = then(near, none, Neighbours(no_rows(frames.device), None, None))
+        return made.new_empty(0, self.rows, made.shape[1])
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
+        frames = self.frames(x)
+        if self._token is None and not self.spatial.moves and not self.spatial.stale:
+            return self._back(frames.sum(1, keepdim=True), x)
+        total, token = total_rows(self.spatial, self._call(), self._next_token(), frames)
+        self._take(token)
+        return self._back(total[:, None], x)
+
+    @property
+    def block(self) -> Adjacency:
+        """The matrix of a static graph: own rows × the columns that `gather` gives."""
+        return self.spatial.blocks[0]
+
+    # Other steps
+
+    def recur(self, module: Any, *frames: Tensor) -> Tensor:
+        """Return what a recurrent module makes of frames along the steps, [steps, rows, channels].
+
+        Args:
+            module: a `trisect.nn.Temporal`: module(frames, state, first step) → (output, state after).
+            frames: [steps, rows, channels] each, read side by side.
+        """
+        if self.along is None:
+            raise ConfigError(f"{module} works along steps, and the data are a graph without any; give a timeline.")
+        call = self._call()
+        out, token = self.along.recur(call, self._next_token(), module, frames)
+        self._take(token)
+        if call == self._last:
+            raise BlockEndedError
+        return out
+
+    # Chance
+
+    @property
+    def training(self) -> bool:
+        """Whether anything is dropped."""
+        return self.noise is not None
+
+    def chance(self) -> Sequence[Noise] | None:
+        """Return the noise of each step for one use: a function of seed, epoch, layer, use, step and vertex."""
+        if self.noise is None:
+            return None
+        layer = self.layer + (self._draws << 32)
+        self._draws += 1
+        return [self.noise.at(layer=layer, step=step) for step in self.steps]
+
+    def _ending(self, relu: bool, p: float, slope: float | None = None) -> Ending:
+        if slope is not None:
+            relu = True
+        return Ending(relu, p, self.chance() if p > 0.0 else None, slope or 0.0)
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        """Zero each element of x [..., rows, channels] with probability p, and scale the rest by 1/(1-p)."""
+        noises = self.chance() if p > 0.0 else None
+        if noises is None:
+            return x
+        return self._by_step(lambda frame, noise: dropout(frame, p, noise), x, noises)
+
+    def normalise(self, x: Tensor, norm: nn.LayerNorm, *, relu: bool = False, p: float = 0.0) -> Tensor:
+        """Return dropout(relu(norm(x))) of x [..., rows, channels], in one pass over memory."""
+        noises = self.chance() if p > 0.0 else None
+        return self._by_step(lambda frame, noise: normalise(frame, norm, relu=relu, p=p, noise=noise), x, noises)
+
+    def dense(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        add: Tensor | None = None,
+        relu: bool = False,
+        p: float = 0.0,
+        theta: float = 1.0,
+    ) -> Tensor:
+        """Return dropout(relu(x·wᵀ + add + bias)), w = theta·weight + (1-theta)·I, in one pass over memory.
+
+        Shapes: x [..., rows, inputs]; weight [outputs, inputs]; bias [outputs]; add, result [..., rows, outputs].
+        """
+        more = None if add is None else self.frames(add)
+        return self._back(dense(self.frames(x), weight, bias, more, self._ending(relu, p), theta), x)
+
+    def _by_step(
+        self, call: Callable[[Tensor, Noise | None], Tensor], x: Tensor, noises: Sequence[Noise] | None
+    ) -> Tensor:
+        """Call a function of rows and noise for all steps at once, or for each where noise tells them apart."""
+        if x.dim() == 2:
+            return call(x, None if noises is None else noises[0])
+        if noises is None or len(x) == 1:
+            return call(x.flatten(0, 1), None if noises is None else noises[0]).view(x.shape)
+        return torch.stack([call(frame, noise) for frame, noise in zip(x.unbind(), noises, strict=True)])
+
+    # The token
+
+    def _next_token(self) -> Tensor:
+        """Return the token for a verb that must be met; one without gradient where there is none."""
+        return self._frozen if self._token is None else self._token
+
+    def _take(self, token: Tensor | None) -> None:
+        if self._token is not None and token is not None:
+            self._token = token
