@@ -197,7 +197,8 @@ class RankOfCase:
 
     def packed(self) -> list[int] | None:
         """Give the bytes of activations in full, and as they were held, where they are packed."""
-        packed = self.program._engine.stage.packed
+        engine = self.program._engine
+        packed = engine.packed if hasattr(engine, "packed") else engine.stage.packed
         return None if packed is None else [packed.full_bytes, packed.held_bytes]
 
     def own_parameters(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch.nn import functional
 
 from trisect import ops
 from trisect.noise import Noise, random_bits
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 Activation = Literal["none", "relu", "elu", "gelu", "tanh", "leaky", "rrelu"]
 
@@ -38,3 +41,25 @@ def activate(x: Tensor, activation: Activation, noise: Noise | None = None) -> T
         slope = RRELU_LOWER + (RRELU_UPPER - RRELU_LOWER) * (bits.to(torch.float64) / 2.0**32)
         return torch.where(x >= 0, x, x * slope.to(x.dtype))
     return functional.leaky_relu(x, RRELU_MEAN)
+
+
+def activate_rows(x: Tensor, activation: Activation, p: float, g: View) -> Tensor:
+    """Return dropout(activation(x)) of x [..., rows, channels], with the random numbers of the view's rows."""
+    noises = g.chance("slopes") if activation == "rrelu" else None
+    if noises is None:
+        return g.dropout(activate(x, activation), p)
+    frames = x if x.dim() == 3 else x[None]
+    drawn = [
+        ops.dropout(activate(frame, activation, noise), p, noise)
+        for frame, noise in zip(frames.unbind(), noises, strict=True)
+    ]
+    if x.dim() == 2:
+        return drawn[0]
+    return torch.stack(drawn) if drawn else x
+
+
+def slope_of(activation: Activation, *, training: bool) -> float | None:
+    """Return the slope below zero of an activation that kernels do as a leaky relu; None: it is another one."""
+    if activation == "relu":
+        return 0.0
+    return RRELU_MEAN if activation == "leaky" or (activation == "rrelu" and not training) else None

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from trisect.ops.memory import alias, empty
 from trisect.ops.message import Message
 from trisect.ops.recurrent import OutputBuffers
 from trisect.ops.spmm.steps import Snapshots, joined
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 State = tuple[Tensor, ...]
 
@@ -120,6 +123,15 @@ class Layer(nn.Module):
                 )
         message = Message(self.prepare(x, Context(noise, context.shared)))
         return self.combine(message, own_rows(x, adjacency), adjacency, context)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """Return the layer's output [..., rows, out_channels]; all else than x is asked of the view.
+
+        Args:
+            x: [rows, in_channels] on a graph, [steps, rows, in_channels] on a timeline.
+            g: of these rows and steps.
+        """
+        raise ConfigError(f"{type(self).__name__} has no ask(x, g); define it.")
 
     def over_steps(
         self, xs: Tensor, snapshots: Snapshots, contexts: Sequence[Context], aggregated: Tensor | None = None
@@ -272,6 +284,15 @@ class Model(nn.Module):
             x = layer(x, adjacency, context)
             if layer.writes is not None:
                 shared[layer.writes] = x
+        return x
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """Run all layers on the rows of a view: x [rows, in_channels] → [rows, out_channels]."""
+        for number, layer in enumerate(self.stack):
+            g.enter(number)
+            x = layer.ask(x, g)
+            if layer.writes is not None:
+                g.shared[layer.writes] = x
         return x
 
 

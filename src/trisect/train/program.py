@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
-from trisect.engine.executor import Executor, Observer
+from trisect.engine.executor import Observer
 from trisect.engine.rank import RankEngine
 from trisect.engine.recurrence import Resumption
 from trisect.engine.staleness import DriftMeter, historical_reads
@@ -30,6 +31,7 @@ from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
+from trisect.pipeline.rank import Rank
 from trisect.plan.build import ChunkOrders, schedule_of
 from trisect.plan.plan import forward_only, hidden, runs_from, runs_split, runs_until, without_chunks
 from trisect.schedule.action import Action, Pass
@@ -39,6 +41,9 @@ from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
 from trisect.train.processes.memory import peak_rss_bytes
+
+# while the engine moves
+VIEWS = os.environ.get("TRISECT_VIEWS") == "1"
 
 
 class Program:
@@ -107,12 +112,12 @@ class Program:
         self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
         self._volumes: dict[Facts, int] = {}
         self._engine = self._make_engine()
-        self._state: Executor | None = None
+        self._state: Any = None
         self._actions: Sequence[Action] = ()
         self._epoch_facts = facts
         self._schedule(facts, Pass.TRAIN)
 
-    def _make_engine(self) -> RankEngine:
+    def _make_engine(self) -> Any:
         stage, facts = self.mesh.stage_index, self.facts
         layers: dict[int, AnyLayer] = {
             number: self.model.stack[number] for number in range(facts.bounds[stage], facts.bounds[stage + 1])
@@ -122,7 +127,8 @@ class Program:
         if last and head is not None:
             layers[len(facts.layers)] = head
         history = self.history
-        return RankEngine(
+        kind: Any = Rank if VIEWS else RankEngine
+        return kind(
             facts,
             self._transport,
             self.shard,
@@ -159,13 +165,17 @@ class Program:
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
-        self._state = self._engine.begin(self.noise, facts=facts, chunked=not exact, keep=keep)
+        more = {"order": order} if VIEWS else {}
+        self._state = self._engine.begin(self.noise, facts=facts, chunked=not exact, keep=keep, **more)
 
     def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
         """Do all actions of the epoch that was begun; `on_step` is called where the optimiser steps."""
         state = self._require_state()
         state.on_step = on_step
-        state.run(self._actions, observer, **fields)
+        if VIEWS:
+            state.run(observer, **fields)
+        else:
+            state.run(self._actions, observer, **fields)
         self._state = None
 
     def total_loss(self) -> float:
@@ -182,7 +192,7 @@ class Program:
         self.stops, self.sent_bytes, self.peak_bytes = bool(asked), int(sent), int(max(held))
         return float(loss)
 
-    def _require_state(self) -> Executor:
+    def _require_state(self) -> Any:
         if self._state is None:
             raise RuntimeError("internal error: the program was run before an epoch was begun")
         return self._state
@@ -299,7 +309,10 @@ class Program:
         state = self._engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
         if resumption is not None:
             self._engine.resume(resumption, facts)
-        yield from state.stream(schedule.ranks[self.mesh.rank], observer, **fields)
+        if VIEWS:
+            yield from state.stream(observer, **fields)
+        else:
+            yield from state.stream(schedule.ranks[self.mesh.rank], observer, **fields)
         if resumption is not None:
             resumption.kept = self._engine.kept_states()
         state.finish()
@@ -339,7 +352,10 @@ class Program:
         """Fill the history from an exact pass."""
         facts = forward_only(self.facts)
         state = self._engine.begin(None, pass_=Pass.REFRESH, facts=facts, keep=0.0)
-        state.run(self._schedule(facts, Pass.REFRESH).ranks[self.mesh.rank])
+        if VIEWS:
+            state.run()
+        else:
+            state.run(self._schedule(facts, Pass.REFRESH).ranks[self.mesh.rank])
         state.finish()
 
     # History
@@ -349,7 +365,8 @@ class Program:
         boards = self._engine.boards
         if self.history is None or boards is None:
             return {}
-        return {self._prefix() + name: value for name, value in boards.history.history().items()}
+        rows = boards.rows if VIEWS else boards.history
+        return {self._prefix() + name: value for name, value in rows.history().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put history back. That of another layout or cut is of no use: then it starts anew with the next epoch."""
@@ -358,7 +375,7 @@ class Program:
         prefix = self._prefix()
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         if self._engine.boards is not None:
-            self._engine.boards.history.restore(own)
+            (self._engine.boards.rows if VIEWS else self._engine.boards.history).restore(own)
         # a stage that sends no messages has no history of its own, and goes on with those that have
         ours = any(name.startswith(self._history_name) for name in tensors)
         self._first_epoch = 1 if ours else None

@@ -70,6 +70,15 @@ def _summed(x: Tensor, gradient: Tensor) -> Tensor:
     return gradient if x.shape[0] == gradient.shape[0] else gradient.sum(0, keepdim=True)
 
 
+def _rooted(x: Tensor, root: Tensor, add: Tensor | None) -> Tensor:
+    """Return x·rootᵀ + add, [steps, rows, outputs]."""
+    once = _once(x)
+    if once is x:
+        return Product(Ending.NONE).forward(x, root, None, add)
+    rooted = _like(x, Product(Ending.NONE).forward(once, root))
+    return rooted if add is None else rooted + add
+
+
 class _ProductFirst(torch.autograd.Function):
     """ending(Â·(x·Wᵀ) + x·rootᵀ + add + bias); without a weight, ending((1-alpha)·Â·x + alpha·add + bias)."""
 
@@ -87,8 +96,7 @@ class _ProductFirst(torch.autograd.Function):
         trained, spatial = any(ctx.needs_input_grad), spec.spatial
         once, message, alpha = _once(x), x, spec.alpha if add is not None else 0.0
         if root is not None:
-            rooted = _like(x, Product(Ending.NONE).forward(once, root))
-            add = rooted if add is None else rooted + add
+            add = _rooted(x, root, add)
         if weight is not None:
             room = spatial.room(spec.call, x, weight.shape[0]) if once is x else None
             message = _like(x, Product(Ending.NONE).forward(once, weight, out=room))
@@ -130,9 +138,11 @@ class _ProductFirst(torch.autograd.Function):
         back = spatial.sum_gradient(spec.call, gradient, ctx.trail, alpha=1.0 - alpha) if reads else None
         if back is not None and ctx.with_weight:
             gx = empty((*back.shape[:2], weight.shape[1]), back.dtype, back.device) if need_x else None
-            gw, _ = Product(Ending.NONE).backward(
-                _summed(x, back) if x is not None else back, (None,), x if need_weight else None, weight, gx=gx
-            )
+            total = _summed(x, back) if need_weight else back
+            if gx is not None and total is not back:
+                Product(Ending.NONE).backward(back, (None,), None, weight, gx=gx)
+            into = gx if total is back else None
+            gw, _ = Product(Ending.NONE).backward(total, (None,), x if need_weight else None, weight, gx=into)
         else:
             gx = back
         if need_x and root is not None:
@@ -167,8 +177,7 @@ class _SumFirst(torch.autograd.Function):
         )
         once, behind = _once(x), None if mixes else add
         if root is not None:
-            rooted = _like(x, Product(Ending.NONE).forward(once, root))
-            behind = rooted if behind is None else rooted + behind
+            behind = _rooted(x, root, behind)
         product = Product(spec.ending, spec.theta)
         out = product.forward(support, weight, bias, behind, mark=trained)
         ctx.save_for_backward(

@@ -42,17 +42,23 @@ class Halo(Spatial):
     Args:
         graphs: of each step, the part's block with its halo lists.
         interior: the own row from which on no row takes part in the exchange, where the steps are one.
+        part_rows: of each part; `top` alone asks.
+        ids: of each step, the user's ids of the columns.
     """
 
     moves = True
+    door: Door
 
     def __init__(
         self,
         graphs: Sequence[PartGraph],
         door: Door,
         interior: int | None = None,
+        part_rows: Sequence[int] = (),
+        ids: Sequence[Tensor | None] = (),
     ) -> None:
-        self._graphs, self._door = graphs, door
+        self._graphs, self.door, self.part_rows = graphs, door, part_rows
+        self._ids = ids
         self._part, self._parts = door.mesh.part_index, door.mesh.layout.vertex
         self.rows, self.steps = graphs[0].rows, len(graphs)
         rows = self.rows
@@ -76,6 +82,10 @@ class Halo(Spatial):
     def blocks(self) -> Sequence[Adjacency]:
         """Return the part's block of each step: own rows × (own rows, then halo rows)."""
         return [graph.adjacency for graph in self._graphs]
+
+    def column_ids(self, step: int) -> Tensor | None:
+        """Return the user's ids of own and halo rows."""
+        return self._ids[step] if self._ids else None
 
     # Sums
 
@@ -186,11 +196,11 @@ class Halo(Spatial):
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
         """Return the sum over all parts."""
-        return sum_over_parts(self._door, call, sums, back=False)
+        return sum_over_parts(self.door, call, sums, back=False)
 
     def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
         """Return the sum of what all parts want of the total."""
-        return sum_over_parts(self._door, call, gradient, back=True)
+        return sum_over_parts(self.door, call, gradient, back=True)
 
     # Crossing
 
@@ -220,13 +230,13 @@ class Halo(Spatial):
         else:
             room = [board[own + low : own + high] for ((low, high),) in self._owned]
         outgoing = [Rows(board, rows) for rows in self._sends]
-        door = self._door
+        door = self.door
         with door.event("post", "halo", call, back=kind != "halo"):
             return door.transport.begin_swap(outgoing, room, kind, door.key(kind, call), once=door.rare, stay=stay)
 
     def _arrived(self, call: Hashable, board: Tensor, swap: Swap) -> Tensor | None:
         """Wait; return the halo of all steps where it lies elsewhere than on the board."""
-        with self._door.event("wait", "halo", call, back=swap.kind != "halo"):
+        with self.door.event("wait", "halo", call, back=swap.kind != "halo"):
             received = swap.wait()
         if self.steps > 1 and self._parts > 2:
             halo, taken = board[self.steps * self.rows :], [0] * self._parts
@@ -255,14 +265,14 @@ class Halo(Spatial):
             parts = [halo[start + low : start + high] for start, (low, high) in zip(self._starts, owned, strict=False)]
             outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
-        door, kind = self._door, "halo-gradients"
+        door, kind = self.door, "halo-gradients"
         with door.event("post", "halo", call, back=True):
             return door.transport.begin_swap(outgoing, shapes, kind, door.key(kind, call), once=door.rare)
 
     def _added(self, call: Hashable, own: Tensor, swap: Swap) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""
         total = own.view(-1, own.shape[2])
-        with self._door.event("wait", "halo", call, back=True):
+        with self.door.event("wait", "halo", call, back=True):
             received = swap.wait()
         for rows, gradient in zip(self._sends, received, strict=True):
             add_rows(total, rows, gradient)

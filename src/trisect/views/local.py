@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
@@ -12,8 +13,10 @@ from trisect.ops.memory import empty
 from trisect.ops.spmm.grouping import Snapshots, fits, grouped
 from trisect.ops.spmm.several import Group, aggregate_group_into, side_by_side
 from trisect.ops.spmm.sums import aggregate_into
+from trisect.views.door import Door
 from trisect.views.ending import Ending
 from trisect.views.spatial import Spatial
+from trisect.views.total import sum_over_parts
 
 
 class Local(Spatial):
@@ -21,10 +24,13 @@ class Local(Spatial):
 
     Args:
         blocks: the matrix of each step, square; they may be made when asked for, and are asked for in order.
+        door, part_rows: where vertices are cut all the same, since no layer sums up over neighbours.
     """
 
-    def __init__(self, blocks: Snapshots, rows: int) -> None:
+    def __init__(self, blocks: Snapshots, rows: int, door: Door | None = None, part_rows: Sequence[int] = ()) -> None:
         self._blocks, self.rows, self.steps = blocks, rows, len(blocks)
+        self.door, self.part_rows = door, part_rows
+        self.moves = len(part_rows) > 1
 
     @property
     def blocks(self) -> Sequence[Adjacency]:
@@ -97,4 +103,12 @@ class Local(Spatial):
 
     def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients themselves."""
-        raise RuntimeError("internal error: rows of one process are read as they are")
+        return torch.stack(list(gradients))
+
+    def total(self, call: Hashable, sums: Tensor) -> Tensor:
+        """Return the sum over all parts."""
+        return sums if self.door is None else sum_over_parts(self.door, call, sums, back=False)
+
+    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
+        """Return the sum of what all parts want of the total."""
+        return gradient if self.door is None else sum_over_parts(self.door, call, gradient, back=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty, shares_storage
+from trisect.ops.spmm.steps import joined as stack_into
 from trisect.ops.spmm.sums import reads_last_rows
 
 T = TypeVar("T")
@@ -63,3 +65,18 @@ def joined(own: Tensor, halo: Tensor) -> Tensor:
         return own
     columns = empty((own.shape[0] + halo.shape[0], own.shape[1]), own.dtype, own.device)
     return torch.cat([own, halo], out=columns)
+
+
+def each_frame(frames: Tensor) -> list[Tensor]:
+    """Return the frames of [steps, rows, channels]. The gradient of one alone is not copied, as `unbind` would."""
+    return [frames.squeeze(0)] if len(frames) == 1 else list(frames.unbind())
+
+
+def stacked(frames: Sequence[Tensor]) -> Tensor:
+    """Return frames [rows, channels] as one tensor, in memory of the pool."""
+    first = frames[0]
+    if len(frames) == 1:
+        return first[None]
+    if any(frame.dtype != first.dtype for frame in frames):
+        return torch.stack(list(frames))
+    return stack_into(empty((len(frames), *first.shape), first.dtype, first.device), frames)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
+from trisect.views.door import Door
 from trisect.views.ending import Ending
 
 
@@ -25,12 +26,15 @@ class Spatial(ABC):
         blocks: the matrix of each step, [rows, columns]; its columns are in the order of `gather`.
         moves: whether rows cross ranks.
         stale: whether some of the rows that are read are of an earlier pass.
+        door, part_rows: where rows cross ranks, the way to other parts, and the rows of each part.
     """
 
     rows: int
     steps: int
     moves: bool = False
     stale: bool = False
+    door: Door | None = None
+    part_rows: Sequence[int] = ()
 
     @property
     @abstractmethod

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
@@ -21,11 +23,13 @@ from trisect.ops.norm import normalise
 from trisect.views.aggregate import Aggregation, run_aggregation
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
+from trisect.views.fetch import Lists, fetch_rows
 from trisect.views.gather import gather_rows, total_rows
-from trisect.views.rows import no_rows, required
+from trisect.views.rows import each_frame, no_rows, required, stacked
 from trisect.views.rowwise import dense
 from trisect.views.spatial import Spatial
 from trisect.views.token import new_token, tie
+from trisect.views.top import top_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +38,18 @@ class Neighbours:
 
     Attributes:
         block: own rows × the rows that they read; row i itself is column `block.self_start` + i.
-        noise: chance at this step, of the own rows; None in evaluation.
         vertices: the user's ids of the columns; None where these are the positions of the rows themselves.
+        draw: returns the noise.
     """
 
     block: Adjacency
-    noise: Noise | None
     vertices: Tensor | None
+    draw: Callable[[], Noise | None]
+
+    @property
+    def noise(self) -> Noise | None:
+        """Chance at this step, of the own rows; None in evaluation. To ask for it is a use of chance."""
+        return self.draw()
 
 
 class View:
@@ -79,16 +88,24 @@ class View:
         self.noise = noise
         self.shared: dict[str, Tensor] = {}
         self._features, self._last = features, last
-        meets = spatial.moves or along is not None
+        # whether a spatial verb must be met in backward even where no row here has a loss
+        self._meets = spatial.moves or spatial.stale
+        meets = self._meets or along is not None
         self._token: Tensor | None = new_token() if meets and torch.is_grad_enabled() else None
         self._frozen = torch.zeros(())
-        self.layer, self._calls, self._draws = 0, 0, 0
+        self.layer, self._calls, self._chancy = 0, 0, True
+        self._draws: dict[str, int] = {}
 
     # The layer at work
 
-    def enter(self, layer: int) -> None:
-        """Begin a layer: its calls and random numbers are counted from here."""
-        self.layer, self._calls, self._draws = layer, 0, 0
+    def enter(self, layer: int, *, draws: bool = True) -> None:
+        """Begin a layer: its calls and random numbers are counted from here.
+
+        Args:
+            draws: whether it may draw random numbers; the head of a dynamic model may not.
+        """
+        self.layer, self._calls, self._chancy = layer, 0, draws
+        self._draws.clear()
 
     def _call(self) -> Hashable:
         self._calls += 1
@@ -153,15 +170,23 @@ class View:
 
         Returns: [..., rows, outputs].
         """
+        narrows = weight is None or (alpha == 0.0 and theta == 1.0 and weight.shape[0] <= weight.shape[1])
+        if slope is not None and (p > 0.0 or not narrows or self.keeps(x)):
+            # no kernel does a leaky relu behind a product, or with dropout
+            y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
+            return self.dropout(functional.leaky_relu(y, slope), p)
         frames, ending = self.frames(x), self._ending(relu, p, slope)
         more = None if add is None else self.frames(add)
-        if self._features is not None and x is self._features[0]:
+        if self.keeps(x):
             return self._back(self._of_kept(frames, weight, root, bias, more, alpha, theta, ending), x)
-        narrows = weight is None or (alpha == 0.0 and theta == 1.0 and weight.shape[0] <= weight.shape[1])
         spec = Aggregation(self.spatial, self._call(), ending, narrows, alpha, theta)
-        out, token = run_aggregation(spec, self._token, frames, weight, root, bias, more)
+        out, token = run_aggregation(spec, self._token if self._meets else None, frames, weight, root, bias, more)
         self._take(token)
         return self._back(out, x)
+
+    def keeps(self, x: Tensor) -> bool:
+        """Whether the sum of x over neighbours is kept: `aggregate` of x itself moves no rows then."""
+        return self._features is not None and x is self._features[0]
 
     def _of_kept(
         self,
@@ -192,6 +217,7 @@ class View:
         weight: Tensor | None = None,
         *,
         then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
+        width: int | None = None,
     ) -> Any:
         """Return the rows of x·weightᵀ that own rows read: [columns, channels].
 
@@ -200,39 +226,78 @@ class View:
             weight: [channels, inputs]; None: the rows of x.
             then: is called once for each step as then(near [columns, channels], x [rows, inputs], neighbours) and
                 gives [rows, outputs]; see `Neighbours`. Needed on a timeline, whose steps have other columns.
+            width: how many outputs `then` gives. Where it is not known, `then` is called with no rows on a rank without
+                steps.
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
         frames = self.frames(x)
-        if self._token is None and not self.spatial.moves and not self.spatial.stale:
-            columns = list((frames if weight is None else dense(frames, weight)).unbind())
+        if not self.spatial.moves and not self.spatial.stale:
+            columns = each_frame(frames if weight is None else dense(frames, weight))
         else:
             columns, token = gather_rows(self.spatial, self._call(), self._next_token(), frames, weight)
             self._take(token)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
-        blocks, noises, results = self.spatial.blocks, self.chance(), []
-        for step, (near, own) in enumerate(zip(columns, frames.unbind(), strict=True)):
-            noise = None if noises is None else noises[step]
-            results.append(then(near, own, Neighbours(blocks[step], noise, self.spatial.column_ids(step))))
+        blocks, results, chance = self.spatial.blocks, [], cache(partial(self.chance, "pairs"))
+        for step, (near, own) in enumerate(zip(columns, each_frame(frames), strict=True)):
+            neighbours = Neighbours(blocks[step], self.spatial.column_ids(step), partial(_at_step, chance, step))
+            results.append(then(near, own, neighbours))
         if x.dim() == 2:
             return results[0]
         if results:
-            return torch.stack(results)
-        # a rank without steps: no rows, of the right width
-        none = frames.new_empty(0, frames.shape[2])
-        near = none if weight is None else none @ weight.t()
-        made = then(near, none, Neighbours(no_rows(frames.device), None, None))
-        return made.new_empty(0, self.rows, made.shape[1])
+            return stacked(results)
+        if width is None:  # a rank without steps: no rows, of the right width
+            none = frames.new_empty(0, frames.shape[2])
+            near = none if weight is None else none @ weight.t()
+            width = then(near, none, Neighbours(no_rows(frames.device), None, lambda: None)).shape[1]
+        return frames.new_empty(0, self.rows, width)
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
         frames = self.frames(x)
-        if self._token is None and not self.spatial.moves and not self.spatial.stale:
+        if not self.spatial.moves and not self.spatial.stale:
             return self._back(frames.sum(1, keepdim=True), x)
         total, token = total_rows(self.spatial, self._call(), self._next_token(), frames)
         self._take(token)
         return self._back(total[:, None], x)
+
+    def top(self, x: Tensor, scores: Tensor, k: int) -> Tensor:
+        """Return rows of each step among which the k best of all rows are, those of other parts included.
+
+        They are the best min(k, rows) of each part, best first, parts in order: to take the best k of them by the same
+        scores, ties in order, is to take the best k of all rows.
+
+        Args:
+            x: [..., rows, channels].
+            scores: [..., rows], which get no gradient.
+
+        Returns: [..., candidates, channels].
+        """
+        frames = self.frames(x)
+        found, token = top_rows(
+            self.spatial, self._call(), self._next_token(), frames, scores.reshape(frames.shape[:2]), k
+        )
+        self._take(token)
+        return self._back(found, x)
+
+    def fetch(self, x: Tensor, lists: Lists) -> list[Tensor]:
+        """Return of each step the rows and behind them those of other parts that a loss reads, by owner.
+
+        Args:
+            x: [..., rows, channels].
+            lists: [step][reader][owner], positions among the owner part's rows, all different; none of own ones. They
+                are not read where vertices are not cut.
+
+        Returns: of each step [rows + fetched rows, channels].
+        """
+        frames = self.frames(x)
+        if not self.spatial.moves:
+            return list(frames.unbind())
+        door = required(self.spatial.door)
+        fetched, token = fetch_rows(door, self._call(), self._next_token(), frames, lists)
+        self._take(token)
+        return fetched
 
     @property
     def block(self) -> Adjacency:
@@ -262,14 +327,19 @@ class View:
     @property
     def training(self) -> bool:
         """Whether anything is dropped."""
-        return self.noise is not None
+        return self.noise is not None and self._chancy
 
-    def chance(self) -> Sequence[Noise] | None:
-        """Return the noise of each step for one use: a function of seed, epoch, layer, use, step and vertex."""
-        if self.noise is None:
+    def chance(self, purpose: str = "dropout") -> Sequence[Noise] | None:
+        """Return the noise of each step for one use: a function of seed, epoch, layer, use, step and vertex.
+
+        Args:
+            purpose: uses of each are counted by themselves, since the numbers that they draw differ anyway.
+        """
+        if self.noise is None or not self._chancy:
             return None
-        layer = self.layer + (self._draws << 32)
-        self._draws += 1
+        use = self._draws.get(purpose, 0)
+        self._draws[purpose] = use + 1
+        layer = self.layer + (use << 32)
         return [self.noise.at(layer=layer, step=step) for step in self.steps]
 
     def _ending(self, relu: bool, p: float, slope: float | None = None) -> Ending:
@@ -313,9 +383,11 @@ class View:
         """Call a function of rows and noise for all steps at once, or for each where noise tells them apart."""
         if x.dim() == 2:
             return call(x, None if noises is None else noises[0])
-        if noises is None or len(x) == 1:
-            return call(x.flatten(0, 1), None if noises is None else noises[0]).view(x.shape)
-        return torch.stack([call(frame, noise) for frame, noise in zip(x.unbind(), noises, strict=True)])
+        if noises is None and len(x) > 1 and x.stride(0) == 0:
+            return call(x[:1].flatten(0, 1), None).expand(x.shape)
+        if not noises or len(x) == 1:
+            return call(x.flatten(0, 1), noises[0] if noises else None).view(x.shape)
+        return stacked([call(frame, noise) for frame, noise in zip(x.unbind(), noises, strict=True)])
 
     # The token
 
@@ -326,3 +398,8 @@ class View:
     def _take(self, token: Tensor | None) -> None:
         if self._token is not None and token is not None:
             self._token = token
+
+
+def _at_step(chance: Callable[[], Sequence[Noise] | None], step: int) -> Noise | None:
+    noises = chance()
+    return None if noises is None else noises[step]

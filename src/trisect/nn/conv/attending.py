@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import glorot_
+
+if TYPE_CHECKING:
+    from trisect.views.view import Neighbours, View
 
 
 class Attending(Convolution):
@@ -69,6 +73,30 @@ class Attending(Convolution):
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """Compute the features W·x of all heads, [rows, heads·channels]."""
         return ops.dense(x, self.weight, into=context.into)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+
+        def mixed(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+            y = self.attend(near, own, at).view(-1, self.heads, self.channels)
+            return y.flatten(1) if self.concat else y.mean(1)
+
+        return self.after(g.gather(x, self.weight, then=mixed, width=self.out_channels), x, g)
+
+    @abstractmethod
+    def attend(self, near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+        """Return the weighted sums of what rows read, [rows, heads·channels].
+
+        Args:
+            near: the features of all heads, [columns, heads·channels].
+            own: the rows' own inputs, [rows, in_channels].
+        """
+
+    def dropped(self, at: Neighbours) -> dict[str, Any]:
+        """Return the arguments of `ops.attend` and `attend_edges` that say which coefficients are dropped."""
+        if self.attention_dropout == 0.0:
+            return {}
+        return {"dropout": self.attention_dropout, "noise": at.noise, "source_vertices": at.vertices}
 
     def drops(self, adjacency: Adjacency, context: Context) -> dict[str, Any]:
         """Give the arguments of `ops.attend` and `ops.attend_edges` that say which coefficients are dropped."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.activation import Activation, activate
+from trisect.nn.activation import Activation, activate, activate_rows
 from trisect.nn.base import Context, Layer
 from trisect.nn.initial import fill_
 from trisect.noise import Noise
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 Norm = Literal["none", "layer"]
 
@@ -143,6 +146,32 @@ class Convolution(Layer):
         """Tell whether the layer draws random numbers in these contexts."""
         noisy = self.dropout > 0.0 or self.activation == "rrelu"
         return noisy and any(context.noise is not None for context in contexts)
+
+    @property
+    def fused(self) -> dict[str, Any]:
+        """The part of what follows conv(x) that `View.aggregate` and `View.dense` do themselves."""
+        if not self._fuses:
+            return {"bias": self.bias}
+        return {"bias": self.bias, "relu": self.activation == "relu", "p": self.dropout}
+
+    def after_fused(self, y: Tensor, x: Tensor, g: View) -> Tensor:
+        """Return all that follows a verb which was given `fused`; y [..., rows, out_channels], x the layer's input."""
+        y = y if self._fuses else self._ended(y, g)
+        return ops.add(y, x) if self.residual else y
+
+    def after(self, y: Tensor, x: Tensor, g: View) -> Tensor:
+        """Return all that follows conv(x) = y [..., rows, out_channels]; x is the layer's input."""
+        if self.bias is not None:
+            y = ops.add(y.flatten(0, -2), self.bias).view(y.shape)
+        y = self._ended(y, g)
+        return ops.add(y, x) if self.residual else y
+
+    def _ended(self, y: Tensor, g: View) -> Tensor:
+        """Norm, activation and dropout."""
+        if self.norm is not None and self.activation in ("relu", "none"):
+            return g.normalise(y, self.norm, relu=self.activation == "relu", p=self.dropout)
+        y = y if self.norm is None else g.normalise(y, self.norm)
+        return activate_rows(y, self.activation, self.dropout, g)
 
     @property
     def _fuses(self) -> bool:

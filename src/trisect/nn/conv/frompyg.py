@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from trisect import ops
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.activation import Activation, activate
+from trisect.nn.activation import Activation, activate, activate_rows
 from trisect.nn.base import Context, Layer, own_rows
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import Neighbours, View
 
 # convolutions of PyG that, with its default options, are layers here
 _OWN_LAYERS = {
@@ -87,12 +90,26 @@ class FromPyG(Layer):
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Run the convolution on the block's edges, then activation and dropout."""
+        y = self._convolved(message.rows, x, adjacency)
+        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+
+        def convolved(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+            return self._convolved(near, own, at.block)
+
+        y = g.gather(x, then=convolved, width=self.out_channels)
+        return activate_rows(y, self.activation, self.dropout, g)
+
+    def _convolved(self, near: Tensor, x: Tensor, adjacency: Adjacency) -> Tensor:
+        """Run the convolution: near [columns, in_channels], x [rows, in_channels] → [rows, out_channels]."""
         weights: dict[str, Any] = {}
         if self.edge_weight is not None:
             values = adjacency.edge_weight()
             if values is None:
-                values = message.rows.new_ones(adjacency.entries)
-            weights[self.edge_weight] = values.to(message.rows.dtype)
+                values = near.new_ones(adjacency.entries)
+            weights[self.edge_weight] = values.to(near.dtype)
         if self.edge_channels:
             features = adjacency.edge_attributes()
             if features is None:
@@ -100,9 +117,9 @@ class FromPyG(Layer):
                     f"{self.conv} reads {self.edge_channels} features of each edge, and the edges have none; give the "
                     "data edge_x."
                 )
-            weights["edge_attr"] = features.to(message.rows.dtype)
-        y = self.conv((message.rows, x), adjacency.edge_index(), **weights)
-        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
+            weights["edge_attr"] = features.to(near.dtype)
+        result: Tensor = self.conv((near, x), adjacency.edge_index(), **weights)
+        return result
 
     @torch.no_grad()
     def _try_out(self) -> int:

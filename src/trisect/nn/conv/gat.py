@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from trisect.nn.conv.attending import Attending
 from trisect.nn.initial import glorot_
 from trisect.ops.attention import attend
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import Neighbours
 
 
 class GATLayer(Attending):
@@ -38,6 +41,16 @@ class GATLayer(Attending):
         super().reset_parameters(generator)
         glorot_(self.att_src, generator)
         glorot_(self.att_dst, generator)
+
+    def attend(self, near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+        """near [columns, heads·channels] → [rows, heads·channels]."""
+        block, drops = at.block, self.dropped(at)
+        # ⟨att, h⟩ of each head as one product, with a matrix [heads, heads · channels] that is zero between heads
+        one_head = torch.eye(self.heads, dtype=near.dtype, device=near.device)[:, :, None]
+        source, target = ((one_head * att).flatten(1) for att in (self.att_src, self.att_dst))
+        source_score, target_score = ops.branches(near, source, target, block.self_start, block.rows)
+        heads = near.view(-1, self.heads, self.channels)
+        return attend(heads, source_score, target_score, block, self.negative_slope, **drops).flatten(1)
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Compute the scores, their softmax over what a row reads, and the weighted sum."""

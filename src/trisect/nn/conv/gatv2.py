@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from trisect.nn.conv.attending import Attending
 from trisect.nn.initial import fill_, glorot_
 from trisect.ops.edges import attend_edges
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import Neighbours
 
 
 class GATv2Layer(Attending):
@@ -52,6 +55,11 @@ class GATv2Layer(Attending):
         glorot_(self.att, generator)
         if self.edge_weight is not None:
             glorot_(self.edge_weight, generator)
+
+    def attend(self, near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+        """near [columns, heads·channels], own [rows, in_channels] → [rows, heads·channels]."""
+        target, drops = ops.dense(own, self.target_weight, self.target_bias), self.dropped(at)
+        return attend_edges(near, target, self.att, at.block, self.edge_weight, self.negative_slope, **drops)
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Compute the scores of edges, their softmax over what a row reads, and the weighted sum."""

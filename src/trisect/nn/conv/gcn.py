@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import glorot_
 from trisect.ops.message import Message
 from trisect.ops.spmm.steps import Snapshots
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 
 class GCNLayer(Convolution):
@@ -43,6 +46,10 @@ class GCNLayer(Convolution):
         """Draw the weight by Glorot's rule, and set the bias to zero."""
         super().reset_parameters(generator)
         glorot_(self.weight, generator)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+        return self.after_fused(g.aggregate(x, self.weight, **self.fused), x, g)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """Compute x·Wᵀ where that is not wider than x."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from trisect.nn.base import Context
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import fan_in_
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 
 class GCN2Layer(Convolution):
@@ -49,6 +52,12 @@ class GCN2Layer(Convolution):
         """Draw the weight uniformly from ±1/sqrt(channels), as the authors' code does."""
         super().reset_parameters(generator)
         fan_in_(self.weight, self.out_channels, generator)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, channels] → the same."""
+        h0 = g.shared["h0"] if self.alpha else None
+        y = g.aggregate(x, self.weight, add=h0, alpha=self.alpha, theta=self.theta, **self.fused)
+        return self.after_fused(y, x, g)
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum over neighbours, mix in h0 and apply W."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from trisect.nn.base import Context
 from trisect.nn.conv.convolution import Convolution, Norm
 from trisect.nn.initial import fan_in_, fill_
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 
 class GINLayer(Convolution):
@@ -81,6 +84,24 @@ class GINLayer(Convolution):
         fill_(self.eps, self.initial_eps)
         if self.mlp_norm is not None:
             self.mlp_norm.reset_parameters()
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+        factor = 1.0 + self.eps
+        if not self.transform_first or g.keeps(x):
+            return self.mlp(g.aggregate(x, add=ops.scale(x, factor)), x, g)
+        message = g.dense(x, self.weight1)
+        own = ops.scale(message, factor)
+        return self._second(g.aggregate(message, add=own, bias=self.bias1, relu=self.mlp_norm is None), x, g)
+
+    def mlp(self, total: Tensor, x: Tensor, g: View) -> Tensor:
+        """Return the layer's output from the sum that the MLP reads, [..., rows, in_channels]."""
+        return self._second(g.dense(total, self.weight1, self.bias1, relu=self.mlp_norm is None), x, g)
+
+    def _second(self, hidden: Tensor, x: Tensor, g: View) -> Tensor:
+        if self.mlp_norm is not None:
+            hidden = g.normalise(hidden, self.mlp_norm, relu=True)
+        return self.after_fused(g.dense(hidden, self.weight2, **self.fused), x, g)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """Compute W1·x where that is not wider than x."""

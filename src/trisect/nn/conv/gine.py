@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from trisect.nn.conv.gin import GINLayer
 from trisect.nn.initial import fan_in_
 from trisect.ops.edges import relu_edges
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import Neighbours, View
 
 
 class GINELayer(GINLayer):
@@ -55,6 +58,15 @@ class GINELayer(GINLayer):
         if self.edge_channels:  # the parent's constructor draws before there are any
             fan_in_(self.edge_weight, self.edge_channels, generator)
             fan_in_(self.edge_bias, self.edge_channels, generator)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+
+        def messages(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+            return relu_edges(near, self.edge_bias, at.block, self.edge_weight)
+
+        total = g.gather(x, then=messages, width=self.in_channels)
+        return self.mlp(ops.add(total, ops.scale(x, 1.0 + self.eps)), x, g)
 
     def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """Sum the messages of the edges and the vertex itself, and do the MLP."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +13,9 @@ from trisect.nn.activation import Activation
 from trisect.nn.base import Context, Layer
 from trisect.nn.conv.convolution import Convolution, Norm
 from trisect.nn.initial import fan_in_
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 
 class LinearLayer(Convolution):
@@ -43,6 +48,10 @@ class LinearLayer(Convolution):
         if self.bias is not None:
             fan_in_(self.bias, self.in_channels, generator)
 
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+        return self.after_fused(g.dense(x, self.weight, **self.fused), x, g)
+
     def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
         """x [rows, in_channels] → [rows, out_channels]."""
         return self.finish_product(x, self.weight, x, context)
@@ -60,6 +69,10 @@ class DropoutLayer(Layer):
         super().__init__()
         self.in_channels = self.out_channels = channels
         self.p = p
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, channels] → the same."""
+        return g.dropout(x, self.p)
 
     def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
         """x [rows, channels] → [rows, channels]."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,9 @@ from trisect.graph.adjacency import Adjacency
 from trisect.nn.base import Context, Layer
 from trisect.nn.initial import fan_in_, fill_
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 
 class ResGCNLayer(Layer):
@@ -44,6 +49,11 @@ class ResGCNLayer(Layer):
         fan_in_(self.weight_root, self.in_channels, generator)
         fill_(self.bias, 0.0)
 
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, channels] → the same."""
+        z = g.normalise(x, self.norm, relu=True, p=self.dropout)
+        return g.aggregate(z, self.weight, root=self.weight_root, bias=self.bias, add=x)
+
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """Compute z of any rows; `context.noise` is the noise of these rows."""
         return ops.normalise(x, self.norm, relu=True, p=self.dropout, noise=context.noise)
@@ -77,6 +87,10 @@ class ReadoutLayer(Layer):
         self.norm.reset_parameters()
         fan_in_(self.weight, self.in_channels, generator)
         fan_in_(self.bias, self.in_channels, generator)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+        return g.dense(g.normalise(x, self.norm, relu=True, p=self.dropout), self.weight, self.bias)
 
     def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
         """x [rows, in_channels] → [rows, out_channels]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from trisect.nn.base import Context, own_rows
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import fan_in_
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import Neighbours, View
 
 
 class SAGELayer(Convolution):
@@ -58,6 +61,18 @@ class SAGELayer(Convolution):
         fan_in_(self.weight, self.in_channels, generator)
         if self.weight_root is not None:
             fan_in_(self.weight_root, self.in_channels, generator)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+        if self.reduce == "sum":
+            return self.after_fused(g.aggregate(x, self.weight, root=self.weight_root, **self.fused), x, g)
+
+        def largest(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+            return ops.aggregate(near, at.block, "max")
+
+        root = None if self.weight_root is None else g.dense(x, self.weight_root)
+        found = g.gather(x, then=largest, width=self.in_channels)
+        return self.after_fused(g.dense(found, self.weight, add=root, **self.fused), x, g)
 
     def prepare(self, x: Tensor, context: Context) -> Tensor:
         """Compute x·Wᵀ where that is not wider than x."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from trisect.nn.initial import generator_for
 from trisect.noise import Noise
 from trisect.ops.elementwise import twice
 from trisect.ops.spmm.steps import Snapshots as Snapshots
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 
 class DynamicLayer(nn.Module, ABC):
@@ -51,6 +54,15 @@ class DynamicLayer(nn.Module, ABC):
     @abstractmethod
     def recur(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """Run the temporal half over some steps, the first of which is step `first_step` of the timeline."""
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """Return the layer's output [steps, rows, out_channels]; all else than x is asked of the view.
+
+        Args:
+            x: [steps, rows, in_channels]; the steps may share memory.
+            g: of these rows and steps.
+        """
+        raise ConfigError(f"{type(self).__name__} has no ask(x, g); define it.")
 
     @abstractmethod
     def forward(
@@ -112,6 +124,13 @@ class SpatialTemporal(DynamicLayer):
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
         """Make the state of the temporal part before the first step."""
         return self.temporal.initial_state(rows, dtype=dtype, device=device)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [steps, rows, in_channels] → [steps, rows, out_channels]."""
+        if not self.concat:
+            return g.recur(self.temporal, self.spatial.ask(x, g))
+        x, beside = twice(x)
+        return g.recur(self.temporal, self.spatial.ask(x, g), beside)
 
     def convolve(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
         """One snapshot: x [columns, in_channels] → [rows, spatial.out_channels]."""
@@ -255,6 +274,16 @@ class DynamicModel(nn.Module):
             xs, left = layer(xs, snapshots, state[number], layer_noise, first_step, aggregated if number == 0 else None)
             after.append(left)
         return self.read_out(xs), tuple(after)
+
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """Run all layers and the head on a view: x [steps, rows, in_channels] → [steps, rows, out_channels]."""
+        for number, layer in enumerate(self.stack):
+            g.enter(number)
+            x = layer.ask(x, g)
+        if self.head is None:
+            return x
+        g.enter(len(self.layers), draws=False)
+        return self.head.ask(x, g)
 
     def read_out(self, xs: Tensor) -> Tensor:
         """Run the head over [steps, rows, ·]; all steps at once, since a head draws no random numbers."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from trisect import ops
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.activation import RRELU_MEAN, Activation, activate
+from trisect.nn.activation import RRELU_MEAN, Activation, activate, activate_rows, slope_of
 from trisect.nn.base import Context, State, each_step, frames_of
 from trisect.nn.initial import fan_in_, fill_
 from trisect.nn.temporal.dynamic import DynamicLayer, Snapshots, context_at
 from trisect.noise import Noise
 from trisect.ops.message import Message
+
+if TYPE_CHECKING:
+    from trisect.views.view import View
 
 _UPDATE_BIAS = -4.0
 
@@ -166,6 +171,33 @@ class Evolving(DynamicLayer):
             weights.append(weight)
         return torch.stack(weights), (weight,)
 
+    def ask(self, x: Tensor, g: View) -> Tensor:
+        """x [steps, rows, in_channels] → [steps, rows, out_channels]."""
+        weights = g.recur(Evolution(self), self.read(x, g))
+        slope = slope_of(self.activation, training=g.training)
+        if self.out_channels <= self.in_channels and not g.keeps(x):
+            y = g.aggregate(ops.product_steps(x, weights), slope=slope)
+        else:
+            y = ops.product_steps(g.aggregate(x), weights, slope=slope)
+        # the activation is done where it is a leaky relu
+        return activate_rows(y, self.activation if slope is None else "none", self.dropout, g)
+
+    def read(self, x: Tensor, g: View) -> Tensor:
+        """Return what the GRU reads of each step: [steps, in_channels, out_channels], or for O [steps, in_channels, 0].
+
+        Of x the whole steps count, with the rows of all parts.
+        """
+        if self.summary is None:
+            return x.new_empty(len(x), self.in_channels, 0)
+        once = x[:1] if len(x) > 1 and x.stride(0) == 0 else x
+        with torch.no_grad():
+            scores = once @ self.summary.scorer
+        candidates = g.top(once, scores, self.summary.k).unbind()
+        if not candidates:
+            return x.new_empty(0, self.in_channels, self.out_channels)
+        summaries = torch.stack([self.summary.merge(rows) for rows in candidates])
+        return summaries if once is x else summaries.expand(len(x), -1, -1)
+
     @property
     def message_channels(self) -> int:
         """Tell how wide a row is that neighbours read: the narrower of the two widths."""
@@ -275,3 +307,23 @@ class Evolving(DynamicLayer):
 
     def __repr__(self) -> str:
         return f"Evolving({self.in_channels}, {self.out_channels}, variant={self.variant})"
+
+
+@dataclass(frozen=True, eq=False)
+class Evolution:
+    """How the weight of a layer evolves, as a module for `View.recur`: summaries in, the weight of each step out."""
+
+    layer: Evolving
+
+    state_kind: ClassVar = "weight"
+
+    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
+        """Return W_0, the parameter itself, so that gradients reach it."""
+        return self.layer.initial_state(rows, dtype=dtype, device=device)
+
+    def __call__(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
+        """frames: ([steps, in_channels, out_channels or 0],) → (weights [steps, in_channels, out_channels], state)."""
+        return self.layer.recur(frames, state, first_step)
+
+    def __repr__(self) -> str:
+        return repr(self.layer)

@@ -1,0 +1,400 @@
+"""`Rank`: what one rank keeps from pass to pass, and the loop of a pass over its cells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from trisect.comm.transport import Transport
+from trisect.engine.history import HistoryRows
+from trisect.engine.packed import SMALLEST, PackedActivations
+from trisect.engine.recurrence import Resumption
+from trisect.engine.staleness import DriftMeter
+from trisect.exchanges.facts import Facts
+from trisect.exchanges.history import HistoryUse
+from trisect.nn.base import State
+from trisect.noise import Noise
+from trisect.pipeline.boundary import Boundary
+from trisect.pipeline.cell import Cell
+from trisect.pipeline.sight import Sight
+from trisect.pipeline.stage import Stage, Values, grouped
+from trisect.schedule.action import Action, Pass, Verb
+from trisect.shards.shard import Shard
+from trisect.views.door import Door
+from trisect.views.history import Boards
+from trisect.views.recur import Recurrences
+from trisect.views.timecut import TimeCut
+from trisect.views.view import View
+
+# loss(frames [steps, rows, channels] or a tensor a step, own rows, first step)
+Loss = Callable[[Sequence[Tensor] | Tensor, slice, int], Tensor]
+# readers(step, noise)[reader][owner]: positions among the owner part's rows that the reader part's loss wants
+Readers = Callable[[int, Noise | None], Sequence[Sequence[Tensor]]]
+
+
+class Observer(Protocol):
+    """An object that is told what ran when."""
+
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Take note of an action: `start` is in seconds since the epoch of the system's clock."""
+
+
+class Rank:
+    """One rank: its layers, its views, what it keeps between passes.
+
+    Args:
+        facts: of training; a pass may bring its own (other blocks, no chunks).
+        layers: of the rank's stage, by number; a head is the one after the model's last layer.
+        loss: of own rows; asked in the last stage alone.
+        readers: which rows of other parts the loss reads; None: none.
+        extra: further parameters of the last stage (the task's decoder), reduced with the others.
+        history: how chunks read history, where they do.
+        drift: measures how far history was from the fresh rows.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        transport: Transport,
+        shard: Shard,
+        layers: Mapping[int, nn.Module],
+        loss: Loss,
+        *,
+        readers: Readers | None = None,
+        extra: Sequence[Parameter] = (),
+        history: HistoryUse | None = None,
+        drift: DriftMeter | None = None,
+    ) -> None:
+        self.facts, self.transport, self.mesh, self.shard = facts, transport, transport.mesh, shard
+        self.layers, self.loss, self.readers = layers, loss, readers
+        index = self.mesh.stage_index
+        self.is_first, self.is_last = index == 0, index == self.mesh.layout.layer - 1
+        self.door = Door(transport, facts.dtype)
+        self.boards = self._make_boards(history or HistoryUse(), drift)
+        self.along: Recurrences | None = None
+        if any(layer.state is not None for layer in facts.layers):
+            self.along = Recurrences(self.door, self._choice)
+        self.packed = self._make_packed()
+        trained = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
+        self.parameters = trained + (list(extra) if self.is_last else [])
+
+    def _make_boards(self, history: HistoryUse, drift: DriftMeter | None) -> Boards | None:
+        facts, index = self.facts, self.mesh.stage_index
+        numbers = range(facts.bounds[index], facts.bounds[index + 1])
+        ready = 0 if facts.aggregated else -1
+        reading = [number for number in numbers if facts.layers[number].spatial and number != ready]
+        if facts.timeline or not facts.stale or not reading:
+            return None
+        graph = self.shard.part_graph(0)
+        widths = [facts.layers[number].message_channels for number in reading]
+        rows = HistoryRows(
+            widths,
+            graph.adjacency.columns,
+            facts.dtype,
+            self.mesh.device,
+            stale=True,
+            apart=history.apart,
+            drift=drift,
+            own_rows=self.shard.rows,
+        )
+        interior = self.shard.interior() if facts.parts > 1 else None
+        return Boards(
+            graph, rows, self.door, interior=interior, column_ids=self.shard.column_ids(0), scale=history.scale
+        )
+
+    def _make_packed(self) -> PackedActivations | None:
+        facts = self.facts
+        pack = facts.layout.pack
+        if pack is not True and not (pack == "auto" and facts.stale and not facts.timeline):
+            return None
+        widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in facts.layers)
+        smallest = SMALLEST if pack == "auto" else 0
+        return PackedActivations(None, widest * facts.dtype.itemsize, smallest=smallest)
+
+    def _choice(self, call: Hashable) -> str:
+        """Return how the state of a layer crosses runs."""
+        if not isinstance(call, tuple):
+            raise RuntimeError(f"internal error: {call!r} does not name a layer")
+        return self.facts.layers[call[0]].along
+
+    def stage_of(self, facts: Facts) -> Stage:
+        """Return the layers that a pass goes through."""
+        index = self.mesh.stage_index
+        last = len(facts.layers)
+        wanted = {half.layer for half in facts.halves}
+        numbers = [k for k in range(facts.bounds[index], facts.bounds[index + 1]) if k in wanted]
+        head = last if last in self.layers and last in wanted else None
+        recurrent = [number for number in numbers if facts.layers[number].state is not None]
+        leaves = () if self.is_last else facts.shared_across(facts.bounds[index + 1])
+        groups = grouped(numbers, head, recompute=facts.recompute)
+        return Stage(self.layers, groups, leaves, (recurrent[-1], 1) if recurrent else None, head)
+
+    def resume(self, resumption: Resumption, facts: Facts) -> None:
+        """Let the pass that was begun start with states, and keep those that are asked for."""
+        if self.along is not None:
+            self.along.resume(resumption.states, resumption.first, resumption.keep)
+
+    def kept_states(self) -> dict[int, State]:
+        """Return the states that the pass was asked to keep, by layer."""
+        return {} if self.along is None else self.along.kept_states()
+
+    def begin(
+        self,
+        noise: Noise | None,
+        *,
+        pass_: Pass = Pass.TRAIN,
+        facts: Facts | None = None,
+        chunked: bool = False,
+        keep: float | None = None,
+        order: Sequence[int] | None = None,
+    ) -> Run:
+        """Begin a pass.
+
+        Args:
+            facts: of the pass, where they differ from those of training.
+            chunked: whether rows go through chunk by chunk and read history; otherwise all at once, which is exact.
+            keep: the pass becomes history, in which what it was before has this weight; None: it does not.
+            order: of the chunks.
+        """
+        return Run(self, self.facts if facts is None else facts, noise, pass_, chunked, keep, order)
+
+
+class Run:
+    """One pass of one rank over its cells.
+
+    Attributes:
+        on_step: is called where the optimizer steps.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        facts: Facts,
+        noise: Noise | None,
+        pass_: Pass,
+        chunked: bool,
+        keep: float | None,
+        order: Sequence[int] | None,
+    ) -> None:
+        self.rank, self.facts, self.noise, self._pass = rank, facts, noise, pass_
+        self.on_step: Callable[[], None] = lambda: None
+        self._trains = pass_ is Pass.TRAIN
+        self._losses: list[Tensor] = []
+        self._observer: Observer | None = None
+        self._fields: dict[str, Any] = {}
+        self._chunked = chunked
+        self._boarded = rank.boards is not None and (chunked or keep is not None)
+        self._order: list[int | None] = [None]
+        if chunked:
+            self._order = list(range(facts.layout.chunks) if order is None else order)
+        self._stage = rank.stage_of(facts)
+        self._sight = Sight(facts, rank.shard, rank.door, rank.boards, rank.along)
+        self._origin = time.time() - time.perf_counter()
+        door = rank.door
+        door.noise, door.block = noise, 0
+        door.rare = facts.stale and not facts.timeline and not chunked
+        if rank.boards is not None and self._boarded:
+            rank.boards.begin(chunked=chunked, keep=keep)
+        if rank.along is not None:
+            cut = TimeCut(facts.runs, rank.mesh.run_index, facts.carry_chunks)
+            rank.along.begin(cut, keeps=self._trains)
+        self._boundaries()
+
+    def _boundaries(self) -> None:
+        rank, facts = self.rank, self.facts
+        stage, parts = rank.mesh.stage_index, facts.parts
+        self._before = self._after = self._back_before = self._back_after = None
+        if not rank.is_first:
+            widths, peer = facts.boundary_widths(stage), rank.mesh.rank - parts
+            self._before = Boundary(rank.door, peer, widths, back=False)
+            self._back_before = Boundary(rank.door, peer, widths, back=True)
+        if not rank.is_last:
+            widths, peer = facts.boundary_widths(stage + 1), rank.mesh.rank + parts
+            self._after = Boundary(rank.door, peer, widths, back=False)
+            self._back_after = Boundary(rank.door, peer, widths, back=True)
+        self._names_in = ("x", *(facts.shared_across(facts.bounds[stage]) if stage else ()))
+        self._names_out = ("x", *self._stage.leaves)
+
+    # Cells
+
+    def _numbers(self) -> list[int]:
+        """Return the cells in the order in which they go forward: chunks, or blocks of steps."""
+        if self.facts.timeline:
+            return list(range(self.facts.blocks))
+        return [0 if chunk is None else chunk for chunk in self._order]
+
+    def _steps(self, number: int) -> range:
+        return self.facts.runs[number][self.rank.mesh.run_index] if self.facts.timeline else range(1)
+
+    def _cell(self, number: int) -> Cell:
+        chunk = number if self._chunked else None
+        steps = self._steps(number)
+
+        def ends(view: View, x: Tensor) -> Tensor:
+            return self._loss(view, x, steps, chunk)
+
+        return Cell(
+            self._stage,
+            self._sight,
+            number,
+            steps,
+            chunk,
+            self.noise,
+            boarded=self._boarded,
+            ends=ends if self._trains and self.rank.is_last else None,
+            packed=self.rank.packed if self._trains else None,
+        )
+
+    def _size(self, number: int) -> int:
+        """Return how many rows, of all steps, a cell sends to the next stage."""
+        rows = self._sight.rows(number if self._chunked else None)
+        return int(len(self._steps(number)) * (rows.stop - rows.start))
+
+    def _loss(self, view: View, x: Tensor, steps: range, chunk: int | None) -> Tensor:
+        rank = self.rank
+        frames: Sequence[Tensor] | Tensor = view.frames(x)
+        if not steps:
+            return view.frames(x).sum()
+        if self.facts.fetches and rank.readers is not None:
+            frames = view.fetch(x, [rank.readers(step, self.noise) for step in steps])
+        value = rank.loss(frames, self._sight.rows(chunk), steps.start)
+        self._losses.append(value.detach())
+        return value
+
+    # A pass
+
+    def run(self, observer: Observer | None = None, **fields: Any) -> None:
+        """Go forward and, in training, backward; add gradients up, and let the optimizer step."""
+        for _ in self.stream(observer, **fields):
+            pass
+
+    def stream(self, observer: Observer | None = None, **fields: Any) -> Iterator[tuple[int, Tensor]]:
+        """Do all cells of the pass; yield the outputs of evaluation as they are made."""
+        self._observer, self._fields = observer, fields
+        self.rank.door.told = None if observer is None else self._told
+        numbers = self._numbers()
+        sizes = [(number, self._size(number)) for number in numbers]
+        if self._before is not None:
+            self._before.expect(sizes)
+        if self._trains:
+            if self._back_after is not None:
+                self._back_after.expect(reversed(sizes))
+            self._train(numbers)
+            self.on_step()
+            return
+        for number in numbers:
+            cell = self._entered(number)
+            left = self._do(Verb.FORWARD, cell, cell.plain)
+            self._leave(number, left)
+            if left is not None and self.rank.is_last and cell.steps:
+                x = left["x"]
+                yield cell.steps.start, x if x.dim() == 3 else x[None]
+
+    def _train(self, numbers: Sequence[int]) -> None:
+        rank, cells = self.rank, {}
+        last = numbers[-1]
+        for number in numbers:
+            cell = cells[number] = self._entered(number)
+            if self.facts.timeline and number != last:
+                ends = rank.is_last
+
+                def plain(cell: Cell = cell, ends: bool = ends) -> Values | None:
+                    return cell.plain(ends_behind_states=ends)
+
+                left = self._do(Verb.FORWARD, cell, plain)
+            else:
+                left = self._do(Verb.FORWARD, cell, cell.forward)
+            self._leave(number, left)
+            del left
+        if rank.boards is not None and self._boarded:
+            rank.boards.turn()
+        for number in reversed(numbers):
+            cell = cells.pop(number)
+            if self.facts.timeline and number != last:
+                self._do(Verb.AGAIN, cell, lambda cell=cell: cell.forward(again=True))  # type: ignore[misc]
+            gradients: Values = {}
+            if self._back_after is not None:
+                rank.door.block = number
+                gradients = self._unpacked(self._back_after.receive(number), self._names_out, cell)
+            if rank.boards is not None and self._boarded:
+                rank.boards.back_to(number if self._chunked else None)
+            rank.door.block = number
+            gradients = self._do(Verb.BACKWARD, cell, lambda cell=cell, g=gradients: cell.backward(g))  # type: ignore[misc]
+            if self._back_before is not None:
+                sent = [gradients.get(name) for name in self._names_in]
+                self._back_before.send(number, sent, self._size(number))
+        self._reduce()
+
+    def _reduce(self) -> None:
+        """Sum the gradients over the ranks that hold the same layers; one that nothing reached counts as zeros."""
+        layout = self.facts.layout
+        if layout.time * layout.vertex == 1:
+            return
+        for parameter in self.rank.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        start = time.perf_counter()
+        self.rank.transport.reduce_gradients([p.grad for p in self.rank.parameters if p.grad is not None])
+        self._event(Action(Verb.REDUCE, self.rank.mesh.stage_index), start)
+
+    def _entered(self, number: int) -> Cell:
+        """Return a cell with what the stage before sent for it."""
+        cell = self._cell(number)
+        if self._before is not None:
+            self.rank.door.block = number
+            cell.enter(self._unpacked(self._before.receive(number), self._names_in, cell))
+        return cell
+
+    def _unpacked(self, tensors: Sequence[Tensor] | None, names: Sequence[str], cell: Cell) -> Values:
+        if tensors is None:
+            widths = self.facts.boundary_widths(self.rank.mesh.stage_index + (names is self._names_out))
+            shape = (len(cell.steps) * cell.rows,)
+            tensors = [
+                torch.zeros(*shape, width, dtype=self.facts.dtype, device=self.rank.mesh.device) for width in widths
+            ]
+        if self.facts.timeline:
+            tensors = [rows.view(len(cell.steps), cell.rows, rows.shape[1]) for rows in tensors]
+        return dict(zip(names, tensors, strict=True))
+
+    def _leave(self, number: int, left: Values | None) -> None:
+        if self._after is not None and left is not None:
+            self._after.send(number, [left[name].detach() for name in self._names_out], self._size(number))
+
+    def finish(self) -> Tensor:
+        """End the pass: all messages have left. Return this rank's part of the loss."""
+        rank = self.rank
+        rank.transport.flush()
+        if rank.boards is not None and self._boarded:
+            rank.boards.end()
+        if rank.packed is not None:
+            rank.packed.drop()
+        if rank.along is not None:
+            rank.along.end()
+        rank.door.told = None
+        if not self._losses:
+            return torch.zeros((), dtype=self.facts.dtype, device=rank.mesh.device)
+        return torch.stack(self._losses).sum()
+
+    # Events
+
+    def _do(self, verb: Verb, cell: Cell, call: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = call()
+        block = cell.number if self.facts.timeline else None
+        chunk = cell.number if self._chunked else 0
+        pass_ = Pass.AGAIN if verb is Verb.AGAIN else self._pass
+        self._event(Action(verb, self.rank.mesh.stage_index, chunk, block=block, pass_=pass_), start)
+        return result
+
+    def _event(self, action: Action, start: float) -> None:
+        if self._observer is not None:
+            seconds = time.perf_counter() - start
+            self._observer.event(action.text, self._origin + start, seconds, **self._fields)
+
+    def _told(self, verb: str, exchange: str, call: Hashable, back: bool, start: float, seconds: float) -> None:
+        """Hand what crossed to the observer."""

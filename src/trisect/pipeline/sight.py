@@ -1,0 +1,119 @@
+"""`Sight`: the views of one rank, one for each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from torch import Tensor
+
+from trisect.exchanges.facts import NONE, Facts
+from trisect.noise import Noise
+from trisect.shards.shard import Shard
+from trisect.views.door import Door
+from trisect.views.halo import Halo
+from trisect.views.history import Boards
+from trisect.views.local import Local
+from trisect.views.recur import Recurrences
+from trisect.views.redistribute import RedistributeRows
+from trisect.views.spatial import Spatial
+from trisect.views.view import View
+
+
+class Sight:
+    """Makes the views of a rank's cells from its shard.
+
+    Args:
+        boards: where chunks read history; None: no pass of this rank does.
+        along: how recurrent modules read other steps; None on a static graph.
+    """
+
+    def __init__(
+        self, facts: Facts, shard: Shard, door: Door, boards: Boards | None, along: Recurrences | None
+    ) -> None:
+        self.facts, self.shard, self.door, self.boards, self.along = facts, shard, door, boards, along
+        self._whole: Spatial | None = None
+
+    def enter(self, cell: int, *, again: bool) -> None:
+        """Begin with a cell, forward or (`again`) once more; all that crosses from here on is its own."""
+        self.door.block = cell
+        if self.along is not None:
+            self.along.enter(cell, again=again)
+
+    def rows(self, chunk: int | None) -> slice:
+        """Return the own rows of a chunk; of all where it is None."""
+        return slice(0, self.shard.rows) if chunk is None else self.shard.part_graph(0).rows_of(chunk)
+
+    def features(self, steps: range, chunk: int | None) -> Tensor:
+        """Return x of a cell: [rows, features], on a timeline [steps, rows, features]."""
+        x = self.shard.features(steps)
+        if self.facts.timeline:
+            if self.along is not None:
+                self.along.fixed = x if x.dim() == 2 else None
+            return x.expand(len(steps), *x.shape) if x.dim() == 2 else x
+        x = x[0] if x.dim() == 3 else x
+        return x if chunk is None else x[self.rows(chunk)]
+
+    def view(
+        self,
+        steps: range,
+        chunk: int | None,
+        noise: Noise | None,
+        *,
+        x: Tensor | None = None,
+        boarded: bool = False,
+        last: Hashable = None,
+    ) -> View:
+        """Return the view of a cell.
+
+        Args:
+            x: the features, where the cell begins with them.
+            boarded: whether rows are read from boards, since chunks read history or the pass becomes history.
+            last: the call of `recur` that ends a pass.
+        """
+        rows = self.rows(chunk)
+        if noise is not None and rows.stop - rows.start < self.shard.rows:
+            noise = noise.rows(rows.start, rows.stop)
+        return View(
+            self._spatial(steps, chunk, boarded=boarded),
+            self.along,
+            steps=steps,
+            vertices=self.facts.vertices,
+            noise=noise,
+            features=self._kept(x, steps, chunk),
+            last=last,
+        )
+
+    def _kept(self, x: Tensor | None, steps: range, chunk: int | None) -> tuple[Tensor, Tensor] | None:
+        """Return the features with their sums over neighbours, where these are kept."""
+        if x is None or not self.facts.aggregated or not steps:
+            return None
+        sums = self.shard.aggregated(steps)
+        if sums is None:
+            raise RuntimeError("internal error: the plan keeps the first sum over neighbours and the shard has none")
+        return x, (sums if self.facts.timeline else sums[0][self.rows(chunk)])
+
+    def _spatial(self, steps: range, chunk: int | None, *, boarded: bool) -> Spatial:
+        if boarded and self.boards is not None:
+            return self.boards.chunk(chunk)
+        if not steps:
+            return Local([], self.shard.rows)
+        if self.facts.timeline:
+            return self._cut(steps)
+        if self._whole is None:
+            self._whole = self._cut(steps)
+        return self._whole
+
+    def _cut(self, steps: range) -> Spatial:
+        facts, shard = self.facts, self.shard
+        across = next((layer.across for layer in facts.layers if layer.across != NONE), NONE)
+        if facts.parts == 1:
+            return Local(shard.snapshots(steps), shard.rows)
+        if across == NONE:
+            return Local([], shard.rows, self.door, facts.rows)
+        if across == "redistribute":
+            return RedistributeRows(shard.all_rows(steps), facts.rows, self.door)
+        graphs = [shard.part_graph(step) for step in steps]
+        interior = None if facts.timeline else shard.interior()
+        split = interior[0] if interior is not None and len(interior) == 1 else None
+        ids = [shard.column_ids(step) for step in steps]
+        return Halo(graphs, self.door, split, facts.rows, ids)

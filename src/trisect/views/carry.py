@@ -1,0 +1,130 @@
+"""`Carry`: the state goes from the rank of the earlier steps to the next, chunk of rows by chunk of rows.
+
+Exact, since rows are independent in the recurrent module; ranks work as a pipeline along time. A weight goes whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from trisect.comm.incoming import Incoming
+from trisect.ops.memory import empty
+from trisect.views.states import Form
+from trisect.views.stay import Stay
+from trisect.views.timecut import TimeCut, equal_shares
+from trisect.views.turn import Turn
+
+# For so many messages there is room at a time.
+AHEAD = 8
+
+Place = tuple[int, int]
+
+
+class Carry(Stay):
+    """States that are handed on; the gradients of states are handed back."""
+
+    name = "carry"
+
+    def forward(self, turn: Turn) -> Tensor:
+        """Begin each chunk with the state that comes, and hand on the one after it."""
+        if not turn.steps:
+            return self._nothing(turn)
+        before, after = self._others(turn)
+        rows, out = self._rows(turn), None
+        if len(rows) > 1:
+            out = empty((len(turn.steps), turn.rows, turn.module.out_channels), turn.dtype, turn.device)
+        arriving = self._arriving(turn, list(enumerate(rows)), None if turn.again else before, back=False)
+        for chunk, (own, message) in enumerate(zip(rows, arriving, strict=True)):
+            if message is not None:
+                self.states.before[turn.block, chunk] = self._form.unpack(message, own.stop - own.start)
+            result = self.states.forward(
+                turn,
+                turn.frames if out is None else [frame[:, own] for frame in turn.frames],
+                turn.steps.start,
+                hands_on=after is not None,
+                chunk=chunk,
+                out=None if out is None else out[:, own],
+            )
+            if after is not None and after[1] != turn.run and not turn.again:
+                self._send(turn, self._form.pack(self.states.after.pop(chunk)), chunk, after, back=False)
+        return result if out is None else out
+
+    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+        """Begin each chunk, the last one first, with the gradient that comes, and hand back that of its state."""
+        if not turn.pieces:
+            return [None] * len(turn.widths)
+        before, after = self._others(turn)
+        rows, gradients = self._rows(turn), None
+        if len(rows) > 1:
+            gradients = [
+                empty((len(turn.steps), turn.rows, width), turn.dtype, turn.device) if need else None
+                for width, need in zip(turn.widths, turn.needs, strict=True)
+            ]
+        order = list(enumerate(rows))[::-1]
+        for (chunk, own), message in zip(order, self._arriving(turn, order, after, back=True), strict=True):
+            if message is not None:
+                self.states.wanted[chunk] = self._form.unpack(message, own.stop - own.start)
+            if gradients is None:
+                result = self.states.backward(turn, d_out)
+            else:
+                into = [None if gradient is None else gradient[:, own] for gradient in gradients]
+                self.states.backward(turn, None if d_out is None else d_out[:, own], into)
+            if before is not None and before[1] != turn.run:
+                self._send(turn, self._form.pack(self.states.wanted.pop(chunk)), chunk, before, back=True)
+        return result if gradients is None else gradients
+
+    def _others(self, turn: Turn) -> tuple[Place | None, Place | None]:
+        """Return (block, run) of the runs before and after; this rank's own may be among them."""
+        return turn.cut.before(turn.block, turn.run), turn.cut.after(turn.block, turn.run)
+
+    def _rows(self, turn: Turn) -> list[slice]:
+        """Return the rows of each chunk. The more, the shorter a run waits; a weight has no rows to cut."""
+        bounds = equal_shares(turn.rows, 1 if self._form.kind == "weight" else turn.cut.chunks)
+        return [slice(low, high) for low, high in pairwise(bounds)]
+
+    # Moving
+
+    def _arriving(
+        self, turn: Turn, chunks: Sequence[tuple[int, slice]], other: Place | None, *, back: bool
+    ) -> Iterator[Tensor | None]:
+        """Yield what comes for each chunk; None where no other rank sends anything."""
+        if other is None or other[1] == turn.run:
+            yield from [None] * len(chunks)
+            return
+        door, peer = self._door, self._door.mesh.rank_at(run_index=other[1])
+        coming: deque[Incoming] = deque()
+        for turned in range(len(chunks)):
+            while turned + len(coming) < min(len(chunks), turned + AHEAD):
+                chunk, own = chunks[turned + len(coming)]
+                shape, tag = self._form.shape(own.stop - own.start), door.tag(_tag(back), turn.call, chunk, turn.block)
+                coming.append(door.transport.receive(*shape, turn.dtype, peer, tag, wire="float32"))
+            with door.event("wait", self.name, turn.call, back=back):
+                message = coming.popleft().wait()
+            yield message
+
+    def _send(self, turn: Turn, message: Tensor, chunk: int, other: Place, *, back: bool) -> None:
+        door, (block, run) = self._door, other
+        peer, tag = door.mesh.rank_at(run_index=run), door.tag(_tag(back), turn.call, chunk, block)
+        with door.event("post", self.name, turn.call, back=back):
+            door.transport.send(message, peer, tag, "time", "carry", wire="float32", mark=turn.mark)
+
+    @staticmethod
+    def bytes(cut: TimeCut, rows: Sequence[int], form: Form, dtype: torch.dtype) -> int:
+        """Return the bytes that leave all ranks in a pass forward, and as many backward: a state at each change of run.
+
+        Args:
+            rows: of each part.
+        """
+        places = [(block, run) for block in range(cut.blocks) for run in range(cut.times) if cut.runs[block][run]]
+        changes = sum(one[1] != other[1] for one, other in pairwise(places))
+        shapes = [form.shape(part) for part in rows]
+        return changes * sum(count * width for count, width in shapes) * dtype.itemsize
+
+
+def _tag(back: bool) -> str:
+    return "carry-back" if back else "carry"

@@ -1,0 +1,134 @@
+"""`RedistributeSteps`: rows by steps become steps by rows before a recurrent module, and again rows by steps behind it.
+
+(Own steps × all rows) become (all steps of a block × an own share of the rows), and back; gradients the other way. It
+fits every module whose rows are independent. It moves again where a block is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from trisect.comm.rows import Shape
+from trisect.comm.wire import encoded_bytes
+from trisect.layout import Wire
+from trisect.ops.memory import empty
+from trisect.views.stay import Stay
+from trisect.views.timecut import TimeCut, equal_shares
+from trisect.views.turn import Turn
+
+
+class RedistributeSteps(Stay):
+    """Two all-to-alls along time. A rank without steps does its rows of the steps of all others."""
+
+    name = "redistribute steps"
+
+    def forward(self, turn: Turn) -> Tensor:
+        """Return the output of the own steps, whose rows other ranks made."""
+        crossing = [frame for frame, fixed in zip(turn.frames, turn.fixed, strict=True) if fixed is None]
+        crossed = iter(self._by_rows(turn, crossing, back=False) if crossing else ())
+        (low, high), steps = self._share(turn), turn.cut.steps(turn.block)
+        frames = [next(crossed) if one is None else one[low:high].expand(len(steps), -1, -1) for one in turn.fixed]
+        out = self.states.forward(turn, frames, steps.start, hands_on=not turn.is_last)
+        return self._by_steps(turn, [out], back=False)[0]
+
+    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+        """Return the gradients of own frames, found by other ranks."""
+        if d_out is None:
+            d_out = turn.zeros(len(turn.steps), turn.rows, turn.module.out_channels)
+        gradients = self.states.backward(turn, self._by_rows(turn, [d_out], back=True)[0])
+        low, high = self._share(turn)
+        shape = len(turn.cut.steps(turn.block)), high - low
+        crossing = [
+            turn.zeros(*shape, width) if gradient is None else gradient
+            for gradient, width, need in zip(gradients, turn.widths, turn.needs, strict=True)
+            if need
+        ]
+        crossed = iter(self._by_steps(turn, crossing, back=True) if crossing else ())
+        return [next(crossed) if need else None for need in turn.needs]
+
+    def _share(self, turn: Turn) -> list[int]:
+        return equal_shares(turn.rows, turn.cut.times)[turn.run : turn.run + 2]
+
+    def _by_rows(self, turn: Turn, tensors: Sequence[Tensor], *, back: bool) -> Sequence[Tensor]:
+        """Return [all steps of the block, share, width] each, from [own steps, rows, width] each."""
+        runs, run, width = turn.cut.runs[turn.block], turn.run, sum(tensor.shape[2] for tensor in tensors)
+        bounds, first = equal_shares(turn.rows, len(runs)), runs[0].start
+        share = bounds[run + 1] - bounds[run]
+        joined = empty((runs[-1].stop - first, share, width), turn.dtype, turn.device)
+        frames = [joined[own.start - first : own.stop - first] for own in runs]
+        targets = [frame.view(len(frame) * share, width) for frame in frames]
+        parts = [
+            [tensor[:, low:high] for tensor in (tensors if k != run else ())]
+            for k, (low, high) in enumerate(pairwise(bounds))
+        ]
+        messages = [targets[run][:0] if not part else _message(part, turn.dtype) for part in parts]
+        door, name = self._door, "redistribute-back" if back else "redistribute"
+        with door.event("post", self.name, turn.call, back=back):
+            key = door.key(f"{name} rows", turn.call)
+            swap = door.transport.begin_swap(messages, targets, "redistribute", key, axis="time", once=door.rare)
+        ends = [0, *accumulate(tensor.shape[2] for tensor in tensors)]
+        for (left, right), tensor in zip(pairwise(ends), tensors, strict=True):
+            frames[run][:, :, left:right] = tensor[:, bounds[run] : bounds[run + 1]]
+        with door.event("wait", self.name, turn.call, back=back):
+            swap.wait()
+        return [joined] if len(tensors) == 1 else [joined[:, :, left:right] for left, right in pairwise(ends)]
+
+    def _by_steps(self, turn: Turn, tensors: Sequence[Tensor], *, back: bool) -> Sequence[Tensor]:
+        """Return [own steps, rows, width] each, from [all steps of the block, share, width] each."""
+        runs, run, steps = turn.cut.runs[turn.block], turn.run, len(turn.steps)
+        bounds, first = equal_shares(turn.rows, len(runs)), runs[0].start
+        widths = [tensor.shape[2] for tensor in tensors]
+        parts = [
+            [tensor[own.start - first : own.stop - first] for tensor in (tensors if k != run else ())]
+            for k, own in enumerate(runs)
+        ]
+        none = tensors[0].new_empty(0, sum(widths))
+        messages = [none if not part else _message(part, turn.dtype) for part in parts]
+        shapes = [
+            Shape(0 if k == run else steps * (high - low), sum(widths), turn.dtype)
+            for k, (low, high) in enumerate(pairwise(bounds))
+        ]
+        door, name = self._door, "redistribute-back" if back else "redistribute"
+        with door.event("post", self.name, turn.call, back=back):
+            key = door.key(f"{name} steps", turn.call)
+            swap = door.transport.begin_swap(messages, shapes, "redistribute", key, axis="time", once=door.rare)
+        results = [empty((steps, turn.rows, width), turn.dtype, turn.device) for width in widths]
+        own = turn.steps.start - first
+        for result, tensor in zip(results, tensors, strict=True):
+            result[:, bounds[run] : bounds[run + 1]] = tensor[own : own + steps]
+        with door.event("wait", self.name, turn.call, back=back):
+            received = swap.wait()
+        for k, (low, high) in enumerate(pairwise(bounds)):
+            if k != run:
+                pieces = torch.split(received[k].view(steps, high - low, sum(widths)), widths, 2)
+                for result, piece in zip(results, pieces, strict=True):
+                    result[:, low:high] = piece
+        return results
+
+    @staticmethod
+    def bytes(
+        cut: TimeCut, rows: Sequence[int], width: int, dtype: torch.dtype, wire: Wire = "float32", block: int = 0
+    ) -> int:
+        """Return the bytes that leave all ranks at one crossing of a block: steps · rows that other runs do.
+
+        Args:
+            rows: of each part.
+            width: of all that crosses: the frames that are not fixed, or the outputs, or the gradients of either.
+        """
+        crossing = 0
+        for part in rows:
+            bounds = equal_shares(part, cut.times)
+            shares = [high - low for low, high in pairwise(bounds)]
+            crossing += sum(len(steps) * (part - share) for steps, share in zip(cut.runs[block], shares, strict=True))
+        return encoded_bytes(crossing, width, wire, dtype)
+
+
+def _message(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return [steps, rows, width] each, side by side, as [steps · rows, width]."""
+    if len(parts) == 1:
+        return parts[0].reshape(-1, parts[0].shape[2])
+    return torch.cat(list(parts), 2).flatten(0, 1)

@@ -1,0 +1,45 @@
+"""`Stay`: states stay on their rank, which has all steps. The exchanges between runs are its subclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from trisect.views.door import Door
+from trisect.views.states import Form, States
+from trisect.views.turn import Turn
+
+
+class Stay:
+    """How one recurrent module goes over the blocks and runs of a timeline; a rank keeps one for each call.
+
+    `forward` and `backward` are outside of autograd; the blocks go back in the reverse order.
+
+    Attributes:
+        name: as events have it.
+    """
+
+    name: ClassVar[str] = "stay"
+
+    def __init__(self, door: Door, form: Form) -> None:
+        self._door, self._form, self.states = door, form, States()
+
+    def clear(self, *, keeps: bool) -> None:
+        """Forget everything, since another pass begins or one has ended."""
+        self.states.clear(keeps=keeps)
+
+    def forward(self, turn: Turn) -> Tensor:
+        """Return the output of the own steps of a block, [own steps, rows, channels]."""
+        return self.states.forward(turn, turn.frames, turn.steps.start, hands_on=not turn.is_last)
+
+    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+        """Return the gradients of the frames, from that of the output (None: zero) and of what was handed on."""
+        return self.states.backward(turn, d_out)
+
+    def _nothing(self, turn: Turn) -> Tensor:
+        """Return the output of no steps."""
+        if self._form.kind == "weight":
+            return turn.zeros(0, *self._form.shape(1))
+        return turn.zeros(0, turn.rows, turn.module.out_channels)

@@ -1,0 +1,180 @@
+"""`Window`: a module that reads the last w frames needs only the w-1 frames before its run.
+
+One message from each run to each later one that reads its frames, and the gradients of the frames back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from trisect.comm.incoming import Incoming
+from trisect.comm.wire import encoded_bytes
+from trisect.layout import Wire
+from trisect.views.door import Door
+from trisect.views.states import Form
+from trisect.views.stay import Stay
+from trisect.views.timecut import TimeCut
+from trisect.views.turn import Turn
+
+Place = tuple[int, int]
+
+
+class Window(Stay):
+    """Frames that are read by later runs, of other ranks or of later blocks of this one.
+
+    They leave as soon as they are there: to earlier ranks, which read them in the next block, behind the own block.
+    """
+
+    name = "window"
+
+    def __init__(self, door: Door, form: Form) -> None:
+        super().__init__(door, form)
+        self._past: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
+
+    def clear(self, *, keeps: bool) -> None:
+        """Forget everything, since another pass begins or one has ended."""
+        super().clear(keeps=keeps)
+        self._past.clear()
+        self._gradients.clear()
+
+    @property
+    def _size(self) -> int:
+        """How many frames a step reads, its own included."""
+        return self._form.frames + 1
+
+    # Forward
+
+    def forward(self, turn: Turn) -> Tensor:
+        """Begin with the frames before the run; frames that other runs read leave, and what later blocks read stays."""
+        joined = turn.frames[0] if len(turn.frames) == 1 else torch.cat(list(turn.frames), 2)
+        if not turn.again:
+            coming = [
+                (self._expect(turn, steps, run, (turn.block, turn.run), back=False), steps)
+                for run, steps in self._read(turn)
+            ]
+            self._give(turn, joined, ((turn.block, run) for run in range(turn.run + 1, turn.cut.times)))
+            self._begin(turn, coming)
+        out = self._nothing(turn)
+        if turn.steps:
+            out = self.states.forward(turn, [joined], turn.steps.start, hands_on=False, needs=[any(turn.needs)])
+        if not turn.again and not turn.is_last:
+            self._remember(turn, joined)
+            self._give(turn, joined, ((turn.block + 1, run) for run in range(turn.run)))
+        return out
+
+    def _read(self, turn: Turn) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the other runs whose frames this one reads, with the steps of these."""
+        cut, size = turn.cut, self._size
+        read = [(run, cut.read_before(turn.block, turn.run, run, size)) for run in range(cut.times)]
+        return [(run, steps) for run, steps in read if steps and run != turn.run]
+
+    def _readers(self, turn: Turn, places: Iterable[Place]) -> list[tuple[Place, tuple[int, ...]]]:
+        """Return those of some runs that read own frames, with the steps of these."""
+        read = [(place, turn.cut.read_before(*place, turn.run, self._size)) for place in places]
+        return [(place, steps) for place, steps in read if steps]
+
+    def _give(self, turn: Turn, joined: Tensor, places: Iterable[Place]) -> None:
+        """Send own frames to the runs that read them."""
+        for place, steps in self._readers(turn, places):
+            frames = [self._past[s] if s in self._past else joined[s - turn.steps.start] for s in steps]
+            self._send(turn, frames, place[1], place, back=False)
+
+    def _begin(self, turn: Turn, coming: Sequence[tuple[Incoming, tuple[int, ...]]]) -> None:
+        """Make the state that the own run begins with; with no frames before it, that is the initial one."""
+        first = turn.steps.start - self._form.frames
+        frames: dict[int, Tensor] = {}
+        for incoming, steps in coming:
+            with self._door.event("wait", self.name, turn.call, back=False):
+                message = incoming.wait()
+            frames.update(zip(steps, message.chunk(len(steps)), strict=True))
+        for step in turn.cut.read_before(turn.block, turn.run, turn.run, self._size):
+            frames[step] = self._past[step]
+        if frames:
+            state = turn.zeros(self._form.frames, turn.rows, self._form.widths[0])
+            for step, frame in frames.items():
+                state[step - first] = frame
+            self.states.before[turn.block, 0] = (state,)
+
+    def _remember(self, turn: Turn, joined: Tensor) -> None:
+        """Keep the own frames that later blocks read."""
+        oldest = turn.cut.steps(turn.block).stop - (self._size - 1)
+        self._past = {step: frame for step, frame in self._past.items() if step >= oldest}
+        for step in turn.steps:
+            if step >= oldest:
+                self._past[step] = joined[step - turn.steps.start].clone()
+
+    # Backward
+
+    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+        """Send the gradients of the frames that were read, and add what others found of own ones."""
+        cut, later = turn.cut, [] if turn.is_last else [(turn.block + 1, run) for run in range(turn.run)]
+        readers = self._readers(turn, [*later, *((turn.block, run) for run in range(turn.run + 1, cut.times))])
+        coming = [(self._expect(turn, steps, place[1], place, back=True), steps) for place, steps in readers]
+        gradient = self.states.backward(turn, d_out)[0] if turn.pieces else None
+        wanted = self.states.wanted.pop(0, None)
+        if wanted is not None:
+            first = turn.steps.start - self._form.frames
+            for run, steps in self._read(turn):
+                self._send(turn, [wanted[0][s - first] for s in steps], run, (turn.block, turn.run), back=True)
+            for step in cut.read_before(turn.block, turn.run, turn.run, self._size):
+                self._add(step, wanted[0][step - first])
+        for incoming, steps in coming:
+            with self._door.event("wait", self.name, turn.call, back=True):
+                message = incoming.wait()
+            for step, frame in zip(steps, message.chunk(len(steps)), strict=True):
+                self._add(step, frame)
+        if not turn.steps or not any(turn.needs):
+            return [None] * len(turn.widths)
+        if gradient is None:
+            gradient = turn.zeros(len(turn.steps), turn.rows, sum(turn.widths))
+        for step in turn.steps:
+            if step in self._gradients:
+                gradient[step - turn.steps.start] += self._gradients.pop(step)
+        parts = zip(torch.split(gradient, turn.widths, 2), turn.needs, strict=True)
+        return [part.contiguous() if need else None for part, need in parts]
+
+    def _add(self, step: int, gradient: Tensor) -> None:
+        """Note the gradient of an own frame that a later run read."""
+        total = self._gradients.get(step)
+        self._gradients[step] = gradient.clone() if total is None else total.add_(gradient)
+
+    # Moving. A message is named by the run that reads the frames
+
+    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: Place, *, back: bool) -> Incoming:
+        door = self._door
+        peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
+        return door.transport.receive(len(steps) * turn.rows, self._form.widths[0], turn.dtype, peer, tag)
+
+    def _send(self, turn: Turn, frames: Sequence[Tensor], run: int, reader: Place, *, back: bool) -> None:
+        door = self._door
+        peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
+        with door.event("post", self.name, turn.call, back=back):
+            key = door.key(_name(back), (turn.call, reader))
+            door.transport.send(torch.cat(list(frames)), peer, tag, "time", "halo", key, mark=turn.mark)
+
+    def _tag(self, turn: Turn, reader: Place, *, back: bool) -> int:
+        return self._door.tag(_name(back), turn.call, block=reader[0])
+
+    @staticmethod
+    def bytes(cut: TimeCut, rows: Sequence[int], form: Form, dtype: torch.dtype, wire: Wire = "float32") -> int:
+        """Return the bytes that leave all ranks in a pass forward, and as many backward: frames of other runs.
+
+        Args:
+            rows: of each part.
+        """
+        frames = sum(
+            len(cut.read_before(block, run, owner, form.frames + 1))
+            for block in range(cut.blocks)
+            for run in range(cut.times)
+            for owner in range(cut.times)
+            if owner != run
+        )
+        return encoded_bytes(frames * sum(rows), form.widths[0], wire, dtype)
+
+
+def _name(back: bool) -> str:
+    return "window-back" if back else "window"
