@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Hashable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 import torch
 from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, write_run
 from torch import Tensor, nn
 
-from trisect.graph.adjacency import Adjacency
+from plain_view import PlainView
+from stale_view import StaleView
 from trisect.graph.graph import Graph
 from trisect.nn import FromPyG
-from trisect.nn.base import Context, Model
+from trisect.nn.base import Model
 from trisect.nn.models.source import AnyModel, NamedModel
 from trisect.noise import Noise
-from trisect.ops.message import Message
 from trisect.partition import cut_graph
 from trisect.partition.partition import Partition
 from trisect.plan.build import schedule_of
@@ -52,33 +56,6 @@ def pattern_of(name: str, n: int = 41) -> Tensor:
     elif name == "isolated":
         dense[: n // 2, : n // 2] = (torch.rand(n // 2, n // 2, generator=generator) < 0.2).double()
     return dense.fill_diagonal_(0)
-
-
-def sparse(dense: Tensor, edges: Tensor | None = None) -> Adjacency:
-    """Give a matrix of the entries that are not 0, with the features of their edges, [rows, columns, features]."""
-    row, column = torch.nonzero(dense, as_tuple=True)
-    pointers = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
-    pointers[1:] = torch.cumsum(torch.bincount(row, minlength=dense.shape[0]), 0)
-    matrix = Adjacency.from_csr(pointers, column, dense[row, column], dense.shape[1])
-    return matrix if edges is None else matrix.with_features(edges[row, column])
-
-
-def dense_of(matrix: Adjacency) -> Tensor:
-    """Give a matrix with all its zeros."""
-    dense = torch.zeros(matrix.rows, matrix.columns, dtype=torch.float64)
-    row, column = matrix.coordinates()
-    dense[row.long(), column.long()] = 1.0 if matrix.values is None else matrix.values.double()
-    return dense
-
-
-def dense_edges(matrix: Adjacency) -> Tensor | None:
-    """Give the features of a matrix's edges, [rows, columns, features]."""
-    if matrix.features is None:
-        return None
-    edges = torch.zeros(*matrix.shape, matrix.edge_channels, dtype=torch.float64)
-    row, column = matrix.coordinates()
-    edges[row, column] = matrix.features.double()
-    return edges
 
 
 @cache
@@ -170,65 +147,6 @@ def prepare(case: Case, folder: Path) -> None:
             np.save(path, np.zeros_like(np.load(path)))
 
 
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
-        ctx.scale = scale
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return gradient * ctx.scale, None
-
-
-def simulate_stale(
-    layers: list[Any],
-    dense: Tensor,
-    x: Tensor,
-    chunks: list[Tensor],
-    order: list[int],
-    history: dict[int, Tensor],
-    noise: Noise,
-    scale: float,
-    edges: Tensor | None,
-) -> tuple[Tensor, dict[int, Tensor]]:
-    """The definition, literally: vertices of a chunk read fresh rows of chunks that came before it (and its own), and
-    history, a constant, of those that come after. The gradient of what another chunk read fresh is scaled.
-    """
-    n = x.shape[0]
-    shared: dict[str, Tensor] = {}
-    fresh_next: dict[int, Tensor] = {}
-    current = x
-    for number, layer in enumerate(layers):
-        at = noise.at(layer=number)
-        if not layer.spatial or (number == 0 and layer.preaggregates):  # whose sum over neighbours is made once
-            current = layer(current, sparse(dense, edges), Context(at, shared))
-        else:
-            message = layer.prepare(current, Context(at, shared))
-            fresh_next[number] = message.detach().clone()
-            outputs: list[Tensor | None] = [None] * n
-            for position, chunk in enumerate(order):
-                rows = chunks[chunk]
-                read = history[number].clone()
-                for before in order[:position]:
-                    read[chunks[before]] = _ScaleGradient.apply(message[chunks[before]], scale)
-                read[rows] = message[rows]
-                elsewhere = torch.ones(n, dtype=torch.bool)
-                elsewhere[rows] = False
-                own_first = torch.cat([rows, torch.nonzero(elsewhere)[:, 0]])
-                block = sparse(dense[rows][:, own_first], None if edges is None else edges[rows][:, own_first])
-                place = Noise(at.seed, at.epoch, at.layer, at.step, rows)
-                near = {name: value[rows] for name, value in shared.items()}
-                columns = Noise(at.seed, at.epoch, at.layer, at.step, own_first)
-                out = layer.combine(Message(read[own_first]), current[rows], block, Context(place, near, columns))
-                for k, vertex in enumerate(rows.tolist()):
-                    outputs[vertex] = out[k]
-            current = torch.stack([o for o in outputs if o is not None])
-        if layer.writes is not None:
-            shared[layer.writes] = current
-    return current, fresh_next
-
-
 class RankOfGraph(RankOfCase):
     """A rank of a graph; one process reads the whole matrix."""
 
@@ -238,6 +156,11 @@ class RankOfGraph(RankOfCase):
         assert isinstance(data, Graph)
         self.graph = data
         self.matrix = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=self.features.dtype)
+
+    def outputs(self, noise: Noise | None) -> Tensor:
+        """Give the outputs of one process, [vertices, channels]."""
+        output: Tensor = self.model.ask(self.features, PlainView([self.matrix], noise))
+        return output
 
     def loss(self, output: Tensor) -> Tensor:
         """Give the mean cross entropy of the training vertices; with a decoder, the task's, undivided."""
@@ -257,7 +180,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
     """Compare every parameter's gradient, the loss and the exact outputs of this rank with one process."""
     rank = RankOfGraph(case, folder)
     with library_limits():
-        loss = rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))
+        loss = rank.loss(rank.outputs(Noise(SEED, EPOCH)))
         wanted = rank.taken_gradients(loss)
     with broken(case.get("break")):
         total = rank.epoch()
@@ -278,7 +201,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
     }
     if not case.get("break") and facts.layout.wire == "float32":
         with library_limits(), torch.no_grad():
-            outputs = rank.model(rank.features, rank.matrix)[None]
+            outputs = rank.outputs(None)[None]
         result["outputs"] = rank.evaluated(range(1), outputs, hidden=False)
         result["hidden"] = rank.evaluated(range(1), None, hidden=True)
     return result
@@ -287,7 +210,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
 def clipped(case: Case, folder: Path) -> dict[str, Any]:
     """Compare a step by clipped gradients with that of one process."""
     rank = RankOfGraph(case, folder)
-    return rank.clipped(rank.taken_gradients(rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, EPOCH)))))
+    return rank.clipped(rank.taken_gradients(rank.loss(rank.outputs(Noise(SEED, EPOCH)))))
 
 
 def losses(case: Case, folder: Path) -> dict[str, Any]:
@@ -298,7 +221,7 @@ def losses(case: Case, folder: Path) -> dict[str, Any]:
     worst = 0.0
     for epoch, found in enumerate(result.loss, 1):
         optimiser.zero_grad()
-        loss = rank.loss(rank.model(rank.features, rank.matrix, Noise(SEED, epoch)))
+        loss = rank.loss(rank.outputs(Noise(SEED, epoch)))
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         worst = max(worst, relative(found, loss))
@@ -306,7 +229,7 @@ def losses(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def stale(case: Case, folder: Path) -> dict[str, Any]:
-    """Compare four epochs of the pipeline over chunks with the literal simulation of its definition."""
+    """Compare four epochs of the pipeline over chunks with its definition, literally."""
     rank = RankOfGraph(case, folder)
     recipe, layout, order = rank.job.layout.recipe, rank.job.layout, rank.cut.order
     assert recipe is not None
@@ -314,35 +237,29 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
     rows = [order[a:b] for a, b in pairwise(starts)]
     chunks = [torch.cat(rows[chunk :: layout.chunks]) for chunk in range(layout.chunks)]
     everyone = [torch.arange(rank.graph.vertices)]
-    layers: list[Any] = list(rank.model.layers)
-    dense, edges = dense_of(rank.matrix), dense_edges(rank.matrix)
-    history: dict[int, Tensor] = {}
+    # what is summed up once reads no history
+    kept = rank.features if rank.program.facts.aggregated else None
+    history: dict[Hashable, Tensor] = {}
     worst, worst_loss, stale_epochs = 0.0, 0.0, 0
     for epoch in range(1, 5):
         exact = recipe.is_exact(epoch)
         sequence = [0] if exact else recipe.order(layout.chunks, SEED, epoch)
         if case.get("break") == "order":
             sequence = sequence[::-1]
-        empty = {
-            k: torch.zeros(len(dense), layer.message_channels, dtype=torch.float64)
-            for k, layer in enumerate(layers)
-            if layer.spatial
-        }
-        out, fresh = simulate_stale(
-            layers,
-            dense,
-            rank.features,
+        view = StaleView(
+            rank.matrix,
             everyone if exact else chunks,
             sequence,
-            empty if exact else history,
+            history,
             Noise(SEED, epoch),
-            recipe.scale,
-            edges,
+            scale=recipe.scale,
+            features=kept,
         )
+        loss = rank.loss(rank.model.ask(rank.features, view))
         if recipe.keeps(epoch):
             keep = 0.0 if exact else recipe.blend
+            fresh = view.fresh
             history = {k: fresh[k] if keep == 0.0 else torch.lerp(history[k], fresh[k], 1 - keep) for k in fresh}
-        loss = rank.loss(out)
         wanted = rank.taken_gradients(loss)
         worst_loss = max(worst_loss, relative(rank.epoch(epoch), loss))
         worst = max(worst, rank.worst(wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -10,12 +11,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import numpy as np
 import torch
 from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
 from torch import Tensor, nn
 
+from plain_view import PlainView
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.edge_features import Merge
 from trisect.graph.timeline.smoothing import Smoothing
@@ -249,13 +253,9 @@ class RankOfTimeline(RankOfCase):
 
     def frames(self, steps: int, noise: Noise | None) -> Tensor:
         """Give the outputs of one process: a dynamic model over the timeline, or a static one in each snapshot."""
-        xs = self.features if self.features.dim() == 2 else self.features[:steps]
-        if isinstance(self.model, DynamicModel):
-            return cast(Tensor, self.model(xs, self.snapshots[:steps], None, noise)[0])
-        noises = [None if noise is None else noise.at(step=t) for t in range(steps)]
-        return torch.stack(
-            [self.model(xs if xs.dim() == 2 else xs[t], self.snapshots[t], noises[t]) for t in range(steps)]
-        )
+        x = self.features
+        frames = x.expand(steps, *x.shape) if x.dim() == 2 else x[:steps]
+        return cast(Tensor, self.model.ask(frames, PlainView(self.snapshots[:steps], noise)))
 
     def loss(self, frames: Tensor) -> Tensor:
         """Give the mean cross entropy of all labels of training; that of pairs is the task's, undivided."""

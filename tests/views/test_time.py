@@ -19,6 +19,7 @@ from trisect.layout import parse_layout
 from trisect.nn.temporal.evolving import MatrixGRU
 from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import MProduct
+from trisect.noise import Noise
 from trisect.views import recur as recur_module
 from trisect.views.carry import Carry
 from trisect.views.door import Door
@@ -228,6 +229,7 @@ def cases_of(name: str, variants: str = "") -> dict[str, dict[str, Any]]:
                 "fixed": False,
                 "groups": False,
                 "loss": "all",
+                "wire": "float32",
             }
             more = {
                 "plain": {},
@@ -267,7 +269,9 @@ def rank(mesh: Mesh, cases: dict[str, dict[str, Any]], spoilt: bool = False) -> 
     results = {}
     for name, case in cases.items():
         ledger = Ledger()
-        door = Door(Transport(mesh, ledger), torch.float64)
+        door = Door(Transport(mesh, ledger, case["wire"]), torch.float64)
+        door.noise, told = Noise(5, 1), set()
+        door.told = lambda verb, exchange, call, back, *_, told=told: told.add((verb, exchange, back))
         runs = [[range(*run) for run in block] for block in case["runs"]]
         cut = TimeCut(runs, mesh.run_index, case["chunks"])
         along = Recurrences(door, lambda _, case=case: case["exchange"])
@@ -285,6 +289,7 @@ def rank(mesh: Mesh, cases: dict[str, dict[str, Any]], spoilt: bool = False) -> 
             **result,
             "evaluated": outputs,
             "sent": sent,
+            "told": told,
             "left": result["unread"] + left_of(along),
         }
         door.transport.flush()
@@ -332,18 +337,19 @@ def formula(case: dict[str, Any], rows: Sequence[int]) -> dict[str, int]:
         if case["exchange"] == "carry":
             total["carry"] = total.get("carry", 0) + 2 * Carry.bytes(cut, rows, form, f64)
         if case["exchange"] == "halo":
-            total["halo"] = total.get("halo", 0) + 2 * Window.bytes(cut, rows, form, f64)
+            total["halo"] = total.get("halo", 0) + 2 * Window.bytes(cut, rows, form, f64, case["wire"])
         if case["exchange"] == "redistribute":
             beside = WIDE if case["concat"] and number == 0 else 0
             out = module.out_channels
             for block in range(len(runs)):
                 last = block == len(runs) - 1
                 times = 3 if case["groups"] else 1 if last else 2
-                forward = 5 + (0 if case["fixed"] else beside) + out
-                back = out + 5 + (beside if case["trained_x"] else 0)
+                forward = 5 + (0 if case["fixed"] else beside)
+                back = 5 + (beside if case["trained_x"] else 0)
                 total.setdefault("redistribute", 0)
-                for width, count in ((forward, times), (back, 1)):
-                    total["redistribute"] += count * RedistributeSteps.bytes(cut, rows, width, f64, block=block)
+                for width, count in ((forward, times), (out, times), (out, 1), (back, 1)):
+                    size = RedistributeSteps.bytes(cut, rows, width, f64, case["wire"], block)
+                    total["redistribute"] += count * size
     return {kind: size for kind, size in total.items() if size}
 
 
@@ -382,6 +388,25 @@ def test_cuts_by_time_are_exact(runs: str, layout: str, variants: str) -> None:
         if worst > 1e-10 or sent != formula(case, rows) or any(one["left"] for one in own):
             wrong[name] = worst, sent, formula(case, rows), [one["left"] for one in own]
     assert not wrong
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+def test_rows_are_rounded_on_the_wire_and_states_are_not(wire: str) -> None:
+    """Bytes equal the formulas in every form, and every post and wait is told."""
+    names = {
+        "lstm-carry-chunks": "carry",
+        "lstm-redistribute-plain": "redistribute steps",
+        "mproduct-halo-plain": "window",
+    }
+    cases = {name: {**cases_of("2,3")[name], "wire": wire} for name in names}
+    ranks = on_ranks(__file__, "rank", "time=2", cases)
+    for name, exchange in names.items():
+        own = [one[name] for one in ranks]
+        sent = {kind: sum(one["sent"].get(kind, 0) for one in own) for kind in own[0]["sent"] | own[1]["sent"]}
+        assert sent == formula(cases[name], [ROWS])
+        assert difference(cases[name], own, "time=2") < (1e-10 if exchange == "carry" else 0.05)
+        told = own[0]["told"] | own[1]["told"]
+        assert told == {(verb, exchange, back) for verb in ("post", "wait") for back in (False, True)}
 
 
 def test_a_spoilt_rank_is_seen() -> None:

@@ -78,6 +78,10 @@ class Exchange(ABC, Generic[T]):
         """Say whether it crosses before a half, between what makes and what reads it."""
         return False
 
+    def returns(self, facts: Facts, half: int) -> bool:
+        """Whether gradients cross back before a half; they do not where nothing that crosses is trained."""
+        return True
+
     def stands_after(self, facts: Facts, half: int) -> bool:
         """Say whether it crosses after a half, even where the stage ends."""
         return False

@@ -38,6 +38,7 @@ class LayerFacts:
             vertex (a window) or the state (a weight) has.
         summarises: whether the state reads a summary of all vertices (EvolveGCN-H).
         parameters: how many numbers are trained.
+        multiplies: whether its message is made with parameters, so that its gradient is wanted whatever the layer reads.
         across, along: the option of the exchange by which its rows cross parts, and its state runs; NONE: by none.
     """
 
@@ -58,6 +59,7 @@ class LayerFacts:
     parameters: int = 0
     across: str = NONE
     along: str = NONE
+    multiplies: bool = False
 
     @property
     def window(self) -> int:
@@ -101,6 +103,7 @@ def facts_of(layer: AnyLayer) -> LayerFacts:
         state_frames=frames,
         summarises=isinstance(layer, Evolving) and layer.summary is not None,
         parameters=parameters,
+        multiplies=bool(getattr(spatial if spatial is not None else layer, "transform_first", False)),
     )
 
 
@@ -226,6 +229,11 @@ class Facts:
         return tuple(
             step for own in owned for step in range(max(own.start, start - (window - 1)), min(own.stop, start))
         )
+
+    def reads_trained(self, layer: int) -> bool:
+        """Whether a gradient of a layer's input is wanted: something before it is trained, or another stage made it."""
+        stage = next(s for s in range(len(self.bounds) - 1) if layer < self.bounds[s + 1] or s == len(self.bounds) - 2)
+        return stage > 0 or any(before.parameters > 0 for before in self.layers[:layer])
 
     def layer_of(self, half: int) -> int:
         """Give the layer of a half."""

@@ -40,6 +40,11 @@ class Halo(Exchange[Swap]):
         """Rows of other parts stand behind the own ones."""
         return self.serves(facts.layers[layer])
 
+    def returns(self, facts: Facts, half: int) -> bool:
+        """Gradients cross where the message is made with parameters, or of rows that are trained."""
+        layer = facts.layer_of(half)
+        return facts.layers[layer].multiplies or facts.reads_trained(layer)
+
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """R·M each time, with R the rows that all parts together read of others at the steps of the block."""
         total = {"halo": 0, "halo-gradients": 0}

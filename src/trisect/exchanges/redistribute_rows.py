@@ -46,6 +46,11 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         """Attention and the like weigh neighbours by whole rows."""
         return None if layer.collects else "it does more with its neighbours' rows than sum them up"
 
+    def returns(self, facts: Facts, half: int) -> bool:
+        """Gradients cross where the message is made with parameters, or of rows that are trained."""
+        layer = facts.layer_of(half)
+        return facts.layers[layer].multiplies or facts.reads_trained(layer)
+
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """N·M·(P-1)/P elements each time: each part sends all but its own share of its rows' columns."""
         total = sum(

@@ -32,12 +32,19 @@ class Summary(Exchange[tuple[Swap, Tensor]]):
         layer = facts.layer_at(half, HalfKind.TEMPORAL)
         return layer is not None and layer.summarises and facts.parts > 1
 
+    def returns(self, facts: Facts, half: int) -> bool:
+        """Gradients cross where the rows are trained."""
+        return facts.reads_trained(facts.layer_of(half))
+
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """Each part's candidates to all others, of each step."""
         total = 0
         for (half, block, _), count in crossings(posts).items():
             layer = facts.halves[half].layer
-            rows = sum(_candidates(facts, layer)) * (facts.parts - 1) * len(facts.steps(block))
+            # features that are the same in all steps are looked at once by every run
+            once = layer == 0 and facts.fixed
+            steps = sum(1 for run in facts.runs[block] if run) if once else len(facts.steps(block))
+            rows = sum(_candidates(facts, layer)) * (facts.parts - 1) * steps
             total += count * rows * facts.layers[layer].in_channels * facts.dtype.itemsize
         return {"summary": total}
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
+from trisect.exchanges.base import Exchange
 from trisect.exchanges.catalogue import CATALOGUE, LETTERS
 from trisect.exchanges.facts import NONE, Facts
 from trisect.exchanges.rank_block import RankBlock
@@ -158,6 +159,16 @@ class _Rank:
             if after is not None:
                 yield from self.leave(after, segment, after, at, chunk, pass_, back=False)
             yield from cells[1]
+            if regroup and k + 1 not in which:
+                yield from self.return_rows(k, at, chunk, pass_)
+
+    def return_rows(self, k: int, at: RankBlock, chunk: int, pass_: Pass) -> Iterator[Action]:
+        """Of a group that is computed again and ends with rows dealt out, bring them back to their steps."""
+        reader = self.segments[k + 1] if k + 1 < len(self.segments) else None
+        exchange = None if reader is None else LETTERS.get(reader.arrives)
+        if reader is not None and exchange is not None and self.segments[k].apart == exchange.letter:
+            for verb in (Verb.POST, Verb.WAIT):
+                yield exchange.crossing(verb, at, reader.first, chunk, back=False, pass_=pass_)
 
     def verb_of(self, segment: Segment, mode: Mode, regroup: bool) -> tuple[Verb, Pass]:
         if regroup:
@@ -218,7 +229,7 @@ class _Rank:
         A rank without work in `own` posts all the same, here, where the ranks that have work do: what crosses an axis
         is matched by its order. One without work in the `other` waits at once.
         """
-        exchange = LETTERS.get(reader.arrives)
+        exchange = self.crosses(reader, back=back)
         reads = self.does(other, at)
         if exchange is not None and exchange.takes_part(at) and (reads or self.does(own, at)):
             yield exchange.crossing(Verb.POST, at, reader.first, chunk, back=back, pass_=pass_)
@@ -227,9 +238,15 @@ class _Rank:
 
     def arrive(self, reader: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool) -> Iterator[Action]:
         """Wait for what crosses before `reader`."""
-        exchange = LETTERS.get(reader.arrives)
+        exchange = self.crosses(reader, back=back)
         if exchange is not None and exchange.takes_part(at):
             yield exchange.crossing(Verb.WAIT, at, reader.first, chunk, back=back, pass_=pass_)
+
+    def crosses(self, reader: Segment, *, back: bool) -> Exchange[Any] | None:
+        """Return the exchange before a segment; None where nothing crosses, or no gradient is wanted."""
+        exchange = LETTERS.get(reader.arrives)
+        returns = exchange is not None and (not back or exchange.returns(self.facts, reader.first))
+        return exchange if returns else None
 
     def around_inputs(self, k: int, at: RankBlock, *, back: bool) -> Iterator[Action]:
         """What the exchange of the segment after has to do around the cells that feed it."""

@@ -17,5 +17,7 @@ class Along(ABC):
     """The temporal side of a view: it outlives cells, since states are handed on between them."""
 
     @abstractmethod
-    def recur(self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def recur(
+        self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""

@@ -44,8 +44,10 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         *columns, token = gradients
-        own = ctx.spatial.gather_gradient(ctx.call, columns)
         needs = ctx.needs_input_grad
+        if not needs[3] and not needs[4]:
+            return None, None, token, None, None
+        own = ctx.spatial.gather_gradient(ctx.call, columns)
         if x is None and weight is None:
             return None, None, token, own if needs[3] else None, None
         gx = None

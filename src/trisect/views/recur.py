@@ -76,7 +76,9 @@ class Recurrences(Along):
         for exchange in self._exchanges.values():
             exchange.clear(keeps=keeps)
 
-    def recur(self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def recur(
+        self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""
         cut, trained = required(self._cut), torch.is_grad_enabled()
         steps = cut.runs[self._block][cut.run]
@@ -99,6 +101,7 @@ class Recurrences(Along):
             mark=self.turn,
             resumed=self._resumed.get(_layer(call)),
             watched=self._block == self._watched,
+            ends=ends,
         )
         exchange = self._exchange(call, module, turn)
         if trained:

@@ -33,7 +33,7 @@ class RedistributeSteps(Stay):
         (low, high), steps = self._share(turn), turn.cut.steps(turn.block)
         frames = [next(crossed) if one is None else one[low:high].expand(len(steps), -1, -1) for one in turn.fixed]
         out = self.states.forward(turn, frames, steps.start, hands_on=not turn.is_last)
-        return self._by_steps(turn, [out], back=False)[0]
+        return out if turn.ends else self._by_steps(turn, [out], back=False)[0]
 
     def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
         """Return the gradients of own frames, found by other ranks."""

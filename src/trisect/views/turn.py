@@ -50,6 +50,7 @@ class Turn:
         mark: of messages; see `Transport.send`.
         resumed: what the pass begins with, where that is not the module's own initial state.
         watched: whether the state before the block is to be kept.
+        ends: whether only the states are wanted.
         pieces: chunk by chunk.
     """
 
@@ -65,6 +66,7 @@ class Turn:
     mark: int = 0
     resumed: State | None = None
     watched: bool = False
+    ends: bool = False
     pieces: list[Piece] = field(default_factory=list)
 
     def __post_init__(self) -> None:

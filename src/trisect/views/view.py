@@ -65,7 +65,8 @@ class View:
         noise: where chance comes from, of the own rows; None in evaluation.
         features: the data's features as the first layer gets them, and their sums over neighbours, which have no
             trained part and are kept.
-        last: the call of `recur` behind which nothing is wanted; it ends the pass by a `BlockEndedError`.
+        last: (layer, number) of the use of `recur` behind which nothing is wanted; it ends the pass by a
+            `BlockEndedError`.
 
     Attributes:
         layer: the number of the layer that is at work; it tells the random numbers of layers apart.
@@ -93,7 +94,7 @@ class View:
         meets = self._meets or along is not None
         self._token: Tensor | None = new_token() if meets and torch.is_grad_enabled() else None
         self._frozen = torch.zeros(())
-        self.layer, self._calls, self._chancy = 0, 0, True
+        self.layer, self._calls, self._recurrences, self._chancy = 0, 0, 0, True
         self._draws: dict[str, int] = {}
 
     # The layer at work
@@ -104,7 +105,7 @@ class View:
         Args:
             draws: whether it may draw random numbers; the head of a dynamic model may not.
         """
-        self.layer, self._calls, self._chancy = layer, 0, draws
+        self.layer, self._calls, self._recurrences, self._chancy = layer, 0, 0, draws
         self._draws.clear()
 
     def _call(self) -> Hashable:
@@ -315,10 +316,11 @@ class View:
         """
         if self.along is None:
             raise ConfigError(f"{module} works along steps, and the data are a graph without any; give a timeline.")
-        call = self._call()
-        out, token = self.along.recur(call, self._next_token(), module, frames)
+        self._recurrences += 1
+        ends = (self.layer, self._recurrences) == self._last
+        out, token = self.along.recur(self._call(), self._next_token(), module, frames, ends=ends)
         self._take(token)
-        if call == self._last:
+        if ends:
             raise BlockEndedError
         return out
 

@@ -29,6 +29,7 @@ class ResGCNLayer(Layer):
     Shapes: x [columns, channels] → [rows, channels]; weight, weight_root [channels, channels].
     """
 
+    transform_first = True
     draws_before = True
     collects = True
 

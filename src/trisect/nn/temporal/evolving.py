@@ -199,6 +199,11 @@ class Evolving(DynamicLayer):
         return summaries if once is x else summaries.expand(len(x), -1, -1)
 
     @property
+    def transform_first(self) -> bool:
+        """Whether the product with the weight goes before the sum."""
+        return self.out_channels <= self.in_channels
+
+    @property
     def message_channels(self) -> int:
         """Tell how wide a row is that neighbours read: the narrower of the two widths."""
         return min(self.in_channels, self.out_channels)
