@@ -38,7 +38,7 @@ class LayerFacts:
             vertex (a window) or the state (a weight) has.
         summarises: whether the state reads a summary of all vertices (EvolveGCN-H).
         parameters: how many numbers are trained.
-        multiplies: whether its message is made with parameters, so that its gradient is wanted whatever the layer reads.
+        multiplies: whether its message is made with parameters, so that a gradient of it is always wanted.
         across, along: the option of the exchange by which its rows cross parts, and its state runs; NONE: by none.
     """
 

@@ -50,7 +50,7 @@ class Boundary:
 
     def receive(self, cell: int) -> list[Tensor] | None:
         """Wait for the message of a cell; return its tensors [rows, width], or None for one without rows."""
-        with self._door.event("wait", "boundary", self._peer, back=self.back):
+        with self._door.event("wait", "boundary", None, back=self.back, peer=self._peer, block=cell):
             incoming = self._expected[cell]
             message = None if incoming is None else incoming.wait()
         del self._expected[cell]
@@ -74,7 +74,7 @@ class Boundary:
         kind, tag = "gradients" if self.back else "activations", door.tag(self._name, "", block=cell)
         # where the peer falls behind, its pages are not what grows
         once = door.rare or transport.unread(self._peer) >= UNREAD
-        with door.event("post", "boundary", self._peer, back=self.back):
+        with door.event("post", "boundary", None, back=self.back, peer=self._peer, block=cell):
             key = door.key(self._name, cell)
             transport.send(message, self._peer, tag, "layer", kind, key, mark=self._sent, once=once)
         self._sent += 1

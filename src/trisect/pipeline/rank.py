@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,10 @@ from trisect.nn.base import State
 from trisect.noise import Noise
 from trisect.pipeline.boundary import Boundary
 from trisect.pipeline.cell import Cell
+from trisect.pipeline.events import Events, Observer
 from trisect.pipeline.sight import Sight
 from trisect.pipeline.stage import Stage, Values, grouped
-from trisect.schedule.action import Action, Pass, Verb
+from trisect.schedule.action import Pass, Verb
 from trisect.shards.shard import Shard
 from trisect.views.door import Door
 from trisect.views.history import Boards
@@ -35,13 +36,6 @@ from trisect.views.view import View
 Loss = Callable[[Sequence[Tensor] | Tensor, slice, int], Tensor]
 # readers(step, noise)[reader][owner]: positions among the owner part's rows that the reader part's loss wants
 Readers = Callable[[int, Noise | None], Sequence[Sequence[Tensor]]]
-
-
-class Observer(Protocol):
-    """An object that is told what ran when."""
-
-    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Take note of an action: `start` is in seconds since the epoch of the system's clock."""
 
 
 class Rank:
@@ -185,8 +179,7 @@ class Run:
         self.on_step: Callable[[], None] = lambda: None
         self._trains = pass_ is Pass.TRAIN
         self._losses: list[Tensor] = []
-        self._observer: Observer | None = None
-        self._fields: dict[str, Any] = {}
+        self._events: Events | None = None
         self._chunked = chunked
         self._boarded = rank.boards is not None and (chunked or keep is not None)
         self._order: list[int | None] = [None]
@@ -194,7 +187,6 @@ class Run:
             self._order = list(range(facts.layout.chunks) if order is None else order)
         self._stage = rank.stage_of(facts)
         self._sight = Sight(facts, rank.shard, rank.door, rank.boards, rank.along)
-        self._origin = time.time() - time.perf_counter()
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = facts.stale and not facts.timeline and not chunked
@@ -275,8 +267,9 @@ class Run:
 
     def stream(self, observer: Observer | None = None, **fields: Any) -> Iterator[tuple[int, Tensor]]:
         """Do all cells of the pass; yield the outputs of evaluation as they are made."""
-        self._observer, self._fields = observer, fields
-        self.rank.door.told = None if observer is None else self._told
+        if observer is not None:
+            self._events = Events(observer, self.facts, self.rank.mesh.stage_index, self._pass, fields)
+            self.rank.door.told = self._events.told
         numbers = self._numbers()
         sizes = [(number, self._size(number)) for number in numbers]
         if self._before is not None:
@@ -340,7 +333,8 @@ class Run:
                 parameter.grad = torch.zeros_like(parameter)
         start = time.perf_counter()
         self.rank.transport.reduce_gradients([p.grad for p in self.rank.parameters if p.grad is not None])
-        self._event(Action(Verb.REDUCE, self.rank.mesh.stage_index), start)
+        if self._events is not None:
+            self._events.reduced(start)
 
     def _entered(self, number: int) -> Cell:
         """Return a cell with what the stage before sent for it."""
@@ -380,21 +374,12 @@ class Run:
             return torch.zeros((), dtype=self.facts.dtype, device=rank.mesh.device)
         return torch.stack(self._losses).sum()
 
-    # Events
-
     def _do(self, verb: Verb, cell: Cell, call: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
+        """Compute a cell, and tell how long it took."""
+        if self._events is None:
+            return call()
+        timeline = self.facts.timeline
+        self._events.begin(verb, cell.number if self._chunked else 0, cell.number if timeline else None)
         result = call()
-        block = cell.number if self.facts.timeline else None
-        chunk = cell.number if self._chunked else 0
-        pass_ = Pass.AGAIN if verb is Verb.AGAIN else self._pass
-        self._event(Action(verb, self.rank.mesh.stage_index, chunk, block=block, pass_=pass_), start)
+        self._events.end()
         return result
-
-    def _event(self, action: Action, start: float) -> None:
-        if self._observer is not None:
-            seconds = time.perf_counter() - start
-            self._observer.event(action.text, self._origin + start, seconds, **self._fields)
-
-    def _told(self, verb: str, exchange: str, call: Hashable, back: bool, start: float, seconds: float) -> None:
-        """Hand what crossed to the observer."""

@@ -103,14 +103,14 @@ class Carry(Stay):
                 chunk, own = chunks[turned + len(coming)]
                 shape, tag = self._form.shape(own.stop - own.start), door.tag(_tag(back), turn.call, chunk, turn.block)
                 coming.append(door.transport.receive(*shape, turn.dtype, peer, tag, wire="float32"))
-            with door.event("wait", self.name, turn.call, back=back):
+            with door.event("wait", self.name, turn.call, back=back, peer=peer, block=turn.block):
                 message = coming.popleft().wait()
             yield message
 
     def _send(self, turn: Turn, message: Tensor, chunk: int, other: Place, *, back: bool) -> None:
         door, (block, run) = self._door, other
         peer, tag = door.mesh.rank_at(run_index=run), door.tag(_tag(back), turn.call, chunk, block)
-        with door.event("post", self.name, turn.call, back=back):
+        with door.event("post", self.name, turn.call, back=back, peer=peer, block=block):
             door.transport.send(message, peer, tag, "time", "carry", wire="float32", mark=turn.mark)
 
     @staticmethod

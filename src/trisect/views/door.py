@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -14,8 +14,28 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.noise import Noise
 
-# told(verb, exchange, call, back, start, seconds): verb is "post" or "wait", start of `time.perf_counter`
-Told = Callable[[str, str, Hashable, bool, float, float], None]
+
+@dataclass(frozen=True)
+class Crossing:
+    """A post or a wait, as observers are told of it.
+
+    Attributes:
+        verb: "post" or "wait".
+        exchange: its name; `call` which verb of which layer it is part of.
+        peer: the other rank of a message between two.
+        block: of a message between two, the cell that reads it.
+    """
+
+    verb: str
+    exchange: str
+    call: Hashable
+    back: bool
+    peer: int | None
+    block: int
+
+
+# told(crossing, start, seconds), start of `time.perf_counter`
+Told = Callable[[Crossing, float, float], None]
 
 
 class Door:
@@ -55,11 +75,14 @@ class Door:
         return 1 + (zlib.crc32(text.encode()) & 0x3FFFFFFF)
 
     @contextmanager
-    def event(self, verb: str, exchange: str, call: Hashable, *, back: bool) -> Iterator[Any]:
+    def event(
+        self, verb: str, exchange: str, call: Hashable, *, back: bool, peer: int | None = None, block: int | None = None
+    ) -> Iterator[None]:
         """Tell how long something took."""
         if self.told is None:
             yield
             return
         start = time.perf_counter()
         yield
-        self.told(verb, exchange, call, back, start, time.perf_counter() - start)
+        crossing = Crossing(verb, exchange, call, back, peer, self.block if block is None else block)
+        self.told(crossing, start, time.perf_counter() - start)

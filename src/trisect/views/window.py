@@ -88,7 +88,7 @@ class Window(Stay):
         first = turn.steps.start - self._form.frames
         frames: dict[int, Tensor] = {}
         for incoming, steps in coming:
-            with self._door.event("wait", self.name, turn.call, back=False):
+            with self._door.event("wait", self.name, turn.call, back=False, peer=incoming.peer):
                 message = incoming.wait()
             frames.update(zip(steps, message.chunk(len(steps)), strict=True))
         for step in turn.cut.read_before(turn.block, turn.run, turn.run, self._size):
@@ -113,7 +113,7 @@ class Window(Stay):
         """Send the gradients of the frames that were read, and add what others found of own ones."""
         cut, later = turn.cut, [] if turn.is_last else [(turn.block + 1, run) for run in range(turn.run)]
         readers = self._readers(turn, [*later, *((turn.block, run) for run in range(turn.run + 1, cut.times))])
-        coming = [(self._expect(turn, steps, place[1], place, back=True), steps) for place, steps in readers]
+        coming = [(self._expect(turn, steps, place[1], place, back=True), steps, place) for place, steps in readers]
         gradient = self.states.backward(turn, d_out)[0] if turn.pieces else None
         wanted = self.states.wanted.pop(0, None)
         if wanted is not None:
@@ -122,8 +122,8 @@ class Window(Stay):
                 self._send(turn, [wanted[0][s - first] for s in steps], run, (turn.block, turn.run), back=True)
             for step in cut.read_before(turn.block, turn.run, turn.run, self._size):
                 self._add(step, wanted[0][step - first])
-        for incoming, steps in coming:
-            with self._door.event("wait", self.name, turn.call, back=True):
+        for incoming, steps, reader in coming:
+            with self._door.event("wait", self.name, turn.call, back=True, peer=incoming.peer, block=reader[0]):
                 message = incoming.wait()
             for step, frame in zip(steps, message.chunk(len(steps)), strict=True):
                 self._add(step, frame)
@@ -152,7 +152,7 @@ class Window(Stay):
     def _send(self, turn: Turn, frames: Sequence[Tensor], run: int, reader: Place, *, back: bool) -> None:
         door = self._door
         peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
-        with door.event("post", self.name, turn.call, back=back):
+        with door.event("post", self.name, turn.call, back=back, peer=peer, block=reader[0]):
             key = door.key(_name(back), (turn.call, reader))
             door.transport.send(torch.cat(list(frames)), peer, tag, "time", "halo", key, mark=turn.mark)
 
