@@ -46,9 +46,9 @@ def run_aggregation(
     bias: Tensor | None = None,
     add: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the result [steps, rows, outputs] and the next token (None where none was given).
+    """Return the result [..., rows, outputs] and the next token (None where none was given).
 
-    Shapes: x [steps, rows, inputs]; weight, root [outputs, inputs]; bias [outputs].
+    Shapes: x [rows, inputs] or [steps, rows, inputs]; weight, root [outputs, inputs]; bias [outputs].
     """
     function = _ProductFirst if spec.narrows or weight is None else _SumFirst
     result = function.apply(spec, token, x, weight, root, bias, add)  # type: ignore[no-untyped-call]
@@ -68,6 +68,17 @@ def _like(x: Tensor, made: Tensor) -> Tensor:
 def _summed(x: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient of a product of `_once(x)` from that of all steps."""
     return gradient if x.shape[0] == gradient.shape[0] else gradient.sum(0, keepdim=True)
+
+
+def _frames(x: Tensor, add: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return [rows, channels] as [1, rows, channels], inside a node: views outside of it are nodes of their own."""
+    if x.dim() == 3:
+        return x, add
+    return x[None], None if add is None else add[None]
+
+
+def _flattened(ctx: Any, *gradients: Tensor | None) -> list[Tensor | None]:
+    return [g[0] if ctx.flat and g is not None else g for g in gradients]
 
 
 def _rooted(x: Tensor, root: Tensor, add: Tensor | None) -> Tensor:
@@ -93,6 +104,7 @@ class _ProductFirst(torch.autograd.Function):
         bias: Tensor | None,
         add: Tensor | None,
     ) -> Any:
+        ctx.flat, (x, add) = x.dim() == 2, _frames(x, add)
         trained, spatial = any(ctx.needs_input_grad), spec.spatial
         once, message, alpha = _once(x), x, spec.alpha if add is not None else 0.0
         if root is not None:
@@ -120,12 +132,14 @@ class _ProductFirst(torch.autograd.Function):
             out if spec.ending.relu and trained else None,
         )
         ctx.spec, ctx.alpha, ctx.with_weight = spec, alpha, weight is not None
+        out = out[0] if ctx.flat else out
         return out if token is None else (out, torch.zeros(()))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *token: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, root, out = ctx.saved_tensors
+        gradient = gradient[None] if ctx.flat else gradient
         spec: Aggregation = ctx.spec
         spatial, alpha = spec.spatial, ctx.alpha
         _, _, need_x, need_weight, need_root, need_bias, need_add = ctx.needs_input_grad
@@ -151,6 +165,7 @@ class _ProductFirst(torch.autograd.Function):
         if need_add:
             # the room is used again by the next verb
             gadd = gradient * alpha if alpha else (gradient.clone() if room is not None else gradient)
+        gx, gadd = _flattened(ctx, gx, gadd)
         return (None, *(token or (None,)), gx, gw, groot, gbias, gadd)
 
 
@@ -168,6 +183,7 @@ class _SumFirst(torch.autograd.Function):
         bias: Tensor | None,
         add: Tensor | None,
     ) -> Any:
+        ctx.flat, (x, add) = x.dim() == 2, _frames(x, add)
         trained, needs = any(ctx.needs_input_grad), ctx.needs_input_grad
         mixes = add is not None and spec.alpha != 0.0
         alpha = spec.alpha if mixes else 0.0
@@ -189,12 +205,14 @@ class _SumFirst(torch.autograd.Function):
         )
         ctx.spec, ctx.alpha, ctx.mixes = spec, alpha, mixes
         ctx.shape = x.shape
+        out = out[0] if ctx.flat else out
         return out if token is None else (out, torch.zeros(()))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *token: Tensor) -> tuple[Tensor | None, ...]:
         support, weight, root, once, *kept = ctx.saved_tensors
+        gradient = gradient[None] if ctx.flat else gradient
         spec: Aggregation = ctx.spec
         spatial, alpha, mixes = spec.spatial, ctx.alpha, ctx.mixes
         shape = ctx.shape
@@ -234,4 +252,5 @@ class _SumFirst(torch.autograd.Function):
             Product(Ending.NONE).backward(masked, (None,), None, root, gx=gx, accumulate=True)
         if need_add and not mixes:
             gadd = masked
+        gx, gadd = _flattened(ctx, gx, gadd)
         return (None, *(token or (None,)), gx, gw, groot, gbias, gadd)

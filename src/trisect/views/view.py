@@ -176,14 +176,14 @@ class View:
             # no kernel does a leaky relu behind a product, or with dropout
             y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
             return self.dropout(functional.leaky_relu(y, slope), p)
-        frames, ending = self.frames(x), self._ending(relu, p, slope)
-        more = None if add is None else self.frames(add)
+        ending = self._ending(relu, p, slope)
         if self.keeps(x):
-            return self._back(self._of_kept(frames, weight, root, bias, more, alpha, theta, ending), x)
+            more = None if add is None else self.frames(add)
+            return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
         spec = Aggregation(self.spatial, self._call(), ending, narrows, alpha, theta)
-        out, token = run_aggregation(spec, self._token if self._meets else None, frames, weight, root, bias, more)
+        out, token = run_aggregation(spec, self._token if self._meets else None, x, weight, root, bias, add)
         self._take(token)
-        return self._back(out, x)
+        return out
 
     def keeps(self, x: Tensor) -> bool:
         """Whether the sum of x over neighbours is kept: `aggregate` of x itself moves no rows then."""
@@ -376,8 +376,7 @@ class View:
 
         Shapes: x [..., rows, inputs]; weight [outputs, inputs]; bias [outputs]; add, result [..., rows, outputs].
         """
-        more = None if add is None else self.frames(add)
-        return self._back(dense(self.frames(x), weight, bias, more, self._ending(relu, p), theta), x)
+        return dense(x, weight, bias, add, self._ending(relu, p), theta)
 
     def _by_step(
         self, call: Callable[[Tensor, Noise | None], Tensor], x: Tensor, noises: Sequence[Noise] | None
