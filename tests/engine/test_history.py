@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trisect.engine.history import HistoryRows
+from trisect.views.history_rows import HistoryRows
 
 
 def history_rows(*, stale: bool = True, apart: bool = True) -> HistoryRows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trisect.engine.staleness import DriftMeter, historical_reads
+from trisect.views.staleness import DriftMeter, historical_reads
 from trisect.graph.adjacency import Adjacency
 from trisect.partition import cut_graph, part_graph_of
 from trisect.partition.halo import PartGraph, merge_chunks

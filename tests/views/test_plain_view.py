@@ -132,11 +132,11 @@ def test_a_kept_sum(name: str) -> None:
 def test_a_product_is_the_message_where_it_goes_first() -> None:
     """What becomes history is x·Wᵀ where W does not widen x, and nothing stands between product and sum."""
     block, x = matrix(), draw(ROWS, WIDTH)
-    for outputs, more, message in ((4, {}, 4), (WIDTH, {}, WIDTH), (9, {}, WIDTH), (4, {"theta": 0.5}, WIDTH)):
-        weight = draw(outputs, WIDTH, seed=2) if not more else draw(WIDTH, WIDTH, seed=2)
+    for outputs, theta, message in ((4, 1.0, 4), (WIDTH, 1.0, WIDTH), (9, 1.0, WIDTH), (WIDTH, 0.5, WIDTH)):
+        weight = draw(outputs, WIDTH, seed=2)
         view = StaleView(block, [torch.arange(ROWS)], [0], {})
-        view.aggregate(x, weight, **more)
-        first = outputs <= WIDTH and not more
+        view.aggregate(x, weight, theta=theta)
+        first = outputs <= WIDTH and theta == 1.0
         assert view.fresh[0, 1].shape == (ROWS, message)
         assert torch.equal(view.fresh[0, 1], x @ weight.t() if first else x)
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from trisect.engine.gradients import MessageGradients
-from trisect.engine.history import HistoryRows
 from trisect.engine.pulled import Pulled, joined, readable
 from trisect.engine.values import Reading, read_rows, same_rows
 from trisect.exchanges.facts import offsets
@@ -24,6 +23,7 @@ from trisect.ops.memory import empty
 from trisect.ops.message import Message
 from trisect.ops.spmm.collect import add_rows
 from trisect.partition.halo import PartGraph
+from trisect.views.history_rows import HistoryRows
 
 
 @dataclass(frozen=True, eq=False)

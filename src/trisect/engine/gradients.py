@@ -13,13 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trisect.engine.history import HistoryRows
 from trisect.engine.pulled import Pulled, entries_in
 from trisect.engine.values import Reading, same_rows
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import Collector, add_rows
 from trisect.partition.halo import PartGraph
+from trisect.views.history_rows import HistoryRows
 
 
 class MessageGradients:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trisect.engine.history import HistoryRows
 from trisect.ops.packing import Packed, Slabs, pack
+from trisect.views.history_rows import HistoryRows
 
 SMALLEST = 1 << 18  # bytes of a tensor; packing a smaller one takes longer than computing it
 

@@ -13,12 +13,10 @@ from trisect.engine.cell import Loss, Stage
 from trisect.engine.executor import Executor
 from trisect.engine.frames import FrameHalf
 from trisect.engine.gradients import MessageGradients
-from trisect.engine.history import HistoryRows
 from trisect.engine.packed import SMALLEST, PackedActivations
 from trisect.engine.pass_state import PassState
 from trisect.engine.recurrence import Recurrence, Resumption
 from trisect.engine.rows import RowCutter
-from trisect.engine.staleness import DriftMeter
 from trisect.engine.temporal import TemporalHalf, WeightHalf
 from trisect.engine.units import StageUnits, units_of
 from trisect.exchanges.catalogue import CATALOGUE, sets_apart
@@ -31,6 +29,8 @@ from trisect.nn.temporal.evolving import Evolving
 from trisect.noise import Noise
 from trisect.schedule.action import Pass
 from trisect.shards.shard import Shard
+from trisect.views.history_rows import HistoryRows
+from trisect.views.staleness import DriftMeter
 
 Readers = Callable[[int, Noise | None], Sequence[Sequence[Tensor]]]
 

@@ -1,6 +1,6 @@
 """History: an exchange with an earlier epoch. Chunks read rows of chunks that are not done yet as that epoch left them.
 
-Nothing crosses ranks: each rank keeps the rows of its own columns (`trisect.engine.history`), and a halo brings those
+Nothing crosses ranks: each rank keeps the rows of its own columns (`views.history_rows`), and a halo brings those
 of other parts. It is the one exchange that is not exact, and only chunks of a static graph need it.
 """
 

@@ -82,7 +82,7 @@ class MessageBoards(Protocol):
 
 
 class EarlierRows(Protocol):
-    """The rows of an earlier epoch that chunks read; see `trisect.engine.history`."""
+    """The rows of an earlier epoch that chunks read; see `trisect.views.history_rows`."""
 
     def begin(self, *, chunked: bool, keep: float | None) -> None:
         """Begin a pass, chunk by chunk or over all rows at once.

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trisect.comm.transport import Transport
-from trisect.engine.history import HistoryRows
 from trisect.engine.packed import SMALLEST, PackedActivations
 from trisect.engine.recurrence import Resumption
-from trisect.engine.staleness import DriftMeter
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.history import HistoryUse
 from trisect.nn.base import State
@@ -28,7 +26,9 @@ from trisect.schedule.action import Pass, Verb
 from trisect.shards.shard import Shard
 from trisect.views.door import Door
 from trisect.views.history import Boards
+from trisect.views.history_rows import HistoryRows
 from trisect.views.recur import Recurrences
+from trisect.views.staleness import DriftMeter
 from trisect.views.timecut import TimeCut
 from trisect.views.view import View
 

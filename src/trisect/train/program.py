@@ -18,7 +18,6 @@ from trisect.comm.transport import Transport
 from trisect.engine.executor import Observer
 from trisect.engine.rank import RankEngine
 from trisect.engine.recurrence import Resumption
-from trisect.engine.staleness import DriftMeter, historical_reads
 from trisect.errors import RunError
 from trisect.exchanges.catalogue import volume
 from trisect.exchanges.facts import Facts
@@ -41,6 +40,7 @@ from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
 from trisect.train.processes.memory import peak_rss_bytes
+from trisect.views.staleness import DriftMeter, historical_reads
 
 # while the engine moves
 VIEWS = os.environ.get("TRISECT_VIEWS") == "1"

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from trisect.comm.incoming import Swap
 from trisect.comm.rows import Rows, Shape
-from trisect.engine.history import HistoryRows
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import Collector, add_rows
@@ -28,6 +27,7 @@ from trisect.partition.halo import PartGraph
 from trisect.partition.reach import reach_of
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
 

@@ -6,7 +6,7 @@ timeline; `g` is a view of the own rows and steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -20,16 +20,20 @@ from trisect.graph.adjacency import Adjacency
 from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
+from trisect.ops.spmm.grouping import Snapshots
 from trisect.views.aggregate import Aggregation, run_aggregation
+from trisect.views.alone import Alone
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
 from trisect.views.fetch import Lists, fetch_rows
 from trisect.views.gather import gather_rows, total_rows
+from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
 from trisect.views.rowwise import dense
 from trisect.views.spatial import Spatial
 from trisect.views.token import new_token, tie
 from trisect.views.top import top_rows
+from trisect.views.turn import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +100,31 @@ class View:
         self._frozen = torch.zeros(())
         self.layer, self._calls, self._recurrences, self._chancy = 0, 0, 0, True
         self._draws: dict[str, int] = {}
+
+    @classmethod
+    def whole(
+        cls,
+        matrices: Adjacency | Snapshots,
+        noise: Noise | None = None,
+        *,
+        features: tuple[Tensor, Tensor] | None = None,
+        states: Mapping[Hashable, State] | None = None,
+        first_step: int = 0,
+    ) -> View:
+        """Return the view of one process: of all rows of a graph, or of consecutive steps of a timeline.
+
+        Args:
+            matrices: the graph's, or that of each step, [rows, rows].
+            noise: where chance comes from; None: evaluation.
+            features: x as the model is called with it, and its sums over neighbours, where these are known.
+            states: of recurrent modules before the first step, as `view.along.after` has them behind the last one.
+            first_step: where in the timeline the first step stands.
+        """
+        if isinstance(matrices, Adjacency):
+            return cls(Local([matrices], matrices.rows), noise=noise, features=features)
+        rows, steps = matrices[0].rows, range(first_step, first_step + len(matrices))
+        along = Alone(states, first_step)
+        return cls(Local(matrices, rows), along, steps=steps, noise=noise, features=features)
 
     # The layer at work
 

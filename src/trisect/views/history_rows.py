@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trisect.engine.staleness import DriftMeter
 from trisect.errors import CheckpointError
 from trisect.ops.blend import replace_rows
 from trisect.ops.memory import empty
+from trisect.views.staleness import DriftMeter
 
 
 class HistoryRows:
