@@ -8,24 +8,29 @@ requires it), without the cost of its many small pieces: experiments on accuracy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trisect.comm.mesh import Mesh
-from trisect.engine.executor import Observer
+from trisect.errors import RunError
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.layout.history import MERGED, History
-from trisect.nn.base import Context, Layer, Model
+from trisect.nn.base import Model
 from trisect.noise import Noise
-from trisect.ops.message import Message
+from trisect.ops.memory import empty
+from trisect.ops.spmm.sums import aggregate_into
+from trisect.pipeline.events import Observer
 from trisect.plan.plan import make_facts
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.tasks.base import BoundTask
 from trisect.train.program import Program
+from trisect.views.ending import Ending
+from trisect.views.spatial import Spatial
+from trisect.views.view import View
 
 
 class LayerwiseProgram(Program):
@@ -68,16 +73,15 @@ class LayerwiseProgram(Program):
             starts=(0, adjacency.rows),
             order=vertices,
         )
-        self._layers: list[Layer] = list(model.stack)
-        self._x, self._adjacency, self._chunks = x, adjacency, chunks
+        self._x, self.adjacency, self._chunks = x, adjacency, chunks
         self.history = self._recipe = history
         self._all_chunks, self._first = chunks, 1
         row, column = adjacency.coordinates()
         self._reader, self._read = chunk_of[row], chunk_of[column]
         self._historical: float | None = None
         self._loss_value = float("nan")
-        self._fresh: dict[int, Tensor] = {}
-        self._buffers: dict[int, Tensor] = {}
+        self.fresh: dict[Hashable, Tensor] = {}
+        self._buffers: dict[Hashable, Tensor] = {}
         self._filled = False
         self._block: Adjacency | None = None
         self._epoch = 0
@@ -97,11 +101,11 @@ class LayerwiseProgram(Program):
         """The matrix [rows, 3 · rows] of an order: own chunk, fresh in other chunks, history."""
         turn = torch.empty(self._chunks, dtype=torch.int32)
         turn[order] = torch.arange(self._chunks, dtype=torch.int32)
-        rows = self._adjacency.rows
+        rows = self.adjacency.rows
         section = (self._reader != self._read).int() * (1 + (turn[self._read] > turn[self._reader]).int())
         self._historical = float((section == 2).double().mean())
-        indices = self._adjacency.indices + section * rows
-        full = self._adjacency
+        indices = self.adjacency.indices + section * rows
+        full = self.adjacency
         # the columns of a row ascend no more, which a sum does not need
         return Adjacency(full.starts, full.ends, indices, full.values, 3 * rows).vouched()
 
@@ -119,30 +123,21 @@ class LayerwiseProgram(Program):
 
     def _forward(self, noise: Noise | None, block: Adjacency | None) -> Tensor:
         """The outputs [rows, channels]; with a block, rows of chunks not done yet come from history."""
-        shared: dict[str, Tensor] = {}
-        self._fresh = {}
-        x = self._x
-        for number, layer in enumerate(self._layers):
-            context = Context(None if noise is None else noise.at(layer=number), shared)
-            if not layer.spatial:
-                x = layer(x, self._adjacency, context)
-            else:
-                message = layer.prepare(x, context)
-                self._fresh[number] = message.detach()
-                if block is None:
-                    x = layer.combine(Message(message), x, self._adjacency, context)
-                else:
-                    x = layer.combine(Message(self._columns(number, message)), x, block, context)
-            if layer.writes is not None:
-                shared[layer.writes] = x
-        return x
+        self.fresh = {}
+        view = View(_Layerwise(self, block), noise=noise)
+        out: Tensor = self.model(self._x, view)
+        return out
 
-    def _columns(self, number: int, message: Tensor) -> Tensor:
-        """The columns that a layer reads: [3 · rows, channels]."""
-        if number not in self._buffers:
-            self._buffers[number] = torch.zeros_like(message)
-        scale = 1.0 if self.history is None else self.history.scale
-        return torch.cat([message, scaled_gradient(message, scale), self._buffers[number]])
+    @property
+    def scale(self) -> float:
+        """The factor of the gradient of rows read fresh by other chunks."""
+        return 1.0 if self.history is None else self.history.scale
+
+    def columns(self, call: Hashable, message: Tensor) -> Tensor:
+        """Return the columns that a layer reads, [3 · rows, channels]: own chunk, fresh ones of others, history."""
+        if call not in self._buffers:
+            self._buffers[call] = torch.zeros_like(message)
+        return torch.cat([message, message, self._buffers[call]])
 
     def _keep(self) -> None:
         """Make what the epoch computed history, where the recipe says so."""
@@ -150,14 +145,14 @@ class LayerwiseProgram(Program):
         if history is not None and history.keeps(self._epoch, self._first):
             weight = history.blend if self._filled and self._block is not None else 0.0
             if weight > 0.0:
-                self._fresh = {k: torch.lerp(self._buffers[k], v, 1.0 - weight) for k, v in self._fresh.items()}
-            self._buffers, self._filled = self._fresh, True
+                self.fresh = {k: torch.lerp(self._buffers[k], v, 1.0 - weight) for k, v in self.fresh.items()}
+            self._buffers, self._filled = self.fresh, True
 
     @torch.no_grad()
     def _refresh(self) -> None:
         """Fill the history from an exact pass without dropout."""
         self._forward(None, None)
-        self._buffers, self._filled = self._fresh, True
+        self._buffers, self._filled = self.fresh, True
 
     def tighten(self, level: int, epoch: int) -> str:
         """Be as strict as `History.tightened` says: another recipe, fewer chunks, or neither."""
@@ -184,7 +179,7 @@ class LayerwiseProgram(Program):
 
     def state(self) -> dict[str, Tensor]:
         """Give the history of each layer by its number, as a checkpoint keeps it."""
-        return {str(number): rows for number, rows in self._buffers.items()}
+        return {str(number): rows for number, rows in enumerate(self._buffers.values())}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put the history of a checkpoint back; the next epoch reads it."""
@@ -192,20 +187,64 @@ class LayerwiseProgram(Program):
         self._filled = bool(self._buffers)
 
 
-class _ScaledGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
-        ctx.scale = scale
-        return x.view_as(x)
+class _Layerwise(Spatial):
+    """All chunks at once: sums over fresh rows, and over history of chunks that come later."""
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.scale, None
+    steps = 1
 
+    def __init__(self, program: LayerwiseProgram, block: Adjacency | None) -> None:
+        self._program, self._block = program, block
+        self._matrix = program.adjacency if block is None else block
+        self.rows = self._matrix.rows
 
-def scaled_gradient(x: Tensor, scale: float) -> Tensor:
-    """x, whose gradient is multiplied by `scale`."""
-    if scale == 1.0:
-        return x
-    result: Tensor = _ScaledGradient.apply(x, scale)  # type: ignore[no-untyped-call]
-    return result
+    @property
+    def blocks(self) -> Sequence[Adjacency]:
+        """Return the matrix of all columns that are read."""
+        return [self._matrix]
+
+    def sum(
+        self,
+        call: Hashable,
+        x: Tensor,
+        out: Tensor,
+        *,
+        alpha: float = 1.0,
+        add: Tensor | None = None,
+        beta: float = 1.0,
+        bias: Tensor | None = None,
+        ending: Ending = Ending.NONE,
+        trained: bool = False,
+    ) -> Any:
+        """Write the sums over the columns."""
+        self._program.fresh[call] = x[0].detach().clone()
+        columns = x[0] if self._block is None else self._program.columns(call, x[0])
+        more = None if add is None else add[0]
+        aggregate_into(
+            out[0],
+            columns,
+            self._matrix,
+            alpha=alpha,
+            add=more,
+            beta=beta,
+            bias=bias,
+            relu=ending.plain_relu,
+            p=ending.p,
+            noise=ending.noise(0),
+        )
+        ending.leak(out)
+
+    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+        """Return the gradients of own rows; that of rows read fresh by other chunks is scaled, history gets none."""
+        back = empty((self._matrix.columns, gradient.shape[2]), gradient.dtype, gradient.device)
+        aggregate_into(back, gradient[0], self._matrix.transpose(), alpha=alpha)
+        if self._block is None:
+            return back[None]
+        return torch.add(back[: self.rows], back[self.rows : 2 * self.rows], alpha=self._program.scale)[None]
+
+    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+        """Refuse: the experiment is about layers that sum up."""
+        raise RunError("this benchmark trains models whose layers sum up over neighbours; choose one of them.")
+
+    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+        """Refuse, as `gather` does."""
+        raise RunError("this benchmark trains models whose layers sum up over neighbours; choose one of them.")

@@ -23,6 +23,7 @@ _MODELS = {
 
 def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[[], float]:
     """One epoch of the model of `trisect.nn`."""
+    import torch
     from torch import Tensor, nn
 
     from trisect import ops
@@ -30,13 +31,15 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
     from trisect.bench._timeline_peers import epoch_of
     from trisect.nn import DynamicModel, build
     from trisect.ops.spmm.grouping import prepare
+    from trisect.views.view import View
 
     data = make(**sizes)
     built = build(model, data.x.shape[2], CLASSES, layers=layers, hidden=hidden)
     if not isinstance(built, DynamicModel):
         raise RunError(f"model is {model!r}; this measurement needs a dynamic one.")
     network: DynamicModel = built
-    aggregated = network.first_aggregation(data.x, data.snapshots)
+    with torch.no_grad():
+        sums = View.whole(data.snapshots).aggregate(data.x)
     for snapshot in data.snapshots:
         snapshot.transpose()
     prepare(data.snapshots, hidden, data.x.dtype)
@@ -49,7 +52,8 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
             self.network = network
 
         def forward(self) -> Tensor:
-            return self.network(data.x, data.snapshots, aggregated=aggregated)[0]  # type: ignore[no-any-return]
+            out: Tensor = self.network(data.x, View.whole(data.snapshots, features=(data.x, sums)))
+            return out
 
     def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
         return ops.cross_entropy(logits, labels) / labels.numel()

@@ -5,27 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.layout import EXCHANGES
 from trisect.nn.halves import HalfKind
 from trisect.schedule.action import Action, Letter, Pass, Verb, declare
 
-T = TypeVar("T")
 
-
-class Exchange(ABC, Generic[T]):
+class Exchange(ABC):
     """One way in which rows, states or their gradients cross ranks. One subclass a file.
 
-    A subclass says where it stands and which actions ranks do for it (the planner asks), how many bytes these move by
-    formula (the ledger is compared with it), and does the moving (the engine asks): `post` lets own rows go, `wait`
-    hands what others sent to the cell that reads it. Between the two the engine keeps what `post` gave, of type `T`. An
-    exchange between two ranks makes room for a message in `expect`, and the engine keeps what that gave.
+    A subclass says where it stands and which actions ranks do for it, and how many bytes these move by formula; the
+    ledger is compared with it. What moves them is in `trisect.views`.
 
     Attributes:
         name, letter: in words, and in the text of an action; without a letter where no action names it.
@@ -39,8 +34,6 @@ class Exchange(ABC, Generic[T]):
         hides: whether interior rows are computed while it is on its way; others read all rows of a part at once.
         sums_apart: whether a rank sums up neighbours in a half of its own, between two crossings.
         allows_history: whether chunks may read rows of an earlier epoch where it has not brought new ones.
-        brings_frames: whether a half set apart begins with frames of other runs that the exchange brings
-            (`Port.window_of`), and not with a state that was handed over (`Port.states`), or none.
     """
 
     name: ClassVar[str]
@@ -53,7 +46,6 @@ class Exchange(ABC, Generic[T]):
     hides: ClassVar[bool] = False
     sums_apart: ClassVar[bool] = False
     allows_history: ClassVar[bool] = False
-    brings_frames: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -188,31 +180,6 @@ class Exchange(ABC, Generic[T]):
         """
 
     # Moving
-
-    def begin(self, port: Port) -> None:
-        """Do what is to be done when a pass begins."""
-
-    def turn(self, port: Port) -> None:
-        """Do what is to be done when all cells have gone forward, and backward begins."""
-
-    def end(self, port: Port) -> None:
-        """Do what is to be done when a pass ends."""
-
-    def is_here(self, action: Action) -> bool:
-        """Say whether an action names the block that the rank is in; otherwise it names that of another rank."""
-        return True
-
-    @abstractmethod
-    def post(self, action: Action, port: Port) -> T | None:
-        """Let own rows, or gradients, go."""
-
-    @abstractmethod
-    def wait(self, action: Action, port: Port, posted: T) -> None:
-        """Hand what others sent to the cell that reads it; `posted` is what `post`, or `expect`, gave."""
-
-    def expect(self, action: Action, port: Port) -> T:
-        """Make room for a message of one peer."""
-        raise RuntimeError(f"internal error: {action}: an exchange along a whole axis is posted, not expected")
 
 
 def made(rows: Tensor | None, action: Action) -> Tensor:

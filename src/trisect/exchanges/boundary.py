@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
 
@@ -18,7 +16,7 @@ AHEAD = 8
 UNREAD = 4
 
 
-class Boundary(Exchange[Incoming | None]):
+class Boundary(Exchange):
     """The rows of a chunk, or of the steps of a run, and the shared inputs that later stages read, side by side."""
 
     name: ClassVar[str] = "boundary"
@@ -46,31 +44,6 @@ class Boundary(Exchange[Incoming | None]):
             width = sum(facts.boundary_widths(action.stage if action.back else action.stage + 1))
             total["gradients" if action.back else "activations"] += facts.wire_bytes(rows, width)
         return total
-
-    def expect(self, action: Action, port: Port) -> Incoming | None:
-        """Make room for the message of a chunk or block; an empty one is not sent."""
-        rows = _rows(port.facts, port.mesh.rank, action)
-        stage = port.mesh.stage_index
-        width = sum(port.facts.boundary_widths(stage + 1 if action.back else stage))
-        return port.transport.receive(rows, width, port.dtype, action.other, port.tag(action)) if rows else None
-
-    def post(self, action: Action, port: Port) -> None:
-        """Send what the stage made, or the gradients of what it was given."""
-        message = port.leaving(action)
-        if message is None:
-            return
-        kind = "gradients" if action.back else "activations"
-        transport = port.transport
-        # where the peer falls behind, its pages are not what grows
-        once = port.rare or transport.unread(action.other) >= UNREAD
-        mark = port.sent_to_neighbours
-        transport.send(message, action.other, port.tag(action), "layer", kind, port.key(action), mark=mark, once=once)
-        port.sent_to_neighbours += 1
-        transport.flush(mark + 1 - AHEAD)
-
-    def wait(self, action: Action, port: Port, posted: Incoming | None) -> None:
-        """Let a chunk or block enter the stage, or its gradients come back."""
-        port.enter(action, None if posted is None else posted.wait())
 
 
 def _neighbour(at: RankBlock, direction: int) -> int | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts, equal_shares
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
 
 
-class Carry(Exchange[Incoming]):
+class Carry(Exchange):
     """Exact, since vertices are independent in the recurrent part; ranks work as a pipeline along time."""
 
     name: ClassVar[str] = "carry"
@@ -39,10 +37,6 @@ class Carry(Exchange[Incoming]):
         if other is not None:
             yield self.transfer(Verb.POST, at, half, chunk, at.rank_of_run(other[1]), back=back, block=other[0])
 
-    def is_here(self, action: Action) -> bool:
-        """A state that is posted names the block that it is read in."""
-        return action.verb is not Verb.POST
-
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """A state of the chunk's rows a message, forward and back."""
         total = 0
@@ -52,25 +46,6 @@ class Carry(Exchange[Incoming]):
             count, width = facts.layers[layer].state_shape(rows.stop - rows.start)
             total += count * width * facts.dtype.itemsize
         return {"carry": total}
-
-    def expect(self, action: Action, port: Port) -> Incoming:
-        """Make room for the state, or the gradient, of a chunk."""
-        layer = port.facts.layer_of(action.half)
-        rows = self._chunk(port.facts, layer, port.mesh.part_index, action.chunk)
-        count, width = port.facts.layers[layer].state_shape(rows.stop - rows.start)
-        return port.transport.receive(count, width, port.dtype, action.other, port.tag(action), wire="float32")
-
-    def post(self, action: Action, port: Port) -> None:
-        """Hand a state, or its gradient, on."""
-        message = port.states[port.facts.layer_of(action.half)].hand_over(action.chunk, back=action.back)
-        port.transport.send(message, action.other, port.tag(action), "time", "carry", wire="float32", mark=port.turn)
-
-    def wait(self, action: Action, port: Port, posted: Incoming) -> None:
-        """Begin a chunk with the state, or the gradient, that came."""
-        layer = port.facts.layer_of(action.half)
-        rows = self._chunk(port.facts, layer, port.mesh.part_index, action.chunk)
-        count = rows.stop - rows.start
-        port.states[layer].take_over(action.block or 0, action.chunk, count, posted.wait(), back=action.back)
 
     def _chunk(self, facts: Facts, layer: int, part: int, chunk: int) -> slice:
         bounds = equal_shares(facts.rows[part], self.half_chunks(facts, layer))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.boundary import Boundary
@@ -21,11 +20,11 @@ from trisect.schedule.action import Action, Verb
 from trisect.schedule.schedule import Schedule
 
 REDUCE = Reduce()
-CATALOGUE: list[Exchange[Any]] = []
-LETTERS: dict[str, Exchange[Any]] = {}
+CATALOGUE: list[Exchange] = []
+LETTERS: dict[str, Exchange] = {}
 
 
-def register(exchange: Exchange[Any]) -> None:
+def register(exchange: Exchange) -> None:
     """Let planner, builder, formula and engine know an exchange; of two that move as many bytes, the earlier wins."""
     CATALOGUE.append(exchange)
     if exchange.letter:
@@ -44,29 +43,29 @@ register(History())
 register(REDUCE)
 
 
-def exchange_of(action: Action) -> Exchange[Any]:
+def exchange_of(action: Action) -> Exchange:
     """Give the exchange that an action is part of."""
     return REDUCE if action.verb is Verb.REDUCE else LETTERS[action.exchange or ""]
 
 
-def stands_before(facts: Facts, half: int) -> Exchange[Any] | None:
+def stands_before(facts: Facts, half: int) -> Exchange | None:
     """Give the exchange along an axis that crosses before a half; None where nothing does."""
     return next((exchange for exchange in CATALOGUE if exchange.stands_before(facts, half)), None)
 
 
-def stands_after(facts: Facts, half: int) -> Exchange[Any] | None:
+def stands_after(facts: Facts, half: int) -> Exchange | None:
     """Give the exchange along an axis that crosses after a half; None where nothing does."""
     return next((exchange for exchange in CATALOGUE if exchange.stands_after(facts, half)), None)
 
 
-def sets_apart(facts: Facts, half: int) -> Exchange[Any] | None:
+def sets_apart(facts: Facts, half: int) -> Exchange | None:
     """Give the exchange by which the state of a temporal half crosses runs; None where the half is not done apart."""
     return next((exchange for exchange in CATALOGUE if exchange.sets_apart(facts, half)), None)
 
 
 def volume(facts: Facts, schedule: Schedule, fetched: Sequence[int] = ()) -> dict[tuple[str, str], int]:
     """Give the bytes that leave all ranks in a pass, by axis and kind: the formula of every exchange that is posted."""
-    posts: dict[Exchange[Any], list[tuple[int, Action]]] = {}
+    posts: dict[Exchange, list[tuple[int, Action]]] = {}
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             if action.verb is Verb.POST or action.verb is Verb.REDUCE:

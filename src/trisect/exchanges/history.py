@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.exchanges.port import Port
 from trisect.schedule.action import Action
 
 
@@ -29,7 +28,7 @@ class HistoryUse:
     apart: bool = False
 
 
-class History(Exchange[None]):
+class History(Exchange):
     """Each layer that reads neighbours has a board, over whose rows of an earlier epoch chunks write their fresh ones.
 
     A pass begins by deciding which rows its chunks see and whether the rows that it makes become history; when backward
@@ -57,26 +56,3 @@ class History(Exchange[None]):
     def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
         """No byte leaves a rank, since each keeps its own rows."""
         return {}
-
-    def begin(self, port: Port) -> None:
-        """Decide which rows are read, and whether those of this pass become history."""
-        if port.history is not None:
-            port.history.begin(chunked=port.chunked, keep=port.keep)
-
-    def turn(self, port: Port) -> None:
-        """All chunks have gone forward: history is complete, and nothing is read any more."""
-        if port.history is not None:
-            port.history.turn()
-
-    def end(self, port: Port) -> None:
-        """Let go of everything but history."""
-        if port.history is not None:
-            port.history.end()
-
-    def post(self, action: Action, port: Port) -> None:
-        """Never happens: cells write their rows over those of the earlier epoch themselves."""
-        raise RuntimeError(f"internal error: {action}: rows of an earlier epoch are not sent")
-
-    def wait(self, action: Action, port: Port, posted: None) -> None:
-        """Never happens: rows of an earlier epoch are there."""
-        raise RuntimeError(f"internal error: {action}: rows of an earlier epoch are not waited for")

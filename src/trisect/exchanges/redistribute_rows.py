@@ -13,20 +13,13 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from trisect.comm.incoming import Swap
-from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts, LayerFacts, equal_shares, offsets
-from trisect.exchanges.port import Port
+from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
 from trisect.nn.halves import HalfKind
-from trisect.ops.memory import empty
 from trisect.schedule.action import Action
 
 
-class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
+class RedistributeRows(Exchange):
     """Rows to columns before the sum over neighbours, columns to rows after it; gradients the other way."""
 
     name: ClassVar[str] = "redistribute rows"
@@ -59,44 +52,6 @@ class RedistributeRows(Exchange[tuple[Swap, Tensor]]):
         )
         return {"redistribute": total}
 
-    def post(self, action: Action, port: Port) -> tuple[Swap, Tensor]:
-        """Let own rows, or own columns, go."""
-        (message,) = port.crossed(action)
-        facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
-        rows, columns = offsets(facts.rows), _columns(facts, action)
-        width = columns[part + 1] - columns[part]
-        if _to_columns(facts, action.half, action.back):
-            message = _or_zeros(message, steps * facts.rows[part], columns[-1], port)
-            tensors = [message[:, low:high] for low, high in pairwise(columns)]
-            shapes = [Shape(steps * (high - low), width, port.dtype) for low, high in pairwise(rows)]
-        else:
-            frames = _or_zeros(message, steps * facts.vertices, width, port).view(steps, facts.vertices, width)
-            tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(rows)]
-            shapes = [Shape(steps * facts.rows[part], high - low, port.dtype) for low, high in pairwise(columns)]
-        # a share without columns has nothing to send
-        outgoing = [tensor[:0] if k == part or not tensor.shape[1] else tensor for k, tensor in enumerate(tensors)]
-        expected = [Shape(0, s.width, s.dtype) if k == part or not s.width else s for k, s in enumerate(shapes)]
-        swap = port.transport.begin_swap(outgoing, expected, "redistribute", port.key(action))
-        return swap, tensors[part]
-
-    def wait(self, action: Action, port: Port, posted: tuple[Swap, Tensor]) -> None:
-        """Hand the columns of all rows, or the rows with all columns, on."""
-        swap, kept = posted
-        received = list(swap.wait())
-        facts, part, steps = port.facts, port.mesh.part_index, len(port.steps_of(action))
-        received[part] = kept
-        rows, columns = offsets(facts.rows), _columns(facts, action)
-        if _to_columns(facts, action.half, action.back):
-            joined = empty((steps, facts.vertices, columns[part + 1] - columns[part]), port.dtype, port.device)
-            targets = [joined[:, low:high] for low, high in pairwise(rows)]
-        else:
-            joined = empty((steps, facts.rows[part], columns[-1]), port.dtype, port.device)
-            targets = [joined[:, :, low:high] for low, high in pairwise(columns)]
-        for target, tensor in zip(targets, received, strict=True):
-            if target.numel():
-                target.copy_(tensor.view(target.shape))
-        port.deliver(action, [joined.flatten(0, 1)])
-
 
 def crossing_bytes(facts: Facts, layer: int) -> int:
     """Bytes that leave all parts when the rows of one step turn into columns; as many when they turn back."""
@@ -107,17 +62,3 @@ def crossing_bytes(facts: Facts, layer: int) -> int:
     total = sum(many * times * facts.wire_bytes(rows, width) for (rows, many), (width, times) in every)
     kept = Counter(zip(facts.rows, widths, strict=True))
     return total - sum(times * facts.wire_bytes(rows, width) for (rows, width), times in kept.items())
-
-
-def _columns(facts: Facts, action: Action) -> list[int]:
-    """Where the columns of each part begin in the message that crosses, and where they all end."""
-    return equal_shares(facts.layers[facts.halves[action.half].layer].message_channels, facts.parts)
-
-
-def _to_columns(facts: Facts, half: int, back: bool) -> bool:
-    """Whether rows turn into columns: before a sum forward, and behind it in backward."""
-    return (facts.halves[half].kind is HalfKind.AGGREGATE) != back
-
-
-def _or_zeros(message: Tensor | None, rows: int, width: int, port: Port) -> Tensor:
-    return torch.zeros(rows, width, dtype=port.dtype, device=port.device) if message is None else message

@@ -7,24 +7,17 @@ module.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from trisect.comm.rows import Shape
 from trisect.exchanges.base import Exchange, crossings
 from trisect.exchanges.facts import Facts, LayerFacts, equal_shares
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.nn.halves import HalfKind
-from trisect.ops.memory import empty
 from trisect.schedule.action import Action
 
 
-class RedistributeSteps(Exchange[Callable[[], Tensor]]):
+class RedistributeSteps(Exchange):
     """Rows by steps to steps by rows before a temporal half, and back after it; their gradients the other way."""
 
     name: ClassVar[str] = "redistribute steps"
@@ -71,29 +64,6 @@ class RedistributeSteps(Exchange[Callable[[], Tensor]]):
             total += count * facts.wire_bytes(rows, _width(facts, half, back=back))
         return {"redistribute": total}
 
-    def post(self, action: Action, port: Port) -> Callable[[], Tensor]:
-        """Let own rows go to the ranks that work on them next."""
-        crossed = port.crossed(action)
-        facts, run = port.facts, port.mesh.run_index
-        spreads = _spreads(facts, action.half)
-        runs, rows = facts.runs[action.block or 0], facts.rows[port.mesh.part_index]
-        by_rows = spreads != action.back
-        bounds = equal_shares(rows, len(runs))
-        count = (
-            len(runs[run]) * rows if by_rows else len(facts.steps(action.block or 0)) * (bounds[run + 1] - bounds[run])
-        )
-        tensors = [
-            torch.zeros(count, width, dtype=port.dtype, device=port.device) if tensor is None else tensor
-            for tensor, width in zip(crossed, _widths(facts, action.half, back=action.back), strict=False)
-        ]
-        message = tensors[0] if len(tensors) == 1 else torch.cat(tensors, 1)
-        swap = _by_rows if by_rows else _by_steps
-        return swap(message, runs, rows, port, action)
-
-    def wait(self, action: Action, port: Port, posted: Callable[[], Tensor]) -> None:
-        """Hand what came to the half that reads it, or the gradients to what made it."""
-        port.deliver(action, _split(port.facts, action, posted()))
-
 
 def _spreads(facts: Facts, half: int) -> bool:
     """Whether rows by steps become steps by rows before a half."""
@@ -116,50 +86,3 @@ def _widths(facts: Facts, half: int, *, back: bool) -> list[int]:
 
 def _width(facts: Facts, half: int, *, back: bool) -> int:
     return sum(_widths(facts, half, back=back))
-
-
-def _split(facts: Facts, action: Action, joined: Tensor) -> list[Tensor]:
-    widths = _widths(facts, action.half, back=action.back)
-    flat = joined.flatten(0, 1)
-    return [flat] if len(widths) == 1 else [tensor.contiguous() for tensor in torch.split(flat, widths, 1)]
-
-
-def _by_rows(message: Tensor, runs: Sequence[range], rows: int, port: Port, action: Action) -> Callable[[], Tensor]:
-    """[own steps · rows, width] → [all steps, share, width]."""
-    run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
-    bounds = equal_shares(rows, len(runs))
-    frames = message.view(len(runs[run]), rows, width)
-    tensors = [frames[:, low:high].flatten(0, 1) for low, high in pairwise(bounds)]
-    own_rows = bounds[run + 1] - bounds[run]
-    joined = empty((runs[-1].stop - first, own_rows, width), message.dtype, message.device)
-    targets = [joined[own.start - first : own.stop - first].view(len(own) * own_rows, width) for own in runs]
-    swap = port.transport.begin_swap(tensors, targets, "redistribute", port.key(action), axis="time")
-    targets[run].copy_(tensors[run])
-
-    def wait() -> Tensor:
-        swap.wait()
-        return joined
-
-    return wait
-
-
-def _by_steps(message: Tensor, runs: Sequence[range], rows: int, port: Port, action: Action) -> Callable[[], Tensor]:
-    """[all steps · share, width] → [own steps, rows, width]."""
-    run, width, first = port.mesh.run_index, message.shape[1], runs[0].start
-    bounds = equal_shares(rows, len(runs))
-    sizes = [high - low for low, high in pairwise(bounds)]
-    frames = message.view(runs[-1].stop - first, sizes[run], width)
-    tensors = [frames[own.start - first : own.stop - first].flatten(0, 1) for own in runs]
-    steps = len(runs[run])
-    shapes = [Shape(0 if k == run else steps * size, width, message.dtype) for k, size in enumerate(sizes)]
-    swap = port.transport.begin_swap(tensors, shapes, "redistribute", port.key(action), axis="time")
-
-    def wait() -> Tensor:
-        received = list(swap.wait())
-        received[run] = tensors[run]
-        joined = empty((steps, rows, width), message.dtype, message.device)
-        for (low, high), tensor in zip(pairwise(bounds), received, strict=True):
-            joined[:, low:high] = tensor.view(steps, high - low, width)
-        return joined
-
-    return wait

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-import torch
-
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
 
 
-class Reduce(Exchange[None]):
+class Reduce(Exchange):
     """The parts and runs of a stage sum their gradients, all parameters in one bucket, before the optimiser steps."""
 
     name: ClassVar[str] = "reduce"
@@ -30,17 +27,6 @@ class Reduce(Exchange[None]):
         """As a ring moves them: each rank sends its bucket twice, less its own share."""
         ranks, weights = facts.layout.time * facts.layout.vertex, stage_bytes(facts)
         return {"reduce": sum(2 * weights[action.stage] * (ranks - 1) // ranks for _, action in posts)}
-
-    def post(self, action: Action, port: Port) -> None:
-        """Replace the gradients by their sums; a parameter that nothing reached counts as zeros."""
-        for parameter in port.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        port.transport.reduce_gradients([p.grad for p in port.parameters if p.grad is not None])
-
-    def wait(self, action: Action, port: Port, posted: None) -> None:
-        """Never happens: the sums are there when `post` ends."""
-        raise RuntimeError(f"internal error: {action}: gradients are summed up at once, and not waited for")
 
 
 def stage_bytes(facts: Facts) -> list[int]:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-import torch
-
-from trisect.comm.incoming import Incoming
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
 
 
-class Window(Exchange[Incoming]):
+class Window(Exchange):
     """One message from each run to each later one that reads its frames, and the gradients of the frames back."""
 
     name: ClassVar[str] = "window"
@@ -23,7 +19,6 @@ class Window(Exchange[Incoming]):
     letter: ClassVar[str] = "w"
     paired: ClassVar[bool] = True
     option: ClassVar[str] = "halo"
-    brings_frames: ClassVar[bool] = True
 
     def around_inputs(self, at: RankBlock, half: int, *, back: bool) -> Iterator[Action]:
         """What a run has for those before it are frames of earlier blocks: they need not wait for its spatial half, and
@@ -62,25 +57,6 @@ class Window(Exchange[Incoming]):
             rows = len(_steps(facts, rank, action)) * facts.rows[rank % facts.parts]
             total += facts.wire_bytes(rows, layer.state_widths[0])
         return {"halo": total}
-
-    def expect(self, action: Action, port: Port) -> Incoming:
-        """Make room for the frames, or their gradients, of one run."""
-        layer = port.facts.layers[port.facts.layer_of(action.half)]
-        rows = len(_steps(port.facts, port.mesh.rank, action)) * port.facts.rows[port.mesh.part_index]
-        return port.transport.receive(rows, layer.state_widths[0], port.dtype, action.other, port.tag(action))
-
-    def post(self, action: Action, port: Port) -> None:
-        """Send own frames, or the gradients of frames that were read."""
-        window, steps = port.window_of(action), _steps(port.facts, port.mesh.rank, action)
-        message = torch.cat(window.window_gradients(steps) if action.back else window.frames_for(steps))
-        port.transport.send(message, action.other, port.tag(action), "time", "halo", port.key(action), mark=port.turn)
-
-    def wait(self, action: Action, port: Port, posted: Incoming) -> None:
-        """Begin a run with the frames that came, or note the gradients of own frames."""
-        window, steps = port.window_of(action), _steps(port.facts, port.mesh.rank, action)
-        add = window.add_frame_gradient if action.back else window.add_frame
-        for step, frame in zip(steps, posted.wait().chunk(len(steps)), strict=True):
-            add(step, frame)
 
 
 def _steps(facts: Facts, rank: int, action: Action) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ A static model is a list of `Layer`s (`Model`), a dynamic one a list of `Dynamic
 built by name with `build`, or by hand from the layers here. `FromPyG` makes a layer of a PyG convolution.
 """
 
-from trisect.nn.base import Context, Layer, Model, Normalisation, State, Temporal
+from trisect.nn.base import Layer, Model, Normalisation, State, Temporal
 from trisect.nn.conv.frompyg import FromPyG
 from trisect.nn.conv.gat import GATLayer
 from trisect.nn.conv.gatv2 import GATv2Layer
@@ -17,17 +17,15 @@ from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
 from trisect.nn.models.registry import NAMES, Option, build, options, recipe
-from trisect.nn.temporal.dynamic import DynamicLayer, DynamicModel, SpatialTemporal, first_aggregation
+from trisect.nn.temporal.dynamic import DynamicLayer, DynamicModel, SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import MProduct
-from trisect.ops.message import Message
 
 __all__ = [
     "GRU",
     "LSTM",
     "NAMES",
-    "Context",
     "DropoutLayer",
     "DynamicLayer",
     "DynamicModel",
@@ -43,7 +41,6 @@ __all__ = [
     "Layer",
     "LinearLayer",
     "MProduct",
-    "Message",
     "Model",
     "Normalisation",
     "Option",
@@ -55,7 +52,6 @@ __all__ = [
     "State",
     "Temporal",
     "build",
-    "first_aggregation",
     "options",
     "recipe",
 ]

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from trisect.engine.packed import PackedActivations
 from trisect.noise import Noise
+from trisect.pipeline.packed import PackedActivations
 from trisect.pipeline.sight import Sight
 from trisect.pipeline.stage import Ends, Graph, Stage, Values, record, run_plain
 from trisect.views.view import View

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trisect.comm.transport import Transport
-from trisect.engine.packed import SMALLEST, PackedActivations
-from trisect.engine.recurrence import Resumption
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.history import HistoryUse
 from trisect.nn.base import State
@@ -20,6 +18,8 @@ from trisect.noise import Noise
 from trisect.pipeline.boundary import Boundary
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.events import Events, Observer
+from trisect.pipeline.packed import SMALLEST, PackedActivations
+from trisect.pipeline.resumption import Resumption
 from trisect.pipeline.sight import Sight
 from trisect.pipeline.stage import Stage, Values, grouped
 from trisect.schedule.action import Pass, Verb
@@ -91,7 +91,6 @@ class Rank:
             graph.adjacency.columns,
             facts.dtype,
             self.mesh.device,
-            stale=True,
             apart=history.apart,
             drift=drift,
             own_rows=self.shard.rows,
@@ -108,7 +107,7 @@ class Rank:
             return None
         widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in facts.layers)
         smallest = SMALLEST if pack == "auto" else 0
-        return PackedActivations(None, widest * facts.dtype.itemsize, smallest=smallest)
+        return PackedActivations(widest * facts.dtype.itemsize, smallest=smallest)
 
     def _choice(self, call: Hashable) -> str:
         """Return how the state of a layer crosses runs."""

@@ -47,7 +47,7 @@ class Stage:
         for number in self.groups[group]:
             layer: Any = self.layers[number]
             view.enter(number, draws=number != self.head)
-            x = layer.ask(x, view)
+            x = layer(x, view)
             writes = getattr(layer, "writes", None)
             if writes is not None:
                 view.shared[writes] = x

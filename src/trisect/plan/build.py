@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.catalogue import CATALOGUE, LETTERS
@@ -242,7 +242,7 @@ class _Rank:
         if exchange is not None and exchange.takes_part(at):
             yield exchange.crossing(Verb.WAIT, at, reader.first, chunk, back=back, pass_=pass_)
 
-    def crosses(self, reader: Segment, *, back: bool) -> Exchange[Any] | None:
+    def crosses(self, reader: Segment, *, back: bool) -> Exchange | None:
         """Return the exchange before a segment; None where nothing crosses, or no gradient is wanted."""
         exchange = LETTERS.get(reader.arrives)
         returns = exchange is not None and (not back or exchange.returns(self.facts, reader.first))

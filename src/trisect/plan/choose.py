@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from trisect.errors import LayoutError
 from trisect.exchanges.base import Exchange
@@ -19,7 +18,7 @@ from trisect.plan.build import schedule_of
 from trisect.schedule.action import Pass, Verb
 
 
-def options_on(axis: str) -> list[Exchange[Any]]:
+def options_on(axis: str) -> list[Exchange]:
     """Give the exchanges that a layout may ask for on an axis."""
     return [exchange for exchange in CATALOGUE if exchange.axis == axis and exchange.option]
 
@@ -78,7 +77,7 @@ def _reads(facts: Facts, number: int) -> bool:
     return facts.layers[number].spatial and not (facts.aggregated and number == 0)
 
 
-def _with_across(facts: Facts, exchange: Exchange[Any]) -> Facts:
+def _with_across(facts: Facts, exchange: Exchange) -> Facts:
     """The same with an exchange for all layers that read neighbours, and the halves in which it sums them up."""
     layers = tuple(
         replace(layer, across=exchange.option) if _reads(facts, number) else layer
@@ -92,7 +91,7 @@ def _with_across(facts: Facts, exchange: Exchange[Any]) -> Facts:
     return replace(facts, layers=layers, halves=tuple(halves))
 
 
-def _bytes_across(facts: Facts, exchange: Exchange[Any]) -> int:
+def _bytes_across(facts: Facts, exchange: Exchange) -> int:
     """Give the bytes that an exchange moves in a pass forward, all chunks at once, by its formula."""
     posts = [
         (0, exchange.crossing(Verb.POST, RankBlock(facts, 0, block, Pass.EVALUATE), half, 0, back=False))

@@ -16,13 +16,14 @@ from torch.autograd.graph import get_gradient_edge
 
 from trisect.errors import LayoutError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, Layer
+from trisect.nn.base import Layer
 from trisect.nn.halves import AnyLayer
 from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.noise import Noise
 from trisect.ops.backward import run_backward
 from trisect.ops.memory import empty, is_pooled, pooling_all
 from trisect.plan.storages import StorageLog
+from trisect.views.view import View
 
 _ROWS, _DEGREE, _STEPS = 128, 3, 8
 _MOST = 512  # layers that are remembered
@@ -224,24 +225,22 @@ def _call_of(
     layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
     """Give a function that runs the layer once, and the tensors that it reads."""
-    adjacency = _ring(rows, degree, dtype)
-    noise = Noise(0, 1, vertices=torch.arange(rows))
-    if isinstance(layer, DynamicLayer):
-        xs = torch.ones(steps, rows, layer.in_channels, dtype=dtype)
-        sums = xs.clone() if aggregated else None
-        x = xs.requires_grad_(not aggregated)
-        state = layer.initial_state(rows, dtype=dtype, device=torch.device("cpu"))
-        snapshots = [adjacency] * steps
-        inputs = [xs, *state, *([] if sums is None else [sums])]
-        return (lambda: layer(x, snapshots, state, noise.at(layer=0), 0, sums)[0]), inputs
-    shared = {name: torch.ones(rows, layer.out_channels, dtype=dtype) for name in layer.reads}
-    x = torch.ones(rows, layer.in_channels, dtype=dtype).requires_grad_(not aggregated)
-    context = Context(noise.at(layer=0), shared)
-    inputs = [x, *shared.values()]
-    if aggregated and layer.preaggregates:
-        sums = x.detach().clone()
-        return (lambda: layer.combine_aggregated(sums, x, context)), [*inputs, sums]
-    return (lambda: layer(x, adjacency, context)), inputs
+    matrix, noise = _ring(rows, degree, dtype), Noise(0, 1, vertices=torch.arange(rows))
+    dynamic = isinstance(layer, DynamicLayer)
+    shape = (steps, rows, layer.in_channels) if dynamic else (rows, layer.in_channels)
+    x = torch.ones(shape, dtype=dtype).requires_grad_(not aggregated)
+    sums = x.detach().clone() if aggregated and layer.preaggregates else None
+    reads = layer.reads if isinstance(layer, Layer) else ()
+    shared = {name: torch.ones(rows, layer.out_channels, dtype=dtype) for name in reads}
+
+    def call() -> Tensor:
+        features = None if sums is None else (x, sums)
+        view = View.whole([matrix] * steps if dynamic else matrix, noise, features=features)
+        view.shared.update(shared)
+        out: Tensor = layer(x, view)
+        return out
+
+    return call, [x, *shared.values(), *([] if sums is None else [sums])]
 
 
 def _ring(rows: int, degree: int, dtype: torch.dtype) -> Adjacency:

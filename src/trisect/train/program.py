@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +14,6 @@ from torch import Tensor, nn
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
-from trisect.engine.executor import Observer
-from trisect.engine.rank import RankEngine
-from trisect.engine.recurrence import Resumption
 from trisect.errors import RunError
 from trisect.exchanges.catalogue import volume
 from trisect.exchanges.facts import Facts
@@ -30,10 +26,12 @@ from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
 from trisect.partition.halo import merge_chunks
 from trisect.partition.partition import order_digest
-from trisect.pipeline.rank import Rank
-from trisect.plan.build import ChunkOrders, schedule_of
+from trisect.pipeline.events import Observer
+from trisect.pipeline.rank import Rank, Run
+from trisect.pipeline.resumption import Resumption
+from trisect.plan.build import schedule_of
 from trisect.plan.plan import forward_only, hidden, runs_from, runs_split, runs_until, without_chunks
-from trisect.schedule.action import Action, Pass
+from trisect.schedule.action import Pass
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
@@ -41,9 +39,6 @@ from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
 from trisect.train.processes.memory import peak_rss_bytes
 from trisect.views.staleness import DriftMeter, historical_reads
-
-# while the engine moves
-VIEWS = os.environ.get("TRISECT_VIEWS") == "1"
 
 
 class Program:
@@ -106,18 +101,16 @@ class Program:
         self._plain = Transport(mesh, Ledger())
         self._drift = DriftMeter()
         self._order: list[int] = []
-        self._orders: ChunkOrders | None = None
         self._first_epoch: int | None = None
         self._history_name = None if order is None or self.history is None else history_name(mesh.layout, order)
         self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
         self._volumes: dict[Facts, int] = {}
         self._engine = self._make_engine()
-        self._state: Any = None
-        self._actions: Sequence[Action] = ()
+        self._state: Run | None = None
         self._epoch_facts = facts
         self._schedule(facts, Pass.TRAIN)
 
-    def _make_engine(self) -> Any:
+    def _make_engine(self) -> Rank:
         stage, facts = self.mesh.stage_index, self.facts
         layers: dict[int, AnyLayer] = {
             number: self.model.stack[number] for number in range(facts.bounds[stage], facts.bounds[stage + 1])
@@ -127,8 +120,7 @@ class Program:
         if last and head is not None:
             layers[len(facts.layers)] = head
         history = self.history
-        kind: Any = Rank if VIEWS else RankEngine
-        return kind(
+        return Rank(
             facts,
             self._transport,
             self.shard,
@@ -154,28 +146,16 @@ class Program:
                 self._refresh()
             order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
         self._epoch_facts = facts = facts if order is not None or facts.timeline else without_chunks(facts)
-        actions = self._schedule(facts, Pass.TRAIN).ranks[self.mesh.rank]
-        if order is None:
-            self._actions = actions
-        else:
-            # the guard may change how many chunks there are
-            if self._orders is None or self._orders.actions is not actions:
-                self._orders = ChunkOrders(actions)
-            self._actions = self._orders.in_order(order)
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
-        more = {"order": order} if VIEWS else {}
-        self._state = self._engine.begin(self.noise, facts=facts, chunked=not exact, keep=keep, **more)
+        self._state = self._engine.begin(self.noise, facts=facts, chunked=not exact, keep=keep, order=order)
 
     def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
         """Do all actions of the epoch that was begun; `on_step` is called where the optimiser steps."""
         state = self._require_state()
         state.on_step = on_step
-        if VIEWS:
-            state.run(observer, **fields)
-        else:
-            state.run(self._actions, observer, **fields)
+        state.run(observer, **fields)
         self._state = None
 
     def total_loss(self) -> float:
@@ -192,7 +172,7 @@ class Program:
         self.stops, self.sent_bytes, self.peak_bytes = bool(asked), int(sent), int(max(held))
         return float(loss)
 
-    def _require_state(self) -> Any:
+    def _require_state(self) -> Run:
         if self._state is None:
             raise RuntimeError("internal error: the program was run before an epoch was begun")
         return self._state
@@ -305,14 +285,10 @@ class Program:
         facts = forward_only(facts, runs)
         if hidden_only:
             facts = hidden(facts, dynamic=isinstance(self.model, DynamicModel))
-        schedule = self._schedule(facts, Pass.EVALUATE)
         state = self._engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
         if resumption is not None:
             self._engine.resume(resumption, facts)
-        if VIEWS:
-            yield from state.stream(observer, **fields)
-        else:
-            yield from state.stream(schedule.ranks[self.mesh.rank], observer, **fields)
+        yield from state.stream(observer, **fields)
         if resumption is not None:
             resumption.kept = self._engine.kept_states()
         state.finish()
@@ -352,10 +328,7 @@ class Program:
         """Fill the history from an exact pass."""
         facts = forward_only(self.facts)
         state = self._engine.begin(None, pass_=Pass.REFRESH, facts=facts, keep=0.0)
-        if VIEWS:
-            state.run()
-        else:
-            state.run(self._schedule(facts, Pass.REFRESH).ranks[self.mesh.rank])
+        state.run()
         state.finish()
 
     # History
@@ -365,8 +338,7 @@ class Program:
         boards = self._engine.boards
         if self.history is None or boards is None:
             return {}
-        rows = boards.rows if VIEWS else boards.history
-        return {self._prefix() + name: value for name, value in rows.history().items()}
+        return {self._prefix() + name: value for name, value in boards.rows.history().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put history back. That of another layout or cut is of no use: then it starts anew with the next epoch."""
@@ -375,7 +347,7 @@ class Program:
         prefix = self._prefix()
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         if self._engine.boards is not None:
-            (self._engine.boards.rows if VIEWS else self._engine.boards.history).restore(own)
+            self._engine.boards.rows.restore(own)
         # a stage that sends no messages has no history of its own, and goes on with those that have
         ours = any(name.startswith(self._history_name) for name in tensors)
         self._first_epoch = 1 if ours else None

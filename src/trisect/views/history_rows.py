@@ -26,8 +26,6 @@ class HistoryRows:
     Args:
         widths: of each slot's message.
         columns, dtype, device: of the tensors, [columns, width].
-        stale: whether epochs over chunks, which read history, come at all; otherwise a tensor is let go when the layers
-            after it have read it.
         apart: whether history is kept apart from the rows of the epoch.
         drift: measures how far history was from the fresh rows, on some of the first `own_rows`; None: nobody asks.
     """
@@ -39,22 +37,18 @@ class HistoryRows:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        stale: bool,
         apart: bool,
         drift: DriftMeter | None = None,
         own_rows: int = 0,
     ) -> None:
         self._drift, self._own_rows = drift, own_rows
         self._widths, self._columns, self._device = list(widths), columns, device
-        self.dtype, self.stale, self._apart = dtype, stale, apart
+        self.dtype, self._apart = dtype, apart
         none: list[Tensor | None] = [None] * len(widths)
         self._history, self._other, self._now = list(none), list(none), list(none)
         # the weight of what history was, where a mean is taken; whether the rows of this epoch become history
         self._blend = 0.0
-        self._chunked = self._keeps = self._passing = False
-        self._held: set[int] = set()
-        # of what readers see; None where that has changed
-        self._storages: set[int] | None = None
+        self._chunked = self._keeps = False
 
     def begin(self, *, chunked: bool, keep: float | None) -> None:
         """Begin a pass, chunk by chunk or over all rows at once.
@@ -65,14 +59,8 @@ class HistoryRows:
         if chunked and self._drift is not None:
             self._drift.before(self.history(), self._own_rows)
         self._chunked = chunked
-        self._held.clear()
-        self._storages = None
-        self._keeps = self.stale and keep is not None
-        self._passing = not self._keeps and not (self.stale and chunked)
-        self._blend = 0.0
-        if self._passing:
-            self._now = [None] * len(self._widths)
-        elif not chunked or not self._apart:
+        self._keeps, self._blend = keep is not None, 0.0
+        if not chunked or not self._apart:
             self._now = self._history
         elif keep is not None and keep > 0.0 and all(rows is not None for rows in self._history):
             self._now, self._blend = self._history, keep
@@ -89,20 +77,13 @@ class HistoryRows:
         rows = self._now[slot]
         if rows is None:
             rows = self._now[slot] = self._empty(slot)
-            self._storages = None
-            if self._passing:
-                for done in range(slot - 1):
-                    self._now[done] = None
-            else:
-                rows.zero_()
+            rows.zero_()
         return rows
 
     def end(self) -> None:
         """The pass is over, backward included: all but history is free for whatever comes before the next one."""
         none: list[Tensor | None] = [None] * len(self._widths)
         self._now, self._other = list(none), list(none)
-        self._held.clear()
-        self._storages = None
 
     @property
     def blends(self) -> bool:
@@ -120,8 +101,6 @@ class HistoryRows:
 
     def turn(self) -> None:
         """All chunks have gone forward: from here on nothing is read, and history is complete."""
-        if self._passing:
-            self._now = [None] * len(self._widths)
         if self._chunked and self._drift is not None:
             self._drift.after(self._now)
         if self._apart and self._keeps and (self._blend > 0.0 or self._now is self._other):
@@ -131,21 +110,9 @@ class HistoryRows:
     def memory_for_gradients(self, slot: int) -> Tensor:
         """Memory for gradients of a slot's rows, once all chunks have gone forward, [columns, width]."""
         memory = self._other[slot]
-        if memory is not None and memory.untyped_storage().data_ptr() in self._held:
-            return self._empty(slot)
         if memory is None:
             memory = self._other[slot] = self._empty(slot)
         return memory
-
-    def hold(self, tensor: Tensor) -> bool:
-        """Whether a tensor that backward reads is part of what readers see; then it is left as it is."""
-        if self._storages is None:
-            self._storages = {rows.untyped_storage().data_ptr() for rows in self._now if rows is not None}
-        storage = tensor.untyped_storage().data_ptr()
-        if storage in self._storages:
-            self._held.add(storage)
-            return True
-        return False
 
     def history(self) -> dict[str, Tensor]:
         """All that a resumed run needs, by name."""

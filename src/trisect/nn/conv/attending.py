@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import glorot_
 
@@ -70,11 +67,7 @@ class Attending(Convolution):
         super().reset_parameters(generator)
         glorot_(self.weight, generator)
 
-    def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """Compute the features W·x of all heads, [rows, heads·channels]."""
-        return ops.dense(x, self.weight, into=context.into)
-
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
 
         def mixed(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
@@ -97,12 +90,6 @@ class Attending(Convolution):
         if self.attention_dropout == 0.0:
             return {}
         return {"dropout": self.attention_dropout, "noise": at.noise, "source_vertices": at.vertices}
-
-    def drops(self, adjacency: Adjacency, context: Context) -> dict[str, Any]:
-        """Give the arguments of `ops.attend` and `ops.attend_edges` that say which coefficients are dropped."""
-        columns = context.columns
-        ids = None if columns is None else columns.vertex_ids(adjacency.columns, adjacency.device)
-        return {"dropout": self.attention_dropout, "noise": context.noise, "source_vertices": ids}
 
     def _repr_options(self) -> str:
         return f", heads={self.heads}, concat={self.concat}"

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trisect import ops
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.activation import Activation, activate, activate_rows
-from trisect.nn.base import Context, Layer, own_rows
-from trisect.ops.message import Message
+from trisect.nn.activation import Activation, activate_rows
+from trisect.nn.base import Layer
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours, View
@@ -88,12 +86,7 @@ class FromPyG(Layer):
             torch.manual_seed(seed)
             reset()
 
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Run the convolution on the block's edges, then activation and dropout."""
-        y = self._convolved(message.rows, x, adjacency)
-        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
-
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
 
         def convolved(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
@@ -141,9 +134,9 @@ class FromPyG(Layer):
         buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
         try:
             with torch.random.fork_rng(device_type="cuda"):
-                all_rows = self.combine(Message(x), x, graph, Context())
-                two_rows = self.combine(Message(x), own_rows(x, block), block, Context())
-                reversed_rows = self.combine(Message(x.flip(0)), x.flip(0), reverse, Context()).flip(0)
+                all_rows = self._convolved(x, x, graph)
+                two_rows = self._convolved(x, x[1:], block)
+                reversed_rows = self._convolved(x.flip(0), x.flip(0), reverse).flip(0)
         except Exception as error:
             if self.edge_channels == 0 and "edge_attr" in inspect.signature(self.conv.forward).parameters:
                 raise ConfigError(

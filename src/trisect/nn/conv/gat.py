@@ -8,12 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
 from trisect.nn.conv.attending import Attending
 from trisect.nn.initial import glorot_
 from trisect.ops.attention import attend
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours
@@ -51,14 +48,3 @@ class GATLayer(Attending):
         source_score, target_score = ops.branches(near, source, target, block.self_start, block.rows)
         heads = near.view(-1, self.heads, self.channels)
         return attend(heads, source_score, target_score, block, self.negative_slope, **drops).flatten(1)
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Compute the scores, their softmax over what a row reads, and the weighted sum."""
-        h = message.rows.view(-1, self.heads, self.channels)
-        # ⟨att, h⟩ of each head as one product, with a matrix [heads, heads · channels] that is zero between heads
-        one_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)[:, :, None]
-        source, target = ((one_head * att).flatten(1) for att in (self.att_src, self.att_dst))
-        source_score, target_score = ops.branches(message.rows, source, target, adjacency.self_start, adjacency.rows)
-        drops = self.drops(adjacency, context)
-        y = attend(h, source_score, target_score, adjacency, self.negative_slope, **drops)
-        return self.finish(y.flatten(1) if self.concat else y.mean(1), x, context)

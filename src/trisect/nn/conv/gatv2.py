@@ -8,12 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
 from trisect.nn.conv.attending import Attending
 from trisect.nn.initial import fill_, glorot_
 from trisect.ops.edges import attend_edges
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours
@@ -60,12 +57,6 @@ class GATv2Layer(Attending):
         """near [columns, heads·channels], own [rows, in_channels] → [rows, heads·channels]."""
         target, drops = ops.dense(own, self.target_weight, self.target_bias), self.dropped(at)
         return attend_edges(near, target, self.att, at.block, self.edge_weight, self.negative_slope, **drops)
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Compute the scores of edges, their softmax over what a row reads, and the weighted sum."""
-        target, drops = ops.dense(x, self.target_weight, self.target_bias), self.drops(adjacency, context)
-        y = attend_edges(message.rows, target, self.att, adjacency, self.edge_weight, self.negative_slope, **drops)
-        return self.finish(y if self.concat else y.view(-1, self.heads, self.channels).mean(1), x, context)
 
     def _repr_options(self) -> str:
         edges = f", edge_channels={self.edge_channels}" if self.edge_channels else ""

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import fan_in_
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -53,21 +50,11 @@ class GCN2Layer(Convolution):
         super().reset_parameters(generator)
         fan_in_(self.weight, self.out_channels, generator)
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, channels] → the same."""
         h0 = g.shared["h0"] if self.alpha else None
         y = g.aggregate(x, self.weight, add=h0, alpha=self.alpha, theta=self.theta, **self.fused)
         return self.after_fused(y, x, g)
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Sum over neighbours, mix in h0 and apply W."""
-        h0 = context.shared["h0"]
-        return self.finish_sum_product(message, adjacency, self.weight, x, context, h0, self.alpha, self.theta)
-
-    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """Finish the rows from Â·x, which was computed before."""
-        support = torch.lerp(aggregated, context.shared["h0"], self.alpha)
-        return self.finish_product(support, self.weight, x, context, theta=self.theta)
 
     def __repr__(self) -> str:
         return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"

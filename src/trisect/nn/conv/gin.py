@@ -8,11 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
 from trisect.nn.conv.convolution import Convolution, Norm
 from trisect.nn.initial import fan_in_, fill_
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -85,7 +82,7 @@ class GINLayer(Convolution):
         if self.mlp_norm is not None:
             self.mlp_norm.reset_parameters()
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         factor = 1.0 + self.eps
         if not self.transform_first or g.keeps(x):
@@ -102,28 +99,3 @@ class GINLayer(Convolution):
         if self.mlp_norm is not None:
             hidden = g.normalise(hidden, self.mlp_norm, relu=True)
         return self.after_fused(g.dense(hidden, self.weight2, **self.fused), x, g)
-
-    def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """Compute W1·x where that is not wider than x."""
-        return ops.dense(x, self.weight1, into=context.into) if self.transform_first else x
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Sum over neighbours and the vertex itself, and do the rest of the MLP."""
-        own = ops.scale(message.of_block(adjacency), 1.0 + self.eps)
-        if self.transform_first:
-            hidden = ops.convolve(message, adjacency, add=own, bias=self.bias1, relu=self.mlp_norm is None)
-        else:
-            hidden = self._first(ops.convolve(message, adjacency, add=own))
-        return self._after_first(hidden, x, context)
-
-    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """Finish the rows from the sum over neighbours."""
-        return self._after_first(self._first(ops.add(aggregated, ops.scale(x, 1.0 + self.eps))), x, context)
-
-    def _first(self, total: Tensor) -> Tensor:
-        return ops.dense(total, self.weight1, self.bias1, relu=self.mlp_norm is None)
-
-    def _after_first(self, hidden: Tensor, x: Tensor, context: Context) -> Tensor:
-        if self.mlp_norm is not None:
-            hidden = ops.normalise(hidden, self.mlp_norm, relu=True)
-        return self.finish_product(hidden, self.weight2, x, context)

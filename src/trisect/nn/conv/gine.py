@@ -8,12 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context
 from trisect.nn.conv.gin import GINLayer
 from trisect.nn.initial import fan_in_
 from trisect.ops.edges import relu_edges
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours, View
@@ -59,7 +56,7 @@ class GINELayer(GINLayer):
             fan_in_(self.edge_weight, self.edge_channels, generator)
             fan_in_(self.edge_bias, self.edge_channels, generator)
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
 
         def messages(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
@@ -67,12 +64,6 @@ class GINELayer(GINLayer):
 
         total = g.gather(x, then=messages, width=self.in_channels)
         return self.mlp(ops.add(total, ops.scale(x, 1.0 + self.eps)), x, g)
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Sum the messages of the edges and the vertex itself, and do the MLP."""
-        total = relu_edges(message.rows, self.edge_bias, adjacency, self.edge_weight)
-        own = ops.scale(message.of_block(adjacency), 1.0 + self.eps)
-        return self._after_first(self._first(ops.add(total, own)), x, context)
 
     def _repr_options(self) -> str:
         return f", edge_channels={self.edge_channels}"

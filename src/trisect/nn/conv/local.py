@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trisect import ops
-from trisect.graph.adjacency import Adjacency
 from trisect.nn.activation import Activation
-from trisect.nn.base import Context, Layer
+from trisect.nn.base import Layer
 from trisect.nn.conv.convolution import Convolution, Norm
 from trisect.nn.initial import fan_in_
 
@@ -48,13 +46,9 @@ class LinearLayer(Convolution):
         if self.bias is not None:
             fan_in_(self.bias, self.in_channels, generator)
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         return self.after_fused(g.dense(x, self.weight, **self.fused), x, g)
-
-    def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
-        """x [rows, in_channels] → [rows, out_channels]."""
-        return self.finish_product(x, self.weight, x, context)
 
 
 class DropoutLayer(Layer):
@@ -70,13 +64,9 @@ class DropoutLayer(Layer):
         self.in_channels = self.out_channels = channels
         self.p = p
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, channels] → the same."""
         return g.dropout(x, self.p)
-
-    def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
-        """x [rows, channels] → [rows, channels]."""
-        return ops.dropout(x, self.p, context.noise)
 
     def __repr__(self) -> str:
         return f"DropoutLayer({self.in_channels}, p={self.p})"

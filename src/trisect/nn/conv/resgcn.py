@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, Layer
+from trisect.nn.base import Layer
 from trisect.nn.initial import fan_in_, fill_
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -29,8 +26,6 @@ class ResGCNLayer(Layer):
     Shapes: x [columns, channels] → [rows, channels]; weight, weight_root [channels, channels].
     """
 
-    transform_first = True
-    draws_before = True
     collects = True
 
     def __init__(self, channels: int, *, dropout: float = 0.0) -> None:
@@ -50,19 +45,15 @@ class ResGCNLayer(Layer):
         fan_in_(self.weight_root, self.in_channels, generator)
         fill_(self.bias, 0.0)
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    @property
+    def transform_first(self) -> bool:
+        """Whether the product goes before the sum."""
+        return True
+
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, channels] → the same."""
         z = g.normalise(x, self.norm, relu=True, p=self.dropout)
         return g.aggregate(z, self.weight, root=self.weight_root, bias=self.bias, add=x)
-
-    def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """Compute z of any rows; `context.noise` is the noise of these rows."""
-        return ops.normalise(x, self.norm, relu=True, p=self.dropout, noise=context.noise)
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Add both products and the residual."""
-        root = ops.dense(message.of_block(adjacency), self.weight_root, self.bias, add=x)
-        return ops.add(root, ops.convolve_dense(message, adjacency, self.weight))
 
 
 class ReadoutLayer(Layer):
@@ -89,11 +80,6 @@ class ReadoutLayer(Layer):
         fan_in_(self.weight, self.in_channels, generator)
         fan_in_(self.bias, self.in_channels, generator)
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         return g.dense(g.normalise(x, self.norm, relu=True, p=self.dropout), self.weight, self.bias)
-
-    def forward(self, x: Tensor, adjacency: Adjacency | None, context: Context) -> Tensor:
-        """x [rows, in_channels] → [rows, out_channels]."""
-        z = ops.normalise(x, self.norm, relu=True, p=self.dropout, noise=context.noise)
-        return ops.dense(z, self.weight, self.bias)

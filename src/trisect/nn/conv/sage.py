@@ -8,11 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, own_rows
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import fan_in_
-from trisect.ops.message import Message
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours, View
@@ -62,7 +59,7 @@ class SAGELayer(Convolution):
         if self.weight_root is not None:
             fan_in_(self.weight_root, self.in_channels, generator)
 
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         if self.reduce == "sum":
             return self.after_fused(g.aggregate(x, self.weight, root=self.weight_root, **self.fused), x, g)
@@ -73,27 +70,3 @@ class SAGELayer(Convolution):
         root = None if self.weight_root is None else g.dense(x, self.weight_root)
         found = g.gather(x, then=largest, width=self.in_channels)
         return self.after_fused(g.dense(found, self.weight, add=root, **self.fused), x, g)
-
-    def prepare(self, x: Tensor, context: Context) -> Tensor:
-        """Compute x·Wᵀ where that is not wider than x."""
-        return ops.dense(x, self.weight, into=context.into) if self.transform_first else x
-
-    def combine(self, message: Message, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Reduce over neighbours, apply W if it is still to come, and add the root."""
-        if self.transform_first:
-            return self.finish_sum(message, adjacency, x, context, self._root(x))
-        return self.combine_aggregated(ops.aggregate(message, adjacency, self.reduce), x, context)
-
-    def combine_aggregated(self, aggregated: Tensor, x: Tensor, context: Context) -> Tensor:
-        """Finish the rows from the mean over neighbours."""
-        return self.finish_product(aggregated, self.weight, x, context, self._root(x))
-
-    def forward(self, x: Tensor, adjacency: Adjacency, context: Context) -> Tensor:
-        """Do `prepare` and `combine` with one gradient of x instead of two that are added."""
-        if self.weight_root is None or not self.transform_first:
-            return super().forward(x, adjacency, context)
-        message, root = ops.branches(x, self.weight, self.weight_root, adjacency.self_start, adjacency.rows)
-        return self.finish_sum(Message(message), adjacency, own_rows(x, adjacency), context, root)
-
-    def _root(self, x: Tensor) -> Tensor | None:
-        return None if self.weight_root is None else ops.dense(x, self.weight_root)

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.activation import RRELU_MEAN, Activation, activate, activate_rows, slope_of
-from trisect.nn.base import Context, State, each_step, frames_of
+from trisect.nn.activation import Activation, activate_rows, slope_of
+from trisect.nn.base import State
 from trisect.nn.initial import fan_in_, fill_
-from trisect.nn.temporal.dynamic import DynamicLayer, Snapshots, context_at
-from trisect.noise import Noise
-from trisect.ops.message import Message
+from trisect.nn.temporal.dynamic import DynamicLayer
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -155,23 +152,7 @@ class Evolving(DynamicLayer):
         """Give W_0, the parameter itself, so that gradients reach it."""
         return (self.weight,)
 
-    def summarise(self, x: Tensor) -> Tensor:
-        """Compute what the GRU reads of one snapshot's x [vertices, in_channels]: [in_channels, out_channels], or for O
-        nothing, [in_channels, 0]."""
-        return x.new_empty(self.in_channels, 0) if self.summary is None else self.summary(x)
-
-    def recur(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
-        """frames: (the summaries of the steps, [steps, in_channels, out_channels or 0],) → (weights [steps, in,
-        out], state).
-        """
-        weight = state[0]
-        weights = []
-        for summary in frames[0]:
-            weight = self.gru(weight if self.summary is None else summary, weight)
-            weights.append(weight)
-        return torch.stack(weights), (weight,)
-
-    def ask(self, x: Tensor, g: View) -> Tensor:
+    def forward(self, x: Tensor, g: View) -> Tensor:
         """x [steps, rows, in_channels] → [steps, rows, out_channels]."""
         weights = g.recur(Evolution(self), self.read(x, g))
         slope = slope_of(self.activation, training=g.training)
@@ -208,108 +189,6 @@ class Evolving(DynamicLayer):
         """Tell how wide a row is that neighbours read: the narrower of the two widths."""
         return min(self.in_channels, self.out_channels)
 
-    def prepare(self, xs: Tensor, weights: Tensor) -> Tensor:
-        """Compute the messages of each step: xs [steps, rows, in_channels] → [steps, rows, message_channels]."""
-        return ops.product_steps(xs, weights) if self.out_channels <= self.in_channels else xs
-
-    def combine(self, message: Message, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
-        """Finish one snapshot from what `prepare` gave: [columns, message_channels] → [rows, out_channels]."""
-        if self.out_channels <= self.in_channels:
-            return self._finish(ops.aggregate(message, adjacency), context)
-        return self.convolve_aggregated(ops.aggregate(message, adjacency), context, weight)
-
-    def combine_steps(
-        self,
-        messages: Sequence[Message],
-        xs: Tensor,
-        adjacencies: Snapshots,
-        contexts: Sequence[Context],
-        weights: Tensor,
-    ) -> Tensor:
-        """Do `combine` for each step with its weight, weights [steps, in_channels, out_channels].
-
-        The other arguments, and the result, are those of `Layer.combine_steps`.
-        """
-        weight = weights.unbind()
-        return each_step(
-            lambda t, context: self.combine(messages[t], adjacencies[t], context, weight[t]),
-            contexts,
-            xs,
-            self.out_channels,
-        )
-
-    def convolve(self, x: Tensor, adjacency: Adjacency, context: Context, weight: Tensor) -> Tensor:
-        """Convolve a snapshot with its weight [in, out_channels]: x [columns, in_channels] → [rows, out_channels]."""
-        message = x @ weight if self.out_channels <= self.in_channels else x
-        return self.combine(Message(message), adjacency, context, weight)
-
-    def convolve_aggregated(self, aggregated: Tensor, context: Context, weight: Tensor) -> Tensor:
-        """Convolve one snapshot from Â·x [rows, in_channels]."""
-        return self._finish(aggregated @ weight, context)
-
-    def _finish(self, y: Tensor, context: Context) -> Tensor:
-        return ops.dropout(activate(y, self.activation, context.noise), self.dropout, context.noise)
-
-    def forward(
-        self,
-        xs: Tensor,
-        snapshots: Snapshots,
-        state: State,
-        noise: Noise | None = None,
-        first_step: int = 0,
-        aggregated: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """Evolve the weights over all steps, then convolve each with its own; see `DynamicLayer.forward`."""
-        summaries = self.summaries(xs, len(snapshots))
-        weights, after = self.recur([summaries], state, first_step)
-        return self.over_steps(xs, snapshots, weights, noise, first_step, aggregated), after
-
-    def summaries(self, xs: Tensor, steps: int) -> Tensor:
-        """`summarise` of each step: [steps, in_channels, out_channels], or for O [steps, in_channels, 0]."""
-        if xs.dim() == 2 or self.summary is None:
-            only = self.summarise(xs if xs.dim() == 2 else xs[:0].flatten(0, 1))
-            return only.expand(steps, *only.shape)
-        # unbind: the backward of a single xs[t] would fill a gradient of all steps
-        return torch.stack([self.summarise(frame) for frame in xs.unbind()])
-
-    def over_steps(
-        self,
-        xs: Tensor,
-        snapshots: Snapshots,
-        weights: Tensor,
-        noise: Noise | None = None,
-        first_step: int = 0,
-        aggregated: Tensor | None = None,
-    ) -> Tensor:
-        """Run the spatial half of some steps, each with its weight: weights [steps, in_channels, out_channels].
-
-        The other arguments, and the result, as in `forward`.
-        """
-        steps = weights.shape[0]
-        draws = noise is not None and (self.dropout > 0.0 or self.activation == "rrelu")
-        if xs.dim() == 3 and not draws:
-            return self._all_steps(xs, snapshots, weights, aggregated)
-        contexts = [context_at(noise, first_step + t) for t in range(steps)]
-        frames, weight = frames_of(xs, steps), weights.unbind()
-
-        def step(t: int, context: Context) -> Tensor:
-            if aggregated is None:
-                return self.convolve(frames[t], snapshots[t], context, weight[t])
-            return self.convolve_aggregated(aggregated[t], context, weight[t])
-
-        return each_step(step, contexts, xs, self.out_channels)
-
-    def _all_steps(self, xs: Tensor, snapshots: Snapshots, weights: Tensor, aggregated: Tensor | None) -> Tensor:
-        """Run the spatial half of all steps at once, where no random numbers tell them apart."""
-        # `leaky` is done by the kernels; without noise `rrelu` is the same
-        slope = RRELU_MEAN if self.activation in ("leaky", "rrelu") else None
-        if aggregated is None and self.out_channels <= self.in_channels:
-            y = ops.aggregate_steps(ops.product_steps(xs, weights), snapshots, slope=slope)
-        else:
-            read = ops.aggregate_steps(xs, snapshots) if aggregated is None else aggregated
-            y = ops.product_steps(read, weights, slope=slope)
-        return y if slope is not None else activate(y, self.activation)
-
     def __repr__(self) -> str:
         return f"Evolving({self.in_channels}, {self.out_channels}, variant={self.variant})"
 
@@ -328,7 +207,11 @@ class Evolution:
 
     def __call__(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """frames: ([steps, in_channels, out_channels or 0],) → (weights [steps, in_channels, out_channels], state)."""
-        return self.layer.recur(frames, state, first_step)
+        layer, weight, weights = self.layer, state[0], []
+        for summary in frames[0]:
+            weight = layer.gru(weight if layer.summary is None else summary, weight)
+            weights.append(weight)
+        return torch.stack(weights), (weight,)
 
     def __repr__(self) -> str:
         return repr(self.layer)

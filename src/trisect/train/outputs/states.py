@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trisect.engine.recurrence import Resumption
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicModel
+from trisect.pipeline.resumption import Resumption
 from trisect.settings.writing import to_json
 from trisect.train.outputs.table import drafted
 from trisect.train.run.digest import digest_arrays

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from trisect.ops.packing import Packed, Slabs, pack
-from trisect.views.history_rows import HistoryRows
 
 SMALLEST = 1 << 18  # bytes of a tensor; packing a smaller one takes longer than computing it
 
@@ -36,8 +35,8 @@ class PackedActivations:
         full_bytes, held_bytes: of all activations so far, with their zeros and as they were held.
     """
 
-    def __init__(self, history: HistoryRows | None, row_bytes: int, *, smallest: int = 0) -> None:
-        self._history, self._row_bytes, self._smallest = history, row_bytes, smallest
+    def __init__(self, row_bytes: int, *, smallest: int = 0) -> None:
+        self._row_bytes, self._smallest = row_bytes, smallest
         self._slabs = Slabs()
         self._rows = 0
         self._latest: tuple[Tensor, int, Packed | None] | None = None
@@ -67,7 +66,6 @@ class PackedActivations:
         if not self._is_activation(x):
             return x
         if x.nbytes < self._smallest:
-            self._hold(x)
             return x
         latest = self._latest
         # the tensor is held, so that the same address is the same tensor
@@ -79,14 +77,8 @@ class PackedActivations:
             self.full_bytes += x.nbytes
             self.held_bytes += x.nbytes if packed is None else packed.nbytes
         if packed is None:
-            self._hold(x)
             return x
         return _Saved(packed, x.shape)
-
-    def _hold(self, x: Tensor) -> None:
-        """Let history know of rows of its own that autograd has saved as they are."""
-        if self._history is not None and x.dim() == 2 and x.shape[0] == self._rows:
-            self._history.hold(x)
 
     def _is_activation(self, x: Tensor) -> bool:
         if not x.is_floating_point() or x.dim() not in (2, 3) or self._rows == 0 or x.numel() == 0:

@@ -1,1 +1,0 @@
-"""Cells, their memory, and the one loop that executes a rank's actions. Knows no files."""
