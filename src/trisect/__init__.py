@@ -15,9 +15,25 @@ if TYPE_CHECKING:
     from trisect.graph.timeline.timeline import Timeline
     from trisect.layout import Layout
     from trisect.train.outputs.run import Run, load
+    from trisect.train.part import Part, parallelize
     from trisect.train.planning import plan
+    from trisect.train.processes.launched import launch
 
-__all__ = ["Graph", "Layout", "Run", "Timeline", "TrisectError", "__version__", "fit", "load", "nn", "plan"]
+__all__ = [
+    "Graph",
+    "Layout",
+    "Part",
+    "Run",
+    "Timeline",
+    "TrisectError",
+    "__version__",
+    "fit",
+    "launch",
+    "load",
+    "nn",
+    "parallelize",
+    "plan",
+]
 
 # torch takes seconds to import, and `trisect --help` needs none of it: names are found when they are asked for
 _WHERE = {
@@ -26,8 +42,11 @@ _WHERE = {
     "Run": "trisect.train.outputs.run",
     "Timeline": "trisect.graph.timeline.timeline",
     "TrisectError": "trisect.errors",
+    "Part": "trisect.train.part",
     "fit": "trisect.api.fit",
+    "launch": "trisect.train.processes.launched",
     "load": "trisect.train.outputs.run",
+    "parallelize": "trisect.train.part",
     "plan": "trisect.train.planning",
 }
 

@@ -86,7 +86,7 @@ class LayerwiseProgram(Program):
         self._block: Adjacency | None = None
         self._epoch = 0
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, *, drops: bool = True) -> None:
         """Draw the order of chunks, and with it which entries are fresh."""
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         self._epoch = epoch

@@ -54,7 +54,7 @@ def fit(
     Args:
         listener: is told sentences for the user, and epochs as they end.
     """
-    chosen = _layout(layout)
+    chosen = layout_of(layout)
     names = [field.name for field in fields(TrainOptions)]
     own = {key: options.pop(key) for key in names if key in options}
     # without a run directory nobody reads checkpoints, unless a recorder asks for them
@@ -151,7 +151,8 @@ def as_data(graph: Any) -> Graph | Timeline:
     )
 
 
-def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
+def layout_of(layout: str | Mapping[str, Any] | Layout) -> Layout:
+    """Return a layout from any form of it that users may give."""
     if isinstance(layout, Layout):
         return layout
     if isinstance(layout, Mapping):

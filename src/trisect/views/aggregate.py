@@ -139,6 +139,7 @@ class _ProductFirst(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *token: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, root, out = ctx.saved_tensors
+        ctx.maybe_clear_saved_tensors()  # so that each goes as soon as nothing here reads it
         gradient = gradient[None] if ctx.flat else gradient
         spec: Aggregation = ctx.spec
         spatial, alpha = spec.spatial, ctx.alpha
@@ -146,12 +147,24 @@ class _ProductFirst(torch.autograd.Function):
         reads = need_x or need_weight
         room = spatial.gradient_room(spec.call, gradient, gradient.shape[2]) if reads else None
         gradient, gbias = spec.ending.gradient(gradient, out, room, want_bias=need_bias)
+        del out
         gx = gw = groot = None
         if need_root:
             groot, _ = Product(Ending.NONE).backward(_summed(x, gradient), (None,), x, None)
         back = spatial.sum_gradient(spec.call, gradient, ctx.trail, alpha=1.0 - alpha) if reads else None
         if back is not None and ctx.with_weight:
-            gx = empty((*back.shape[:2], weight.shape[1]), back.dtype, back.device) if need_x else None
+            shape = (*back.shape[:2], weight.shape[1])
+            if (
+                need_x
+                and root is None
+                and not need_add
+                and room is None
+                and spec.ending.active
+                and gradient.shape == shape
+            ):
+                gx = gradient  # which nothing reads any more
+            elif need_x:
+                gx = empty(shape, back.dtype, back.device)
             total = _summed(x, back) if need_weight else back
             if gx is not None and total is not back:
                 Product(Ending.NONE).backward(back, (None,), None, weight, gx=gx)

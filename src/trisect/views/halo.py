@@ -41,7 +41,7 @@ class Halo(Spatial):
 
     Args:
         graphs: of each step, the part's block with its halo lists.
-        interior: the own row from which on no row takes part in the exchange, where the steps are one.
+        interior: the own row from which on no row takes part in the exchange at any step; None: it is not known.
         part_rows: of each part; `top` alone asks.
         ids: of each step, the user's ids of the columns.
     """
@@ -62,8 +62,7 @@ class Halo(Spatial):
         self._part, self._parts = door.mesh.part_index, door.mesh.layout.vertex
         self.rows, self.steps = graphs[0].rows, len(graphs)
         rows = self.rows
-        small = rows < OVERLAP_ROWS or self.steps > 1 or interior is None
-        self._interior = rows if small or interior is None else interior
+        self._interior = rows if interior is None or rows < OVERLAP_ROWS else interior
         self._pulls = all(graph.symmetric for graph in graphs)
         self._halo_rows = [graph.adjacency.columns - rows for graph in graphs]
         self._starts = [0, *accumulate(self._halo_rows)]
@@ -147,8 +146,8 @@ class Halo(Spatial):
                 last_rows=halo,
             )
 
-        if self._interior < self.rows:
-            rows(0, self._interior, self.rows, board, None)
+        for step in range(self.steps if self._interior < self.rows else 0):
+            rows(step, self._interior, self.rows, self._own_columns(board, step), None)
         halo = self._arrived(call, board, swap)
         for step in range(self.steps):
             rows(step, 0, self._interior, *self._columns(board, halo, step))
@@ -248,6 +247,13 @@ class Halo(Spatial):
                     halo[self._starts[step] + low : self._starts[step] + high] = rows
             return None
         return received[1 - self._part] if self._in_place and swap.stay else None
+
+    def _own_columns(self, board: Tensor, step: int) -> Tensor:
+        """Return columns of a step of which the own rows alone are there."""
+        if self.steps == 1:
+            return board
+        first = step * self.rows
+        return same_rows(board, first, first + self.rows + self._halo_rows[step])
 
     def _columns(self, board: Tensor, halo: Tensor | None, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the columns of a step, and where the last of them are read instead."""

@@ -98,7 +98,7 @@ class View:
         meets = self._meets or along is not None
         self._token: Tensor | None = new_token() if meets and torch.is_grad_enabled() else None
         self._frozen = torch.zeros(())
-        self.layer, self._calls, self._recurrences, self._chancy = 0, 0, 0, True
+        self.layer, self._calls, self.recurrences, self._chancy = 0, 0, 0, True
         self._draws: dict[str, int] = {}
 
     @classmethod
@@ -134,7 +134,7 @@ class View:
         Args:
             draws: whether it may draw random numbers; the head of a dynamic model may not.
         """
-        self.layer, self._calls, self._recurrences, self._chancy = layer, 0, 0, draws
+        self.layer, self._calls, self.recurrences, self._chancy = layer, 0, 0, draws
         self._draws.clear()
 
     def _call(self) -> Hashable:
@@ -345,8 +345,8 @@ class View:
         """
         if self.along is None:
             raise ConfigError(f"{module} works along steps, and the data are a graph without any; give a timeline.")
-        self._recurrences += 1
-        ends = (self.layer, self._recurrences) == self._last
+        self.recurrences += 1
+        ends = (self.layer, self.recurrences) == self._last
         out, token = self.along.recur(self._call(), self._next_token(), module, frames, ends=ends)
         self._take(token)
         if ends:
