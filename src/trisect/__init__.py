@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trisect.train.part import Part, parallelize
     from trisect.train.planning import plan
     from trisect.train.processes.launched import launch
+    from trisect.views.view import View
 
 __all__ = [
     "Graph",
@@ -26,6 +27,7 @@ __all__ = [
     "Run",
     "Timeline",
     "TrisectError",
+    "View",
     "__version__",
     "fit",
     "launch",
@@ -43,6 +45,7 @@ _WHERE = {
     "Timeline": "trisect.graph.timeline.timeline",
     "TrisectError": "trisect.errors",
     "Part": "trisect.train.part",
+    "View": "trisect.views.view",
     "fit": "trisect.api.fit",
     "launch": "trisect.train.processes.launched",
     "load": "trisect.train.outputs.run",

@@ -8,6 +8,7 @@ import torch
 from trisect.bench import timeline
 from trisect.bench._timeline_data import CLASSES, make
 from trisect.nn import build
+from trisect.views.view import View
 
 SIZES = {"steps": 4, "vertices": 60, "edges": 150, "life": 2}
 
@@ -32,8 +33,8 @@ def peer_and_ours(hidden: int = 6) -> tuple[torch.Tensor, torch.Tensor, object]:
             peer.lstms[number].bias_hh_l0.zero_()
         peer.head.weight.copy_(ours.head.weight)
         peer.head.bias.copy_(ours.head.bias)
-        aggregated = ours.first_aggregation(data.x, data.snapshots)
-        return peer(), ours(data.x, data.snapshots, aggregated=aggregated)[0], peer
+        sums = View.whole(data.snapshots).aggregate(data.x)
+        return peer(), ours(data.x, View.whole(data.snapshots, features=(data.x, sums))), peer
 
 
 def test_the_cd_gcn_peer_computes_the_same() -> None:

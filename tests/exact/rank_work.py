@@ -220,7 +220,7 @@ def _formula(program: Program) -> dict[str, int]:
     facts, fetched = program._epoch_facts, list[int]()
     if facts.fetches:
         steps = range(facts.runs[-1][-1].stop)
-        fetched = [sum(rows.numel() for rows in program._loss_task.wanted(t, program.noise) or ()) for t in steps]
+        fetched = [sum(rows.numel() for rows in program.own_task.wanted(t, program.noise) or ()) for t in steps]
     moved = volume(facts, program._schedule(facts, Pass.TRAIN), fetched)
     return {f"{axis}/{kind}": size for (axis, kind), size in moved.items() if size}
 

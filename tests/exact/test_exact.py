@@ -301,10 +301,10 @@ def test_what_is_read_of_a_constant_is_noted() -> None:
 def test_thresholds_are_set_and_set_back() -> None:
     """Each is a constant that the library has; a typing error would otherwise set nothing."""
     import trisect.ops.spmm.grouping as grouping
-    from trisect.plan import segments
+    from trisect.views import halo
 
-    before = segments.OVERLAP_ROWS
+    before = halo.OVERLAP_ROWS
     with lowered({name: threshold.values[0] for name, threshold in THRESHOLDS.items()}):
-        assert segments.OVERLAP_ROWS == 1
+        assert halo.OVERLAP_ROWS == 1
         assert grouping._WIDEST[2] == 4096
-    assert before == segments.OVERLAP_ROWS
+    assert before == halo.OVERLAP_ROWS

@@ -15,6 +15,8 @@ from unittest.mock import patch
 from exact_case import ExactCase
 from noted import noted
 
+from trisect.config.names import DYNAMIC_MODELS
+
 
 def _always(case: ExactCase) -> bool:
     return True
@@ -38,6 +40,16 @@ def _shares_memory(case: ExactCase) -> bool:
 
 def _halo(case: ExactCase) -> bool:
     return case.layout.get("vertex", 1) > 1 and case.layout.get("spatial") != "redistribute"
+
+
+def _recurs_in_runs(case: ExactCase) -> bool:
+    dynamic = case.model["name"] in DYNAMIC_MODELS or bool(case.model.get("dynamic"))
+    return dynamic and case.layout.get("time", 1) > 1
+
+
+def _carries(case: ExactCase) -> bool:
+    """Whether states may be handed on: without a word, bytes decide."""
+    return _recurs_in_runs(case) and case.layout.get("temporal", "carry") == "carry"
 
 
 def _cut_by_layer(case: ExactCase) -> bool:
@@ -98,7 +110,7 @@ class Threshold:
 
 THRESHOLDS: dict[str, Threshold] = {
     # rows from which on a halo is waited for beside the interior
-    "plan.segments.OVERLAP_ROWS": Threshold((1, 1, 20), _halo, 0.6),
+    "views.halo.OVERLAP_ROWS": Threshold((1, 1, 20), _halo, 0.6),
     # one in so many rows is interior before they are done apart
     "partition.halo._WORTH_IT": Threshold((1 << 20,), lambda case: _halo(case) and _graph(case)),
     "shards.timeline_part._WORTH_IT": Threshold((1 << 20,), lambda case: _halo(case) and _timeline(case)),
@@ -123,8 +135,8 @@ THRESHOLDS: dict[str, Threshold] = {
     "comm.sums._SHORT": Threshold((0, 1024), lambda case: case.ranks > 2),
     # messages that are received ahead, and that wait for their reader
     "plan.build.AHEAD": Threshold((1,), _several),
-    "exchanges.boundary.AHEAD": Threshold((1,), _cut_by_layer),
-    "exchanges.boundary.UNREAD": Threshold((1,), _cut_by_layer),
+    "pipeline.boundary.AHEAD": Threshold((1,), _cut_by_layer),
+    "pipeline.boundary.UNREAD": Threshold((1,), _cut_by_layer),
     # bytes from which on a tensor lies on a buffer of the pool, and from which on that is of huge pages
     "ops.memory.SMALLEST": Threshold((0,), chance=0.9),
     "ops.memory.HUGE": Threshold((1 << 12,)),
@@ -140,7 +152,7 @@ THRESHOLDS: dict[str, Threshold] = {
     # elements of messages along edges that are made at a time
     "ops.edges._CHUNK": Threshold((64,), _reads_edges, 0.8),
     # bytes from which on an activation is kept without its zeros
-    "engine.rank.SMALLEST": Threshold((0,), _packs_large, 0.8),
+    "pipeline.rank.SMALLEST": Threshold((0,), _packs_large, 0.8),
     "ops.packing._SLAB": Threshold((1 << 8,), _packs),
     # share of elements that are not zero up to which it is, and rows that are looked at first
     "ops.packing._DENSEST": Threshold((1.0,), _packs, 0.6),
@@ -151,6 +163,11 @@ THRESHOLDS: dict[str, Threshold] = {
     # bytes of features from which on vertices are put in another order
     "partition.order.CACHE_BYTES": Threshold((256,), _orders),
     "partition.cut.CACHE_BYTES": Threshold((4096,), _cuts_graph, 0.8),
+    # the last ones, so that those before them are drawn as they were: messages of a state that are received ahead,
+    # blocks whose messages are on their way, and what the planner believes of the first of all
+    "views.carry.AHEAD": Threshold((1,), _carries, 0.6),
+    "views.recur._BLOCKS": Threshold((1,), _recurs_in_runs, 0.6),
+    "plan.segments.OVERLAP_ROWS": Threshold((1,), _halo),
 }
 
 

@@ -1,18 +1,18 @@
-"""The catalogue has every exchange once, and a port shows no more of a rank than exchanges use."""
+"""The catalogue has every exchange once, and each that may be chosen has a view."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
 from pathlib import Path
 
 import trisect.exchanges
 from trisect.exchanges.base import Exchange
 from trisect.exchanges.catalogue import CATALOGUE, LETTERS
-from trisect.exchanges.port import Port
 from trisect.layout import AXES, EXCHANGES
+from trisect.pipeline.sight import SPATIAL
 from trisect.schedule.action import EXCHANGES as DECLARED
+from trisect.views.recur import EXCHANGES as ALONG
 
 FOLDER = Path(trisect.exchanges.__file__).parent
 
@@ -43,9 +43,9 @@ def test_letters_and_choices_are_unambiguous() -> None:
         assert exchange.axis in AXES
 
 
-def test_a_port_has_exactly_what_exchanges_use() -> None:
-    used = set()
-    for path in FOLDER.glob("*.py"):
-        used |= set(re.findall(r"\bport\.(\w+)", path.read_text()))
-    shown = {name for name in (*Port.__annotations__, *vars(Port)) if not name.startswith("_")}
-    assert used == shown
+def test_every_choice_has_a_view() -> None:
+    assert set(SPATIAL) == {one.option for one in CATALOGUE if one.option and one.axis == "vertex"}
+    # which tells of itself by the name that the schedule has for it
+    assert {option: kind.name for option, kind in ALONG.items()} == {
+        one.option: one.name for one in CATALOGUE if one.option and one.axis == "time"
+    }

@@ -1,4 +1,4 @@
-"""History as an exchange: whom it fits, that it sends nothing, and what it does as a pass begins, turns and ends."""
+"""History as an exchange: whom it fits, that it sends nothing, and what rows are told as a pass begins and ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 from trisect.exchanges.facts import Facts
 from trisect.exchanges.halo import Halo
 from trisect.exchanges.history import History
+from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn import build
 from trisect.plan.plan import make_facts
 from trisect.schedule.action import Action
+from trisect.train.fit import fit
+from trisect.views.history_rows import HistoryRows
 
 
 def facts_of(*, stale: bool) -> Facts:
@@ -36,36 +39,23 @@ def test_it_fits_chunks_that_read_history_and_layers_that_read_neighbours() -> N
     assert not any(Halo().needs_board(stale, number) for number in range(len(stale.layers)))
 
 
-class Told:
-    """A rank whose rows of an earlier epoch note what they are told."""
-
-    def __init__(self, keep: float | None) -> None:
-        self.chunked, self.keep, self.history = True, keep, self
-        self.calls: list[object] = []
-
-    def begin(self, *, chunked: bool, keep: float | None) -> None:
-        self.calls.append(("begin", chunked, keep))
-
-    def turn(self) -> None:
-        self.calls.append("turn")
-
-    def end(self) -> None:
-        self.calls.append("end")
-
-
-def test_it_is_told_of_a_pass_and_sends_nothing() -> None:
-    history = History()
-    port: Any = Told(0.8)
-    history.begin(port)
-    history.turn(port)
-    history.end(port)
-    assert port.calls == [("begin", True, 0.8), "turn", "end"]
-    port.history = None
-    history.begin(port)
-    assert len(port.calls) == 3
+def test_it_sends_nothing() -> None:
     action = Action.parse("0F0")
-    assert history.volume(facts_of(stale=True), [(0, action)], ()) == {}
-    with pytest.raises(RuntimeError, match="not sent"):
-        history.post(action, port)
-    with pytest.raises(RuntimeError, match="not waited for"):
-        history.wait(action, port, None)
+    assert History().volume(facts_of(stale=True), [(0, action)], ()) == {}
+
+
+def test_rows_are_told_of_a_pass(monkeypatch: pytest.MonkeyPatch, community: Graph) -> None:
+    """A pass begins by deciding what its chunks see, turns when all have gone forward, and lets go of the rest."""
+    told: list[object] = []
+    for name in ("begin", "turn", "end"):
+        honest = getattr(HistoryRows, name)
+
+        def noted(rows: HistoryRows, *, honest: Any = honest, name: str = name, **how: Any) -> None:
+            told.append((name, how))
+            honest(rows, **how)
+
+        monkeypatch.setattr(HistoryRows, name, noted)
+    fit("gcn", community, layout={"chunks": 3, "history": {"start": "exact", "blend": 0.8, "period": 1}}, epochs=2)
+    exact = [("begin", {"chunked": False, "keep": 0.0}), ("turn", {}), ("end", {})]
+    stale = [("begin", {"chunked": True, "keep": 0.8}), ("turn", {}), ("end", {})]
+    assert told[:6] == [*exact, *stale]

@@ -1,16 +1,9 @@
-"""Gradients summed over replicas: the bytes of a ring, and parameters that nothing reached."""
+"""Gradients summed over replicas: the bytes of a ring."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-import torch
-from torch import Tensor
-from torch.nn import Parameter
-
 from trisect.exchanges.catalogue import REDUCE, exchange_of, volume
-from trisect.exchanges.reduce import Reduce, stage_bytes
+from trisect.exchanges.reduce import stage_bytes
 from trisect.layout import Layout
 from trisect.nn import build
 from trisect.plan.build import schedule_of
@@ -29,26 +22,5 @@ def test_bytes_are_those_of_a_ring_over_each_stage() -> None:
     assert volume(facts, schedule_of(facts))["weights", "reduce"] == 2 * sum(sizes)
 
 
-class Summing:
-    """A rank whose gradients are doubled where they are summed up."""
-
-    def __init__(self, parameters: list[Parameter]) -> None:
-        self.parameters, self.transport = parameters, self
-
-    def reduce_gradients(self, gradients: list[Tensor]) -> None:
-        for gradient in gradients:
-            gradient *= 2
-
-
-def test_a_parameter_that_nothing_reached_takes_part_with_zeros() -> None:
-    parameters = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
-    parameters[0].grad = torch.ones(2)
-    port: Any = Summing(parameters)
-    action = Action.parse("0G0")
-    assert exchange_of(action) is REDUCE
-    Reduce().post(action, port)
-    gradients = [p.grad for p in parameters]
-    assert all(gradient is not None for gradient in gradients)
-    assert torch.equal(torch.cat([g for g in gradients if g is not None]), torch.tensor([2.0, 2.0, 0.0, 0.0, 0.0]))
-    with pytest.raises(RuntimeError, match="not waited for"):
-        Reduce().wait(action, port, None)
+def test_the_action_is_the_reduction() -> None:
+    assert exchange_of(Action.parse("0G0")) is REDUCE

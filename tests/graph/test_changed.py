@@ -14,6 +14,7 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph import Adjacency, adjacency_from_edges
 from trisect.ops.edges import relu_edges
 from trisect.ops.spmm.aggregate import Reduce
+from trisect.views.view import View
 
 N = 5
 X = torch.arange(1.0, N + 1)[:, None].repeat(1, 2)
@@ -27,10 +28,10 @@ def _matrix() -> Adjacency:
 USES: dict[str, Callable[[Adjacency], Tensor]] = {
     "aggregate": lambda a: ops.aggregate(X, a),
     "max": lambda a: ops.aggregate(X, a, "max"),
-    "convolve": lambda a: ops.convolve(X, a),
+    "view": lambda a: View.whole(a).aggregate(X),
     "attend": lambda a: ops.attend(X[:, :, None], X, X, a),
     "relu_edges": lambda a: relu_edges(X, torch.zeros(2), a, torch.ones(2, 1)),
-    "steps": lambda a: ops.aggregate_steps(X[None], [a]),
+    "steps": lambda a: View.whole([a]).aggregate(X[None]),
     "edge_index": lambda a: a.edge_index(),
     "transpose": lambda a: a.transpose().dense(),
     "columns": lambda a: a.columns_between(0, 3).dense(),

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Context, Layer, Temporal
+from trisect.nn.base import Layer, Temporal
 from trisect.nn.temporal.dynamic import DynamicLayer
-from trisect.ops.message import Message
+from trisect.views.view import View
 
 
-class Half(Layer):
+class Lacking(Layer):
     in_channels = out_channels = 3
 
 
-class Whole(Half):
-    def combine(self, message: Message, x: torch.Tensor, adjacency: Adjacency, context: Context) -> torch.Tensor:
+class Whole(Lacking):
+    def forward(self, x: Tensor, g: View) -> Tensor:
         return x
 
 
-def graph() -> Adjacency:
-    return Adjacency.from_csr(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), None, 2)
+class LackingAlongTime(DynamicLayer):
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        raise NotImplementedError
+
+    def initial_state(self, rows: int, **like: Any) -> tuple[Tensor, ...]:
+        return ()
 
 
-def test_a_spatial_layer_without_combine() -> None:
+def graph() -> View:
+    return View.whole(Adjacency.from_csr(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), None, 2))
+
+
+@pytest.mark.parametrize("kind", [Lacking, LackingAlongTime])
+def test_a_layer_without_forward(kind: type[Layer | DynamicLayer]) -> None:
     x = torch.ones(2, 3)
-    with pytest.raises(ConfigError, match="Half reads neighbours and has no combine"):
-        Half()(x, graph(), Context())
-    assert Whole()(x, graph(), Context()).equal(x)
-
-
-def test_a_layer_without_its_known_aggregation() -> None:
-    with pytest.raises(ConfigError, match="Whole has no combine_aggregated"):
-        Whole().combine_aggregated(torch.ones(2, 3), torch.ones(2, 3), Context())
+    with pytest.raises(ConfigError, match=rf"{kind.__name__} has no forward\(x, g\); define it"):
+        kind()(x, graph())
+    assert Whole()(x, graph()).equal(x)
 
 
 @pytest.mark.parametrize("kind", [Temporal, DynamicLayer])

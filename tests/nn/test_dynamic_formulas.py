@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trisect.nn import GRU, LSTM, MProduct, build
+from trisect.views.view import View
 
 
 def frames_of(timeline):
@@ -120,7 +121,7 @@ def test_model_is_its_formula(case, timeline, close, gradients):
     model = built(case.split()[0], **options)
     xs, snapshots, dense = frames_of(timeline())
     expected = torch.nn.functional.linear(literal(model, xs, dense), model.head.weight, model.head.bias)
-    actual, _ = model(xs, snapshots)
+    actual = model(xs, View.whole(snapshots))
     close(actual, expected)
     parameters = list(model.parameters())
     wanted = gradients(expected, parameters)
@@ -142,7 +143,7 @@ def test_comparison_fails_on_a_wrong_formula(name, wrong, timeline, close):
     xs, snapshots, dense = frames_of(timeline())
     wanted = torch.nn.functional.linear(wrong(model, xs, dense), model.head.weight, model.head.bias)
     with pytest.raises(AssertionError, match="differs"):
-        close(model(xs, snapshots)[0], wanted)
+        close(model(xs, View.whole(snapshots)), wanted)
 
 
 def test_evolvegcn_evolves_before_the_first_use(timeline, close):
@@ -151,7 +152,7 @@ def test_evolvegcn_evolves_before_the_first_use(timeline, close):
     xs, snapshots, dense = frames_of(timeline(1))
     layer = model.layers[0]
     early = leaky(dense[0] @ xs[0] @ layer.weight)
-    output, _ = layer(xs, snapshots, (layer.weight,))
+    output = layer(xs, View.whole(snapshots))
     with pytest.raises(AssertionError, match="differs"):
         close(output[0], early)
 

@@ -8,7 +8,6 @@ from torch import nn
 
 import trisect
 from trisect.nn import (
-    Context,
     GATLayer,
     GATv2Layer,
     GCN2Layer,
@@ -19,10 +18,9 @@ from trisect.nn import (
     ResGCNLayer,
     SAGELayer,
 )
+from trisect.views.view import View
 
 pyg = pytest.importorskip("torch_geometric.nn")
-
-NONE = Context()
 
 
 def copy(pairs):
@@ -58,14 +56,14 @@ def test_gcn(graph, close, gradients, out):
     pairs = [(conv.lin.weight, layer.weight), (conv.bias, layer.bias)]
     copy(pairs)
     x = graph.x.requires_grad_()
-    compare(close, gradients, layer(x, graph.adjacency(), NONE), conv(x, graph.edge_index), x, pairs)
+    compare(close, gradients, layer(x, View.whole(graph.adjacency())), conv(x, graph.edge_index), x, pairs)
 
 
 def test_gcn_comparison_fails_without_self_loops(graph, close):
     layer, conv = randomise(GCNLayer(5, 3)), pyg.GCNConv(5, 3).double()
     copy([(conv.lin.weight, layer.weight), (conv.bias, layer.bias)])
     with pytest.raises(AssertionError, match="differs"):
-        close(layer(graph.x, graph.adjacency("symmetric", False), NONE), conv(graph.x, graph.edge_index))
+        close(layer(graph.x, View.whole(graph.adjacency("symmetric", False))), conv(graph.x, graph.edge_index))
 
 
 @pytest.mark.parametrize("out", [3, 5, 8])
@@ -78,7 +76,7 @@ def test_sage_mean(graph, close, gradients, out, root):
         pairs.append((conv.lin_r.weight, layer.weight_root))
     copy(pairs)
     x = graph.x.requires_grad_()
-    compare(close, gradients, layer(x, graph.adjacency("row", False), NONE), conv(x, graph.edge_index), x, pairs)
+    compare(close, gradients, layer(x, View.whole(graph.adjacency("row", False))), conv(x, graph.edge_index), x, pairs)
 
 
 def test_sage_max(graph, close, gradients):
@@ -86,7 +84,7 @@ def test_sage_max(graph, close, gradients):
     pairs = [(conv.lin_l.weight, layer.weight), (conv.lin_l.bias, layer.bias), (conv.lin_r.weight, layer.weight_root)]
     copy(pairs)
     x = graph.x.requires_grad_()
-    compare(close, gradients, layer(x, graph.adjacency("none", False), NONE), conv(x, graph.edge_index), x, pairs)
+    compare(close, gradients, layer(x, View.whole(graph.adjacency("none", False))), conv(x, graph.edge_index), x, pairs)
 
 
 @pytest.mark.parametrize("number", [1, 4])
@@ -96,7 +94,9 @@ def test_gcnii(graph, close, gradients, number):
     with torch.no_grad():
         conv.weight1.copy_(layer.weight.t())
     x, h0 = graph.x.requires_grad_(), torch.sin(graph.x.detach() * 3).requires_grad_()
-    ours = layer(x, graph.adjacency(), Context(shared={"h0": h0}))
+    view = View.whole(graph.adjacency())
+    view.shared["h0"] = h0
+    ours = layer(x, view)
     theirs = conv(x, h0, graph.edge_index)
     close(ours, theirs)
     expected = gradients(theirs, [x, h0, conv.weight1])
@@ -110,10 +110,10 @@ def test_gcnii_comparison_fails_at_another_depth(graph, close):
     layer, conv = randomise(GCN2Layer(5, layer=2)), pyg.GCN2Conv(5, alpha=0.1, theta=0.5, layer=3).double()
     with torch.no_grad():
         conv.weight1.copy_(layer.weight.t())
+    view = View.whole(graph.adjacency())
+    view.shared["h0"] = graph.x
     with pytest.raises(AssertionError, match="differs"):
-        close(
-            layer(graph.x, graph.adjacency(), Context(shared={"h0": graph.x})), conv(graph.x, graph.x, graph.edge_index)
-        )
+        close(layer(graph.x, view), conv(graph.x, graph.x, graph.edge_index))
 
 
 @pytest.mark.parametrize("concat", [True, False])
@@ -130,7 +130,7 @@ def test_gat(graph, close, gradients, heads, concat):
     copy(pairs)
     pairs = [pairs[0], (conv.att_src, layer.att_src), (conv.att_dst, layer.att_dst), pairs[3]]
     x = graph.x.requires_grad_()
-    compare(close, gradients, layer(x, graph.adjacency("none", True), NONE), conv(x, graph.edge_index), x, pairs)
+    compare(close, gradients, layer(x, View.whole(graph.adjacency("none", True))), conv(x, graph.edge_index), x, pairs)
 
 
 @pytest.mark.parametrize("hidden", [3, 9])
@@ -147,7 +147,7 @@ def test_gin(graph, close, gradients, hidden):
     ]
     copy(pairs)
     x = graph.x.requires_grad_()
-    compare(close, gradients, layer(x, graph.adjacency("none", False), NONE), conv(x, graph.edge_index), x, pairs)
+    compare(close, gradients, layer(x, View.whole(graph.adjacency("none", False))), conv(x, graph.edge_index), x, pairs)
 
 
 def test_gin_keeps_a_fixed_eps():
@@ -163,7 +163,7 @@ def test_resgcn_is_its_formula(graph, close, gradients):
     z = torch.relu(nn.functional.layer_norm(x, (5,), layer.norm.weight, layer.norm.bias))
     dense = graph.adjacency().dense()
     formula = x + z @ layer.weight_root.t() + dense @ z @ layer.weight.t() + layer.bias
-    ours = layer(x, graph.adjacency(), NONE)
+    ours = layer(x, View.whole(graph.adjacency()))
     close(ours, formula)
     inputs = [x, *layer.parameters()]
     for got, want in zip(gradients(ours, inputs), gradients(formula, inputs), strict=True):
@@ -174,13 +174,16 @@ def test_order_of_bias_norm_activation_and_residual(graph, close):
     layer = randomise(GCNLayer(5, 5, activation="elu", norm="layer", residual=True))
     y = graph.adjacency().dense() @ graph.x @ layer.weight.t() + layer.bias
     y = nn.functional.layer_norm(y, (5,), layer.norm.weight, layer.norm.bias)
-    close(layer(graph.x, graph.adjacency(), NONE), nn.functional.elu(y) + graph.x)
+    close(layer(graph.x, View.whole(graph.adjacency())), nn.functional.elu(y) + graph.x)
 
 
 def test_linear_reads_no_neighbours(graph, close):
     layer = randomise(LinearLayer(5, 2, activation="relu"))
     assert not layer.spatial
-    close(layer(graph.x, None, NONE), torch.relu(nn.functional.linear(graph.x, layer.weight, layer.bias)))
+    close(
+        layer(graph.x, View.whole(graph.adjacency())),
+        torch.relu(nn.functional.linear(graph.x, layer.weight, layer.bias)),
+    )
 
 
 def with_edges(graph):
@@ -208,7 +211,7 @@ def test_gatv2_with_edges(graph, close, gradients, heads, concat):
     adjacency, features = with_edges(graph)
     x = graph.x.requires_grad_()
     theirs = conv(x, adjacency.edge_index(), features)
-    compare(close, gradients, layer(x, adjacency, NONE), theirs, x, [*pairs, (conv.att, layer.att)])
+    compare(close, gradients, layer(x, View.whole(adjacency)), theirs, x, [*pairs, (conv.att, layer.att)])
 
 
 def test_loops_that_are_added_have_the_mean_of_their_row(graph, close):
@@ -223,10 +226,10 @@ def test_loops_that_are_added_have_the_mean_of_their_row(graph, close):
     data = trisect.Graph.from_edges(source, target, vertices=23, edge_x=features.float())
     adjacency = data.normalised("none", self_loops=True, dtype=torch.float64)
     expected = conv(graph.x, raw.edge_index(), features.float().double())
-    close(layer(graph.x, adjacency, NONE), expected)
+    close(layer(graph.x, View.whole(adjacency)), expected)
     halved = adjacency.with_features(0.5 * adjacency.features)
     with pytest.raises(AssertionError, match="differs"):
-        close(layer(graph.x, halved, NONE), expected)
+        close(layer(graph.x, View.whole(halved)), expected)
 
 
 @pytest.mark.parametrize("width", [3, 6])
@@ -246,4 +249,4 @@ def test_gine_with_edges(graph, close, gradients, width):
     adjacency, features = with_edges(graph)
     x = graph.x.requires_grad_()
     theirs = conv(x, adjacency.edge_index(), features)
-    compare(close, gradients, layer(x, adjacency, NONE), theirs, x, pairs)
+    compare(close, gradients, layer(x, View.whole(adjacency)), theirs, x, pairs)

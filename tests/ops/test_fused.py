@@ -1,4 +1,4 @@
-"""Fused layers against the same in plain torch operations: values and all gradients, on blocks and any width."""
+"""Fused linear maps against the same in plain torch operations: values and all gradients, at any width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from trisect import ops
 from trisect.errors import ConfigError, DataError
-from trisect.graph.adjacency import Adjacency
 from trisect.native import library
 from trisect.noise import Noise
 from trisect.ops import fused
@@ -20,20 +19,6 @@ WIDTHS = [(17, 9), (100, 100), (1, 1), (33, 5), (8, 24), (130, 40)]
 ENDINGS = list(itertools.product((False, True), (0.0, 0.4)))
 START, ROWS, COLUMNS = 50, 120, 300
 IDS = torch.randperm(10_000, generator=torch.Generator().manual_seed(0))[:ROWS]
-
-
-def graph(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(1)
-    dense = torch.rand(COLUMNS, COLUMNS, generator=generator, dtype=dtype)
-    dense = dense * (torch.rand(COLUMNS, COLUMNS, generator=generator) < 0.05)
-    dense[60] = 0.0
-    indptr = torch.zeros(COLUMNS + 1, dtype=torch.int64)
-    indptr[1:] = (dense != 0).sum(1).cumsum(0)
-    return Adjacency.from_csr(indptr, dense.nonzero()[:, 1], dense[dense != 0], COLUMNS)
-
-
-def block(dtype=torch.float64):
-    return graph(dtype).rows_between(START, START + ROWS)
 
 
 def draw(*shape, dtype=torch.float64):
@@ -75,45 +60,6 @@ def test_dense(inputs, outputs, relu, p, monkeypatch):
     compare(
         lambda x, w: ops.dense(x, w.t(), relu=relu, p=p, noise=noise), [tensors[0], draw(inputs, outputs)], monkeypatch
     )
-
-
-@pytest.mark.parametrize(("features", "_"), WIDTHS)
-@pytest.mark.parametrize(("relu", "p"), ENDINGS)
-def test_convolve(features, _, relu, p, monkeypatch):
-    noise = Noise(4, layer=2, vertices=IDS)
-    tensors = [draw(COLUMNS, features), draw(features), draw(ROWS, features)]
-    compare(lambda x, b, a: ops.convolve(x, block(), bias=b, add=a, relu=relu, p=p, noise=noise), tensors, monkeypatch)
-    compare(lambda x: ops.convolve(x, block(), relu=relu, p=p, noise=noise), tensors[:1], monkeypatch)
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
-@pytest.mark.parametrize(("relu", "p"), ENDINGS)
-@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
-def test_convolve_dense(inputs, outputs, relu, p, share, monkeypatch):
-    noise = Noise(5, epoch=7, vertices=IDS)
-    tensors = [draw(COLUMNS, inputs), draw(outputs, inputs), draw(outputs), draw(ROWS, inputs)]
-
-    def layer(x, w, b, a):
-        return ops.convolve_dense(x, block(), w, b, add=a, alpha=share, relu=relu, p=p, noise=noise)
-
-    compare(layer, tensors, monkeypatch)
-    compare(lambda x, w: ops.convolve_dense(x, block(), w, relu=relu, p=p, noise=noise), tensors[:2], monkeypatch)
-
-
-@pytest.mark.parametrize("width", [1, 9, 40])
-@pytest.mark.parametrize("alpha", [0.0, 0.1])
-def test_a_weight_mixed_with_the_identity(width, alpha, monkeypatch):
-    tensors = [draw(COLUMNS, width), draw(width, width), draw(ROWS, width)]
-
-    def layer(x, w, a, theta=0.3):
-        y = ops.convolve_dense(x, block(), w, add=a, alpha=alpha, relu=True, theta=theta)
-        return ops.dense(y, w, add=a, theta=theta)
-
-    compare(layer, tensors, monkeypatch)
-    results = [evaluate(lambda *x, t=t: layer(*x, t), tensors, monkeypatch, native=True) for t in (0.3, 0.31)]
-    assert difference(*results) > 1e-4
-    with pytest.raises(DataError, match="weight"):
-        ops.dense(draw(ROWS, 4), draw(3, 4), theta=0.3)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
@@ -197,9 +143,7 @@ def test_wrong_shapes_are_refused():
     with pytest.raises(DataError, match="bias"):
         ops.dense(x, weight, draw(7))
     with pytest.raises(DataError, match="add"):
-        ops.convolve(draw(COLUMNS, 4), block(), add=draw(COLUMNS, 4))
-    with pytest.raises(DataError, match="message"):
-        ops.convolve(draw(ROWS, 4), block())
+        ops.dense(x, weight, add=draw(ROWS, 10))
     with pytest.raises(DataError, match="ids"):
         ops.dense(x, weight, p=0.5, noise=Noise(1, vertices=torch.arange(3)))
     with pytest.raises(DataError, match="rows 250"):

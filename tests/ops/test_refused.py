@@ -16,6 +16,7 @@ from trisect.graph import Adjacency, adjacency_from_edges
 from trisect.noise import Noise
 from trisect.ops.edges import attend_edges, relu_edges
 from trisect.ops.recurrent import OutputBuffers
+from trisect.ops.spmm.sums import aggregate_into
 
 N = 6
 RING = torch.arange(N)
@@ -99,16 +100,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "pairs elsewhere": (lambda: ops.multiply_pairs(X, X, ONE.to("meta"), ONE), "src is on meta"),
     "pairs of three dims": (lambda: ops.multiply_pairs(X[None], X[None], ONE, ONE), "the rows of pairs have the shape"),
     "last rows": (
-        lambda: ops.aggregate(ops.Message(X, last_rows=torch.rand(N + 1, 2)), _ring()),
-        "Message.last_rows has the shape",
+        lambda: aggregate_into(torch.empty(N, 2), X, _ring(), last_rows=torch.rand(N + 1, 2)),
+        "last_rows has the shape",
     ),
     "last rows: width": (
-        lambda: ops.convolve(ops.Message(X, last_rows=torch.rand(2, 1)), _ring()),
-        "Message.last_rows has the shape",
-    ),
-    "into": (
-        lambda: ops.dense(X, torch.rand(3, 2), into=torch.zeros(3, N).t()),
-        "into has a stride of 6 within a row",
+        lambda: aggregate_into(torch.empty(N, 2), X, _ring(), last_rows=torch.rand(2, 1)),
+        "last_rows has the shape",
     ),
     "a matrix elsewhere": (
         lambda: ops.attend(

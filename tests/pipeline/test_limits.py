@@ -68,6 +68,21 @@ def timeline_cases(world: int) -> list[Case]:
     return _timeline_cases(layouts[world])
 
 
+def handed_on_cases(world: int) -> list[Case]:
+    """States that go from run to run in several messages, block by block."""
+    common: Case = {"module": "timeline_cases", "run": "timeline", "evaluate": True, "smallest": 1}
+    return [
+        {**common, "layout": {**layout, "time": world}, "model": model, "options": options, "limits": limits}
+        for model, options in (("cd-gcn", options_of("cd-gcn", {"dropout": 0.3}, 4)), ("tm-gcn", {"hidden": 4}))
+        for layout in (
+            {"temporal": "carry", "chunks": 3},
+            {"temporal": "carry", "chunks": 3, "blocks": 7},
+            {"temporal": "redistribute", "blocks": 7, "recompute": True},
+        )
+        for limits in ("small", "large")
+    ]
+
+
 def whole_rows_cases(world: int) -> list[Case]:
     """Cuts under which no row of a neighbour crosses."""
     return _timeline_cases([{"layer": world, "blocks": 3}, {"time": world, "blocks": 2}])
@@ -125,7 +140,9 @@ def static_cases(world: int) -> list[Case]:
 
 
 # of a cut by vertex alone, and of two ranks
-NO_BOUNDARY = {"exchanges.boundary.AHEAD", "exchanges.boundary.UNREAD", "plan.build.AHEAD"}
+BOUNDARY = {"pipeline.boundary.AHEAD", "pipeline.boundary.UNREAD"}
+NO_BOUNDARY = BOUNDARY | {"plan.build.AHEAD"}
+HANDED_ON = {"views.carry.AHEAD", "views.recur._BLOCKS"}
 TWO_RANKS = {"comm.sums._SHORT"}
 # of timelines, and of graphs
 OF_TIMELINES = {"shards.timeline_part._WORTH_IT"}
@@ -135,9 +152,10 @@ OF_GRAPHS = {"partition.halo._WORTH_IT", "partition.halo._AT_ONCE", "partition.h
 @pytest.mark.parametrize(
     ("cases_of", "world", "unread"),
     [
-        (static_cases, 2, OF_TIMELINES | TWO_RANKS),
-        (static_cases, 3, OF_TIMELINES | NO_BOUNDARY),
-        (timeline_cases, 2, OF_GRAPHS | NO_BOUNDARY | TWO_RANKS),
+        (static_cases, 2, OF_TIMELINES | TWO_RANKS | HANDED_ON),
+        (static_cases, 3, OF_TIMELINES | NO_BOUNDARY | HANDED_ON),
+        (timeline_cases, 2, OF_GRAPHS | NO_BOUNDARY | TWO_RANKS | HANDED_ON),
+        (handed_on_cases, 2, OF_GRAPHS | OF_TIMELINES | BOUNDARY | TWO_RANKS),
         # minutes each; the drawn cases of tests/exact have as many ranks
         pytest.param(whole_rows_cases, 2, None, marks=pytest.mark.slow),
         pytest.param(static_cases, 4, None, marks=pytest.mark.slow),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import trisect
-from trisect.engine.cell import Cell
-from trisect.engine.units import Unit
 from trisect.graph.timeline.timeline import Timeline
 from trisect.ops import memory
+from trisect.pipeline.cell import Cell
+from trisect.pipeline.stage import Values
 
 DROPPED: dict[str, Any] = {"hidden": 4, "dropout": 0.6}
 # the recurrent part of CD-GCN gives few zeros, the others have a relu
@@ -64,9 +64,9 @@ def test_less_is_held_between_forward_and_backward(model: str, less: int, monkey
     held: list[int] = []
     backward = Cell.backward
 
-    def counted(cell: Cell, unit: Unit) -> None:
+    def counted(cell: Cell, gradients: Values) -> Values:
         held.append(memory.stats().used_bytes - before)
-        backward(cell, unit)
+        return backward(cell, gradients)
 
     monkeypatch.setattr(Cell, "backward", counted)
     most = {}

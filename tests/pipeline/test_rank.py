@@ -1,4 +1,4 @@
-"""The loop over a rank's actions: in order, told to the observer, and an error where a schedule is wrong.
+"""A pass of one rank over its cells: told in order and without a gap, outputs as they are made, an end at an error.
 
 The rank is set up from a job and shards on disk, as in a run.
 """
@@ -8,20 +8,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from trisect.comm.mesh import Mesh
-from trisect.engine.executor import Executor
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.models.source import NamedModel, full_model
-from trisect.schedule.action import Action
+from trisect.pipeline.cell import Cell
+from trisect.pipeline.rank import Run
+from trisect.pipeline.stage import Values
 from trisect.train.setup import Setup
+from trisect.views.view import View
 
 ROWS = 12
 
@@ -52,30 +56,15 @@ def setup(rank_of: Callable[..., Setup], tmp_path: Path) -> Setup:
     return rank_of(ring(), MODEL, Mesh(Layout(), 0, torch.device("cpu")), tmp_path)
 
 
-def begun(setup: Setup) -> Executor:
-    setup.program.begin(4)
-    state = setup.program._state
-    assert state is not None
-    return state
+def test_cells_run_in_order_and_are_told(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, log, backward = setup.program, Log(), Cell.backward
 
+    def slow(cell: Cell, gradients: Values) -> Values:
+        time.sleep(0.01)
+        return backward(cell, gradients)
 
-def watch(state: Executor, slow: str = "") -> list[str]:
-    """Note each action that is done, and take some time for one of them."""
-    done: list[str] = []
-    do = state.do
-
-    def noted(action: Action) -> None:
-        done.append(action.text)
-        time.sleep(0.01 if action.text == slow else 0.0)
-        do(action)
-
-    state.do = noted  # type: ignore[method-assign]
-    return done
-
-
-def test_actions_run_in_order_and_are_told(setup: Setup) -> None:
-    program, log, state = setup.program, Log(), begun(setup)
-    done = watch(state, "0B0")
+    monkeypatch.setattr(Cell, "backward", slow)
+    program.begin(4)
     steps: list[bool] = []
     losses: list[float] = []
 
@@ -85,9 +74,8 @@ def test_actions_run_in_order_and_are_told(setup: Setup) -> None:
         losses.append(program.total_loss())
 
     program.run(on_step, log, epoch=4)
-    assert done == ["0F0", "0B0", "0U0"]
+    assert [name for name, *_ in log.events] == ["0F0", "0B0", "0U0"]
     assert steps == [True]
-    assert [name for name, *_ in log.events] == done
     assert all(fields == {"epoch": 4} for *_, fields in log.events)
     seconds = {name: seconds for name, _, seconds, _ in log.events}
     assert seconds["0B0"] >= 0.01
@@ -96,36 +84,94 @@ def test_actions_run_in_order_and_are_told(setup: Setup) -> None:
     assert losses[0] > 0.0
 
 
-def test_outputs_are_given_as_they_are_made(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish, losses = Executor.finish, []
+LAYERS = {"layers": 3, "hidden": 4, "dropout": 0.3}
+TOLD: list[dict[str, Any]] = [
+    {"layout": {"vertex": 2}, "model": "gcn", "options": LAYERS},
+    {"layout": {"vertex": 2}, "model": "gat", "options": {"layers": 2, "hidden": 4, "heads": 2}},
+    {"layout": {"layer": 2, "chunks": 3}, "model": "gcnii", "options": LAYERS},
+    {"layout": {"layer": 2, "recompute": True}, "model": "gcn", "options": LAYERS},
+    {"of": "timeline_cases", "layout": {"time": 2, "blocks": 2, "temporal": "carry"}, "model": "cd-gcn"},
+    {"of": "timeline_cases", "layout": {"time": 2, "blocks": 2, "temporal": "redistribute"}, "model": "cd-gcn"},
+]
 
-    def noted(state: Executor) -> Tensor:
+
+def test_what_crosses_is_told_between_the_pieces_of_a_cell(tmp_path: Path, ranks: ModuleType) -> None:
+    """Within a cell, events follow each other without a gap; what crosses is what the schedule says."""
+    cases = [{"module": "told_cases", "run": "told", "options": {"hidden": 4}, **case} for case in TOLD]
+    for case, results in zip(cases, ranks.run_forks(2, cases, tmp_path), strict=True):
+        for found in results:
+            assert found["crossed"] == found["planned"] != [], case
+            assert found["computed"] == found["cells"], case
+            # the clock of events counts in parts of a microsecond
+            assert found["overlap"] < 1e-5, case
+            assert found["gap"] < 1e-5, case
+
+
+def test_outputs_are_given_as_they_are_made(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish, losses = Run.finish, []
+
+    def noted(state: Run) -> Tensor:
         losses.append(float(finish(state)))
         return torch.zeros(())
 
-    monkeypatch.setattr(Executor, "finish", noted)
+    monkeypatch.setattr(Run, "finish", noted)
     graph = ring()
     model = full_model(MODEL, 3, 2)
     assert isinstance(model, Model)
     matrix = graph.normalised(model.normalisation, self_loops=model.self_loops)
     [(first, frames)] = list(setup.program.outputs(range(1)))
     with torch.no_grad():
-        expected = model(graph.features(), matrix, None)[setup.vertices]
-        other = model(graph.features() * 1.01, matrix, None)[setup.vertices]
+        expected = model(graph.features(), View.whole(matrix))[setup.vertices]
+        other = model(graph.features() * 1.01, View.whole(matrix))[setup.vertices]
     assert first == 0
     assert torch.allclose(frames[0], expected)
     assert not torch.allclose(frames[0], other)
     assert losses == [0.0]  # an evaluation has none
 
 
-def test_an_error_stops_the_loop_at_its_action(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_given_before_the_next_one_is_computed(monkeypatch: pytest.MonkeyPatch, timeline: Any) -> None:
+    done: list[int] = []
+    plain = Cell.plain
+
+    def noted(cell: Cell, **named: Any) -> Values | None:
+        done.append(cell.number)
+        return plain(cell, **named)
+
+    monkeypatch.setattr(Cell, "plain", noted)
+    model = NamedModel("cd-gcn", {"hidden": 4}, 0)
+    program = Setup.of(model, timeline, "link-prediction", layout=Layout(blocks=3)).program
+    given = [(first, list(done)) for first, _ in program.outputs(range(program.facts.runs[-1][-1].stop))]
+    assert [cells for _, cells in given] == [[0], [0, 1], [0, 1, 2]]
+    assert [first for first, _ in given] == [block[0].start for block in program.facts.runs]
+
+
+def test_an_error_stops_the_pass_at_its_cell(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*values: object) -> None:
         raise ArithmeticError("no loss")
 
     monkeypatch.setattr(type(setup.program.task), "loss", fails)
-    log, state = Log(), begun(setup)
-    done = watch(state)
+    log = Log()
+    setup.program.begin(4)
     with pytest.raises(ArithmeticError, match="no loss"):
         setup.program.run(lambda: None, log)
-    assert done == ["0F0"]
     assert log.events == []
+    assert all(p.grad is None for p in setup.modules.parameters())
+
+
+class Summing:
+    """A transport that doubles gradients where they are summed up."""
+
+    def reduce_gradients(self, gradients: list[Tensor]) -> None:
+        for gradient in gradients:
+            gradient *= 2
+
+
+def test_a_parameter_that_nothing_reached_takes_part_with_zeros() -> None:
+    parameters = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
+    parameters[0].grad = torch.ones(2)
+    rank = SimpleNamespace(parameters=parameters, transport=Summing())
+    run: Any = SimpleNamespace(facts=SimpleNamespace(layout=Layout(vertex=2)), rank=rank, _events=None)
+    Run._reduce(run)
+    gradients = [p.grad for p in parameters]
+    assert all(gradient is not None for gradient in gradients)
+    assert torch.equal(torch.cat([g for g in gradients if g is not None]), torch.tensor([2.0, 2.0, 0.0, 0.0, 0.0]))

@@ -7,10 +7,10 @@ import math
 import pytest
 
 import trisect
-from trisect.engine.cell import Cell
-from trisect.engine.units import Unit
 from trisect.graph.graph import Graph
 from trisect.ops import memory
+from trisect.pipeline.cell import Cell
+from trisect.pipeline.stage import Values
 
 LAYERS, VERTICES, HIDDEN = 128, 5_000, 64
 LAYER = VERTICES * HIDDEN * 4
@@ -21,9 +21,9 @@ def test_128_layers_hold_about_the_root_of_it(monkeypatch: pytest.MonkeyPatch) -
     held: list[int] = []
     backward = Cell.backward
 
-    def counted(cell: Cell, unit: Unit) -> None:
+    def counted(cell: Cell, gradients: Values) -> Values:
         held.append(memory.stats().used_bytes - before)
-        backward(cell, unit)
+        return backward(cell, gradients)
 
     monkeypatch.setattr(Cell, "backward", counted)
     most, losses = {}, {}

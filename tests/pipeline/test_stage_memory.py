@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from trisect.comm.mesh import Mesh
-from trisect.engine.executor import Executor
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.models.source import NamedModel
 from trisect.ops import memory
 from trisect.partition.partition import Partition
+from trisect.pipeline.rank import Run
 from trisect.shards import graph_files
 from trisect.train import program as programs
 from trisect.train import ranks
@@ -100,7 +100,7 @@ def stage(rank_of: Callable[..., Setup], tmp_path: Path, monkeypatch: pytest.Mon
     return make
 
 
-def epoch(stage: Setup, number: int) -> Executor:
+def epoch(stage: Setup, number: int) -> Run:
     """Run an epoch, whose state is left for the caller to end; the first is exact."""
     program = stage.program
     program.begin(number)

@@ -1,4 +1,4 @@
-"""Rows that two halves of a cell read: their gradients are added in the pool, and nothing as large is on the heap."""
+"""Rows that two parts of a layer read: their gradients are added in the pool, and nothing as large is on the heap."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trisect.config import TrainOptions
 from trisect.data.generators.generate import generate
-from trisect.engine import cell
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.source import NamedModel
+from trisect.nn.temporal import dynamic
 from trisect.ops.memory import is_pooled
 from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.setup import Setup
@@ -49,5 +49,5 @@ def test_gradients_of_a_layer_whose_temporal_half_reads_its_input_are_added_in_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert sums_of_an_epoch() == 0
-    monkeypatch.setattr(cell, "twice", lambda x: (x, x))
+    monkeypatch.setattr(dynamic, "twice", lambda x: (x, x))
     assert sums_of_an_epoch() > 0

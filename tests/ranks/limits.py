@@ -1,7 +1,7 @@
 """The sizes at which the library takes another path, and values that send small cases along the paths of large ones.
 
 Kernels and exchanges are chosen by size. A case of some dozen rows takes the paths of small work alone, so each limit
-is also set to a value that sends it along the others; `tests/engine/test_limits.py` compares both with one process.
+is also set to a value that sends it along the others; `tests/pipeline/test_limits.py` compares both with one process.
 
 Limits that cannot be set are crossed by the widths 4, 18 or 19, and 66 or 67, which the same test varies: `_VECTOR` in
 ops/spmm/sums.py (64 numbers of a halo are read where they lie), the 8, 16, 32 and 64 numbers of a row that native
@@ -29,9 +29,11 @@ LIMITS: dict[str, tuple[float, float]] = {
     "shards.timeline_part._WORTH_IT": (0, NEVER),
     "partition.halo._AT_ONCE": (NEVER, 1),  # bytes of features that parts exchange at once before the first sum
     "partition.halo._LANES": (NEVER, 4),  # features are cut into blocks of a multiple of these
-    "plan.build.AHEAD": (NEVER, 1),  # messages that are received ahead
-    "exchanges.boundary.AHEAD": (NEVER, 1),
-    "exchanges.boundary.UNREAD": (NEVER, 1),  # messages that wait for their reader
+    "plan.build.AHEAD": (NEVER, 1),  # messages that are received ahead, as planned and as done
+    "pipeline.boundary.AHEAD": (NEVER, 1),
+    "pipeline.boundary.UNREAD": (NEVER, 1),  # messages that wait for their reader
+    "views.carry.AHEAD": (NEVER, 1),
+    "views.recur._BLOCKS": (NEVER, 1),  # blocks whose messages are on their way
     "comm.local.mailbox.SMALLEST": (NEVER, 1),  # bytes from which on a message has a slot of its own
     "comm.local.board.LARGEST": (NEVER, 0),  # bytes of gradients up to which ranks of a host sum in shared memory
     "comm.sums._SHORT": (NEVER, 0),  # bytes up to which every rank sends its whole vector to the others

@@ -27,8 +27,6 @@ from trisect.comm.mesh import Mesh, connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.engine import boards
-from trisect.engine.values import same_rows
 from trisect.exchanges.catalogue import volume
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -37,6 +35,7 @@ from trisect.nn.models.source import AnyModel, NamedModel, full_model
 from trisect.ops import elementwise
 from trisect.ops.packing import Packed
 from trisect.partition.partition import Partition
+from trisect.pipeline.stage import Stage
 from trisect.plan import segments
 from trisect.plan.build import schedule_of
 from trisect.tasks import BoundTask, Task, TaskContext
@@ -46,6 +45,8 @@ from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.program import Program
 from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
+from trisect.views import halo, history
+from trisect.views.rows import same_rows
 
 SEED, EPOCH = 9, 2
 HANDED = "handed"
@@ -123,7 +124,9 @@ class RankOfCase:
 
     def __init__(self, case: Case, recipe: Recipe, folder: Path) -> None:
         self.case, self.recipe = case, recipe
-        segments.OVERLAP_ROWS = 1 if case.get("overlap", isinstance(recipe.data, Graph)) else 1 << 30
+        # the planner's, and those of the exchanges
+        for module in (segments, halo, history):
+            module.OVERLAP_ROWS = 1 if case.get("overlap", isinstance(recipe.data, Graph)) else 1 << 30
         with (folder / HANDED).open("rb") as stream:
             self.job = job = Job.read(folder, stream)
         self.cut = read_cut(folder / SHARDS)
@@ -197,8 +200,7 @@ class RankOfCase:
 
     def packed(self) -> list[int] | None:
         """Give the bytes of activations in full, and as they were held, where they are packed."""
-        engine = self.program._engine
-        packed = engine.packed if hasattr(engine, "packed") else engine.stage.packed
+        packed = self.program.engine.packed
         return None if packed is None else [packed.full_bytes, packed.held_bytes]
 
     def own_parameters(self) -> list[str]:
@@ -254,6 +256,48 @@ class RankOfCase:
         return worst if complete else float("inf")
 
 
+@contextmanager
+def run_again() -> Iterator[list[int]]:
+    """The groups of layers that a rank runs a second time, since nothing of them was kept for backward."""
+    honest, again, seen = Stage.run, list[int](), set[tuple[int, int]]()
+
+    def run(stage: Stage, group: int, values: Any, view: Any) -> Any:
+        if (id(stage), group) in seen:
+            again.append(group)
+        seen.add((id(stage), group))
+        return honest(stage, group, values, view)
+
+    with patch.object(Stage, "run", run):
+        yield again
+
+
+@contextmanager
+def summed_beside() -> Iterator[list[int]]:
+    """How many rows each sum had that a rank did while a halo was on its way."""
+    begin, arrived, aggregate = halo.Halo._begin, halo.Halo._arrived, halo.aggregate_into
+    away, sums = set[object](), list[int]()
+
+    def begun(self: Any, *values: Any, **named: Any) -> Any:
+        away.add(self)
+        return begin(self, *values, **named)
+
+    def ended(self: Any, *values: Any, **named: Any) -> Any:
+        away.discard(self)
+        return arrived(self, *values, **named)
+
+    def summed(out: Tensor, *values: Any, **named: Any) -> Any:
+        if away:
+            sums.append(len(out))
+        return aggregate(out, *values, **named)
+
+    with (
+        patch.object(halo.Halo, "_begin", begun),
+        patch.object(halo.Halo, "_arrived", ended),
+        patch.object(halo, "aggregate_into", summed),
+    ):
+        yield sums
+
+
 class _Late:
     """An observer that makes its rank late at random."""
 
@@ -289,7 +333,7 @@ def broken(which: str | None) -> Iterator[None]:
         "send": (Transport, "send", wrong_send),
         "carry": (Transport, "send", wrong_send),
         "pack": (Packed, "unpack", lambda packed: unpack(packed) * 1.01),
-        "follow": (boards, "joined", lambda own, halo: same_rows(own, 0, len(own) + len(halo))),
+        "follow": (halo, "joined", lambda own, rows: same_rows(own, 0, len(own) + len(rows))),
         "wire": (wire, "decode", lambda *values: decode(*values) * 2),
         "pooled": (elementwise._Scale, "forward", lambda *values: product(*values) * 1.01),
     }

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import torch
 from limits import library_limits
-from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, write_run
+from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, run_again, write_run
 from torch import Tensor, nn
 
 from plain_view import PlainView
@@ -182,13 +182,14 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
     with library_limits():
         loss = rank.loss(rank.outputs(Noise(SEED, EPOCH)))
         wanted = rank.taken_gradients(loss)
-    with broken(case.get("break")):
+    with broken(case.get("break")), run_again() as again:
         total = rank.epoch()
     facts = rank.program.facts
     actions = schedule_of(facts).ranks[rank.program.mesh.rank]
     result = {
         "across": [layer.across for layer in facts.layers],
-        "again": sum(action.verb is Verb.AGAIN for action in actions),
+        "again": len(again),
+        "planned again": sum(action.verb is Verb.AGAIN for action in actions),
         "gradient": rank.worst(wanted),
         "errors": rank.errors(wanted),
         "compared": rank.own_parameters(),

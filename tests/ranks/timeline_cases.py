@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 from limits import library_limits
-from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, write_run
+from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, summed_beside, write_run
 from torch import Tensor, nn
 
 from plain_view import PlainView
@@ -280,7 +280,7 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"loss": 0.0, "gradient": 0.0}
     # twice, since an epoch must leave nothing behind
     for _ in range(2 if case.get("twice") else 1):
-        with broken(case.get("break")):
+        with broken(case.get("break")), summed_beside() as beside:
             total = rank.epoch()
         result["loss"] = max(result["loss"], abs(total - expected) / abs(expected))
         result["gradient"] = max(result["gradient"], rank.worst(wanted))
@@ -292,6 +292,7 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
     halo = facts.parts > 1 and "halo" in result["across"]
     result["interior"] = rank.program.shard.rows - rank.program.shard.interior()[0] if halo else 0
     result["sides"] = sum(action.side is not None for action in schedule_of(facts).ranks[mesh.rank])
+    result["beside"] = len(beside)
     result["bytes"], result["formula"] = rank.sent(), rank.formula()
     result["packed"] = rank.packed()
     if case.get("evaluate"):

@@ -1,13 +1,13 @@
 """Two exchanges that the library does not have, registered as it registers its own, and cases that train with them.
 
-Importing this module changes the catalogue of the process; tests import it in ranks alone.
+Each is a class that plans what crosses, and one that moves it in a view. Importing this module changes the catalogues
+of the process; tests import it in ranks alone.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,19 +15,28 @@ import torch
 from run_cases import Case
 from torch import Tensor
 
-from trisect.comm.incoming import Swap
 from trisect.comm.rows import Shape
 from trisect.exchanges import catalogue
 from trisect.exchanges.base import Exchange, crossings
 from trisect.exchanges.facts import Facts, LayerFacts
 from trisect.exchanges.halo import Halo
-from trisect.exchanges.port import Port
 from trisect.exchanges.rank_block import RankBlock
+from trisect.graph.adjacency import Adjacency
 from trisect.nn.halves import HalfKind
+from trisect.ops.spmm.sums import aggregate_into
+from trisect.pipeline import sight
 from trisect.schedule.action import Action
+from trisect.shards.shard import Shard
+from trisect.views import recur
+from trisect.views.door import Door
+from trisect.views.ending import Ending
+from trisect.views.spatial import Spatial
+from trisect.views.stay import Stay
+from trisect.views.total import sum_over_parts
+from trisect.views.turn import Turn
 
 
-class GatherSteps(Exchange[Callable[[], Tensor]]):
+class GatherSteps(Exchange):
     """Every run gets the frames of all others, does the temporal half over all steps, and keeps its own.
 
     Gradients of frames go back to the run that made them, which adds them up. No state crosses.
@@ -63,44 +72,48 @@ class GatherSteps(Exchange[Callable[[], Tensor]]):
                 total += count * facts.wire_bytes(rows, layer.inside_channels)
         return {"gather": total}
 
-    def post(self, action: Action, port: Port) -> Callable[[], Tensor]:
-        facts, run, block = port.facts, port.mesh.run_index, action.block or 0
-        rows, runs, steps = facts.rows[port.mesh.part_index], facts.runs[block], facts.steps(block)
-        bounds = [(own.start - steps.start) * rows for own in runs] + [len(steps) * rows]
-        layer = facts.layer_at(action.half, HalfKind.TEMPORAL)
-        before = layer is not None and self.serves(layer)
-        (message,) = port.crossed(action)
-        width = facts.layers[facts.halves[action.half - 1].layer].out_channels
-        if before and layer is not None:
-            width = layer.inside_channels
-        count = len(runs[run]) * rows if before != action.back else len(steps) * rows
-        if message is None:
-            message = torch.zeros(count, width, dtype=port.dtype, device=port.device)
-        own = slice(bounds[run], bounds[run + 1])
-        if not before:  # nothing crosses: a run keeps its steps, and the others have no gradient here
-            if not action.back:
-                return lambda: message[own]
-            padded = message.new_zeros(len(steps) * rows, width)
-            padded[own] = message
-            return lambda: padded
-        if not action.back:
-            joined = message.new_empty(len(steps) * rows, width)
-            targets = [joined[low:high] for low, high in pairwise(bounds)]
-            swap = port.transport.begin_swap([message] * len(runs), targets, "gather", port.key(action), axis="time")
-            joined[own] = message
 
-            def gathered() -> Tensor:
-                swap.wait()
-                return joined
+class GatheredSteps(Stay):
+    """The same in a view: a rank goes over all steps of a block, and its state stays where it is."""
 
-            return gathered
-        parts = [message[low:high] for low, high in pairwise(bounds)]
-        shapes = [Shape(0 if k == run else len(runs[run]) * rows, width, port.dtype) for k in range(len(runs))]
-        back = port.transport.begin_swap(parts, shapes, "gather", port.key(action), axis="time")
-        return lambda: sum((rows for k, rows in enumerate(back.wait()) if k != run), parts[run])
+    name = "gather steps"
 
-    def wait(self, action: Action, port: Port, posted: Callable[[], Tensor]) -> None:
-        port.deliver(action, [posted()])
+    def forward(self, turn: Turn) -> Tensor:
+        steps, (frames,) = turn.cut.steps(turn.block), turn.frames
+        joined = turn.zeros(len(steps), turn.rows, turn.widths[0])
+        targets, own = self._runs(turn, joined), frames.flatten(0, 1)
+        outgoing = [own[:0] if run == turn.run else own for run in range(len(targets))]
+        self._swap(turn, outgoing, [target.flatten(0, 1) for target in targets], back=False)
+        targets[turn.run].copy_(frames)
+        out = self.states.forward(turn, [joined], steps.start, hands_on=not turn.is_last)
+        return self._runs(turn, out)[turn.run].clone()
+
+    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+        padded = turn.zeros(len(turn.cut.steps(turn.block)), turn.rows, turn.module.out_channels)
+        if d_out is not None:
+            self._runs(turn, padded)[turn.run].copy_(d_out)
+        (gradient,) = self.states.backward(turn, padded)
+        if gradient is None:
+            gradient = turn.zeros(len(padded), turn.rows, turn.widths[0])
+        pieces = self._runs(turn, gradient)
+        own, rows = pieces[turn.run], len(turn.steps) * turn.rows
+        outgoing = [piece.flatten(0, 1)[: 0 if run == turn.run else None] for run, piece in enumerate(pieces)]
+        shapes = [Shape(0 if run == turn.run else rows, turn.widths[0], turn.dtype) for run in range(len(pieces))]
+        received = self._swap(turn, outgoing, shapes, back=True)
+        return [sum((r.view(own.shape) for run, r in enumerate(received) if run != turn.run), own)]
+
+    def _swap(self, turn: Turn, outgoing: Any, room: Any, *, back: bool) -> Sequence[Tensor]:
+        door = self._door
+        with door.event("post", self.name, turn.call, back=back):
+            swap = door.transport.begin_swap(outgoing, room, "gather", door.key("gather", turn.call), axis="time")
+        with door.event("wait", self.name, turn.call, back=back):
+            return swap.wait()
+
+    @staticmethod
+    def _runs(turn: Turn, every: Tensor) -> list[Tensor]:
+        """Give the steps of each run, of all steps of the block."""
+        first = turn.cut.steps(turn.block).start
+        return [every[run.start - first : run.stop - first] for run in turn.cut.runs[turn.block]]
 
 
 class HaloInHalves(Halo):
@@ -111,37 +124,92 @@ class HaloInHalves(Halo):
     option: ClassVar[str] = "halves"
     hides: ClassVar[bool] = False
 
-    def post(self, action: Action, port: Port) -> Any:
-        layer, boards = port.facts.layer_of(action.half), port.boards
-        crossing, summed = boards.crossing(action.chunk), action.back and not boards.pulls
-        buffer = boards.gradient_buffer(layer) if action.back and boards.pulls else boards.buffer(layer)
-        outgoing = [buffer.index_select(0, rows) for rows in crossing.sends]
-        counts = [rows.numel() for rows in crossing.sends] if summed else crossing.receives
-        if summed:
-            outgoing = boards.halo_gradients(layer, action.chunk)
-        kind, middle = "halo-gradients" if action.back else "halo", buffer.shape[1] // 2
-        swaps = []
-        for low, high in ((0, middle), (middle, buffer.shape[1])):
-            shapes = [Shape(count, high - low, port.dtype) for count in counts]
-            half = [rows[:, low:high].contiguous() for rows in outgoing]
-            swaps.append(port.transport.begin_swap(half, shapes, kind, port.key(action)))
-        return swaps
 
-    def wait(self, action: Action, port: Port, posted: Any) -> None:
-        swaps: list[Swap] = posted
-        layer, boards = port.facts.layer_of(action.half), port.boards
-        received = [torch.cat(halves, 1) for halves in zip(*(list(swap.wait()) for swap in swaps), strict=True)]
-        if action.back and not boards.pulls:
-            boards.add_gradients(layer, action.chunk, received)
-            return
-        buffer = boards.gradient_buffer(layer) if action.back else boards.buffer(layer)
-        boards.scatter(buffer[boards.steps * boards.rows :], received)
-        if action.back:
-            boards.extend_gradients(layer, buffer[boards.steps * boards.rows :])
+class InHalves(Spatial):
+    """The same in a view, written as plainly as it can be."""
+
+    moves = True
+    door: Door
+
+    def __init__(self, facts: Facts, shard: Shard, steps: range, door: Door) -> None:
+        self.door, self.part_rows, self.rows, self.steps = door, facts.rows, shard.rows, len(steps)
+        self._graphs = [shard.part_graph(step) for step in steps]
+        self._ids = [shard.column_ids(step) for step in steps]
+        self._sends = [[torch.cat(lists) for lists in graph.send] for graph in self._graphs]
+        self._halo = [[slice(owner[0][0], owner[-1][1]) for owner in graph.receive] for graph in self._graphs]
+
+    @property
+    def blocks(self) -> Sequence[Adjacency]:
+        return [graph.adjacency for graph in self._graphs]
+
+    def column_ids(self, step: int) -> Tensor | None:
+        return self._ids[step]
+
+    def sum(
+        self,
+        call: Hashable,
+        x: Tensor,
+        out: Tensor,
+        *,
+        alpha: float = 1.0,
+        add: Tensor | None = None,
+        beta: float = 1.0,
+        bias: Tensor | None = None,
+        ending: Ending = Ending.NONE,
+        trained: bool = False,
+    ) -> Any:
+        for step, columns in enumerate(self.gather(call, x)):
+            more = {"add": None if add is None else add[step], "noise": ending.noise(step)}
+            own = self.blocks[step]
+            aggregate_into(
+                out[step], columns, own, alpha=alpha, beta=beta, bias=bias, relu=ending.plain_relu, p=ending.p, **more
+            )
+        ending.leak(out)
+
+    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+        columns = []
+        for step, block in enumerate(self.blocks):
+            columns.append(gradient.new_empty(block.columns, gradient.shape[2]))
+            aggregate_into(columns[-1], gradient[step], block.transpose(), alpha=alpha)
+        return self.gather_gradient(call, columns)
+
+    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+        columns = []
+        for step, (sends, halo) in enumerate(zip(self._sends, self._halo, strict=True)):
+            outgoing, counts = [x[step][rows] for rows in sends], [owned.stop - owned.start for owned in halo]
+            columns.append(torch.cat([x[step], *self._swap(call, outgoing, counts, "halo")]))
+        return columns
+
+    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+        every = []
+        for columns, sends, halo in zip(gradients, self._sends, self._halo, strict=True):
+            own = columns[: self.rows].clone()
+            outgoing = [columns[self.rows :][owned] for owned in halo]
+            received = self._swap(call, outgoing, [rows.numel() for rows in sends], "halo-gradients")
+            for rows, found in zip(sends, received, strict=True):
+                own.index_add_(0, rows, found)
+            every.append(own)
+        return torch.stack(every)
+
+    def total(self, call: Hashable, sums: Tensor) -> Tensor:
+        return sum_over_parts(self.door, call, sums, back=False)
+
+    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
+        return sum_over_parts(self.door, call, gradient, back=True)
+
+    def _swap(self, call: Hashable, rows: Sequence[Tensor], counts: Sequence[int], kind: str) -> list[Tensor]:
+        door, width, swaps = self.door, rows[0].shape[1], []
+        for low, high in ((0, width // 2), (width // 2, width)):
+            half = [piece[:, low:high].contiguous() for piece in rows]
+            shapes = [Shape(count, high - low, piece.dtype) for count, piece in zip(counts, rows, strict=True)]
+            swaps.append(door.transport.begin_swap(half, shapes, kind, door.key(f"{kind} from {low}", call)))
+        return [torch.cat(halves, 1) for halves in zip(*(list(swap.wait()) for swap in swaps), strict=True)]
 
 
 catalogue.register(GatherSteps())
+recur.EXCHANGES["gather"] = GatheredSteps
 catalogue.register(HaloInHalves())
+sight.SPATIAL["halves"] = InHalves
 
 
 def prepare(case: Case, folder: Path) -> None:

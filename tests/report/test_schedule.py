@@ -66,6 +66,14 @@ def test_the_schedule_without_delays():
     assert simulated({1: broken}, TWO_RUNS) is None
 
 
+def test_pieces_of_a_cell_take_their_own_time():
+    events = done(0.0, ("0F0", 1.0), ("0PcF0.2@0>1", 0.0), ("0F0", 3.0), ("0U0", 0.5))
+    other = done(0.0, ("0WcF0.2@0<0", 1.0), ("0F0", 2.0), ("0U0", 0.5))
+    planned = simulated({1: [events, other]}, TWO_RUNS)
+    assert planned is not None
+    assert [event.seconds for event in planned[0]] == [1.0, 0.0, 3.0, 0.5]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -78,6 +86,9 @@ def test_the_schedule_without_delays():
         ("0PcB3.3@2>1", "sending gradients of the state for layer 1 to rank 1, chunk 3, block 2"),
         ("0WhF0.5", "waiting for halo rows for layer 2, chunk 0"),
         ("1EbF3<0", "making room for activations from rank 0, chunk 3"),
+        ("0PtF0.3@1", "sending rows that change hands for layer 1, chunk 0, block 1"),
+        ("0WrB0.5", "waiting for gradients of rows that change hands for layer 2, chunk 0"),
+        ("0PsF0.5", "sending sums over all rows for layer 2, chunk 0"),
         ("0F0.17-19", "forward of halves 17–19, chunk 0"),
         ("0G0", "gradients of the parameters are added up over ranks"),
         ("0U0", "step of the optimiser"),

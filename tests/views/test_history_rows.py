@@ -8,8 +8,8 @@ from torch import Tensor
 from trisect.views.history_rows import HistoryRows
 
 
-def history_rows(*, stale: bool = True, apart: bool = True) -> HistoryRows:
-    return HistoryRows([2, 3], 4, torch.float64, torch.device("cpu"), stale=stale, apart=apart)
+def history_rows(*, apart: bool = True) -> HistoryRows:
+    return HistoryRows([2, 3], 4, torch.float64, torch.device("cpu"), apart=apart)
 
 
 def full(value: float, width: int = 2) -> Tensor:
@@ -77,15 +77,3 @@ def test_a_pass_that_is_not_kept_leaves_history_alone() -> None:
     rows.begin(chunked=False, keep=None)
     fill(rows, 2.0)
     assert torch.equal(rows.history()["history.0"], full(1.0))
-
-
-def test_what_autograd_holds_is_not_overwritten() -> None:
-    rows = history_rows()
-    rows.begin(chunked=True, keep=None)
-    fill(rows, 1.0)
-    seen = rows.rows(0)
-    assert rows.hold(seen[1:2])
-    assert not rows.hold(full(1.0))
-    rows.turn()
-    assert rows.memory_for_gradients(0).data_ptr() != seen.data_ptr()
-    assert rows.memory_for_gradients(1).data_ptr() == rows.rows(1).data_ptr()

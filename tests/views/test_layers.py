@@ -1,46 +1,42 @@
-"""Layers that ask a view against their `forward` on a block, and cut by vertex against one process: every gradient.
+"""Layers on a view against `PlainView`, and cut by vertex against one process: every gradient.
 
-The random numbers are those of `forward`, also where a layer draws for several purposes.
+The random numbers are those of the plain view, also where a layer draws for several purposes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import trisect.nn as layers
+from plain_view import PlainView
 from ranks import on_ranks
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
-from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges, normalise
-from trisect.nn.base import Context, Layer, Temporal
+from trisect.nn.base import Layer, Temporal
 from trisect.nn.conv.attending import Attending
 from trisect.noise import Noise
 from trisect.ops import aggregate, memory
 from trisect.partition.halo import part_graph_of
 from trisect.partition.partition import Partition
+from trisect.views.alone import Alone
 from trisect.views.door import Door
 from trisect.views.halo import Halo
 from trisect.views.local import Local
 from trisect.views.view import View
 
 ROWS, WIDTH, EDGES, NUMBER = 40, 6, 3, 2
-
-
-class Plainly:
-    """Other steps as one process reads them: a module runs over all of them."""
-
-    def recur(self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        x = frames[0]
-        state = module.initial_state(x.shape[1], dtype=x.dtype, device=x.device)
-        return module(frames, state, 0)[0], token
 
 
 def from_pyg(make: Callable[[Any], nn.Module], **options: Any) -> Layer:
@@ -148,9 +144,14 @@ def close(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 
 def view(matrices: Sequence[Adjacency], noise: Noise | None, first: int = 0, **options: Any) -> View:
-    along: Any = Plainly()
     steps = range(first, first + len(matrices))
-    return View(Local(matrices, ROWS), along, steps=steps, noise=noise, **options)
+    return View(Local(matrices, ROWS), Alone(None, first), steps=steps, noise=noise, **options)
+
+
+def plain(matrices: Sequence[Adjacency], noise: Noise | None, first: int = 0) -> PlainView:
+    made = PlainView(matrices, noise)
+    made.steps = range(first, first + len(matrices))
+    return made
 
 
 def leaf(x: Tensor) -> Tensor:
@@ -172,14 +173,14 @@ def pooled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("form", ["row", "symmetric"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_graph(name: str, form: str, noise: Noise | None) -> None:
-    """Outputs and every gradient equal those of `forward` on the whole matrix."""
+    """Outputs and every gradient equal those in dense matrices."""
     layer, block, x, h0 = built(LAYERS[name]), matrix(0, form), leaf(draw(ROWS, WIDTH)), leaf(draw(ROWS, WIDTH, seed=2))
-    context = Context(None if noise is None else noise.at(layer=NUMBER), {"h0": h0})
-    want = gradients(layer(x, block, context), {"x": x, "h0": h0}, layer)
-    g = view([block], noise)
-    g.enter(NUMBER)
-    g.shared["h0"] = h0
-    close(gradients(g.tie(layer.ask(x, g)), {"x": x, "h0": h0}, layer), want)
+    found = []
+    for g in (view([block], noise), plain([block], noise)):
+        g.enter(NUMBER)
+        g.shared["h0"] = h0
+        found.append(gradients(g.tie(layer(x, g)), {"x": x, "h0": h0}, layer))
+    close(*found)
 
 
 @pytest.mark.usefixtures("pooled")
@@ -192,15 +193,12 @@ def test_a_timeline(name: str, steps: int, fixed: bool, noise: Noise | None) -> 
     layer, matrices = built(LAYERS[name]), [matrix(t) for t in range(steps)]
     x = leaf(draw(ROWS, WIDTH) if fixed else draw(steps, ROWS, WIDTH))
     h0 = leaf(draw(steps, ROWS, WIDTH, seed=2))
-    contexts = [
-        Context(None if noise is None else noise.at(layer=NUMBER, step=4 + t), {"h0": h0[t]}) for t in range(steps)
-    ]
-    want = gradients(layer.over_steps(x, matrices, contexts), {"x": x, "h0": h0}, layer)
-    g = view(matrices, noise, first=4)
-    g.enter(NUMBER)
-    g.shared["h0"] = h0
-    frames = x.expand(steps, ROWS, WIDTH) if fixed else x
-    close(gradients(g.tie(layer.ask(frames, g)), {"x": x, "h0": h0}, layer), want)
+    frames, found = x.expand(steps, ROWS, WIDTH) if fixed else x, []
+    for g in (view(matrices, noise, first=4), plain(matrices, noise, first=4)):
+        g.enter(NUMBER)
+        g.shared["h0"] = h0
+        found.append(gradients(g.tie(layer(frames, g)), {"x": x, "h0": h0}, layer))
+    close(*found)
 
 
 @pytest.mark.parametrize(("name", "steps"), [(name, steps) for steps in (0, 1, 3) for name in asked(steps)])
@@ -214,7 +212,7 @@ def test_kept_sums(name: str, steps: int) -> None:
     for blocks, features in ((matrices, None), (empty, (x, sums if steps else sums[0])), (empty, None)):
         g = view(blocks, Noise(5, 1), features=features)
         g.shared["h0"] = x * 0.5
-        out = layer.ask(x, g)
+        out = layer(x, g)
         found.append(gradients(out, {}, layer) if out.requires_grad else {"out": out})
     spatial = layer.spatial if isinstance(layer, layers.SpatialTemporal) else layer
     if spatial.preaggregates:
@@ -230,7 +228,7 @@ def test_no_steps(name: str) -> None:
     layer, x = built(LAYERS[name]), draw(0, ROWS, WIDTH).requires_grad_()
     g = view([], Noise(5, 1))
     g.shared["h0"] = x
-    out = layer.ask(x, g)
+    out = layer(x, g)
     assert out.shape == (0, ROWS, layer.out_channels)
     if out.requires_grad:
         g.tie(out).sum().backward()
@@ -249,14 +247,8 @@ def test_chance_is_told_apart() -> None:
         ):
             g = view([block], noise, first)
             g.enter(number)
-            found.append(layer.ask(x, g).detach())
+            found.append(layer(x, g).detach())
         assert all(not torch.allclose(found[0], other) for other in found[1:])
-
-
-def test_a_layer_without_ask() -> None:
-    """A layer of one's own that lacks the method says so."""
-    with pytest.raises(ConfigError, match="has no ask"):
-        Layer().ask(draw(ROWS, WIDTH), view([matrix(0)], None))
 
 
 # A model
@@ -308,13 +300,11 @@ def test_every_model_is_here() -> None:
 @pytest.mark.parametrize("noise", [None, Noise(5, 1)], ids=["evaluation", "training"])
 @pytest.mark.parametrize("case", STATIC)
 def test_static_models(case: str, noise: Noise | None) -> None:
-    """A model equals its `forward`."""
+    """A model equals itself in dense matrices."""
     name, options = STATIC[case]
     model, x = model_of(name, **options), leaf(draw(ROWS, WIDTH))
     block = matrix(0, "row", self_loops=model.self_loops)
-    want = gradients(model(x, block, noise), {"x": x}, model)
-    g = view([block], noise)
-    close(gradients(g.tie(model.ask(x, g)), {"x": x}, model), want)
+    close(*(gradients(g.tie(model(x, g)), {"x": x}, model) for g in (View.whole(block, noise), plain([block], noise))))
 
 
 @pytest.mark.usefixtures("pooled")
@@ -322,15 +312,14 @@ def test_static_models(case: str, noise: Noise | None) -> None:
 @pytest.mark.parametrize("fixed", [False, True], ids=["frames", "fixed"])
 @pytest.mark.parametrize("case", DYNAMIC)
 def test_dynamic_models(case: str, fixed: bool, noise: Noise | None) -> None:
-    """A model equals its `forward` on three steps."""
+    """The same on three steps."""
     name, options = DYNAMIC[case]
     model, steps = model_of(name, **options), 3
     matrices = [matrix(t, self_loops=model.self_loops) for t in range(steps)]
     x = leaf(draw(ROWS, WIDTH) if fixed else draw(steps, ROWS, WIDTH))
-    want = gradients(model(x, matrices, None, noise)[0], {"x": x}, model)
-    g = view(matrices, noise)
     frames = x.expand(steps, ROWS, WIDTH) if fixed else x
-    close(gradients(g.tie(model.ask(frames, g)), {"x": x}, model), want)
+    views = View.whole(matrices, noise), plain(matrices, noise)
+    close(*(gradients(g.tie(model(frames, g)), {"x": x}, model) for g in views))
 
 
 def test_a_head_draws_nothing() -> None:
@@ -339,7 +328,7 @@ def test_a_head_draws_nothing() -> None:
         [layers.Evolving(WIDTH, 4, activation="leaky")], layers.LinearLayer(4, 3, activation="rrelu")
     ).double()
     x, matrices = draw(2, ROWS, WIDTH), [matrix(t) for t in range(2)]
-    assert model.ask(x, view(matrices, Noise(5, 1))).equal(model.ask(x, view(matrices, None)))
+    assert model(x, view(matrices, Noise(5, 1))).equal(model(x, view(matrices, None)))
 
 
 def test_parameters_are_registered_once() -> None:
@@ -362,7 +351,7 @@ def run(layer: Any, g: View, x: Tensor, h0: Tensor, steps: int, loss: Tensor) ->
     x, h0 = (leaf(rows if steps else rows[0]) for rows in (x, h0))
     g.enter(NUMBER)
     g.shared["h0"] = h0
-    out = g.tie(layer.ask(x, g))
+    out = g.tie(layer(x, g))
     (g.frames(out) * loss[..., : out.shape[-1]]).sum().backward()
     leaves = {"x": x, "h0": h0, **dict(layer.named_parameters())}
     found = {name: torch.zeros_like(value) if value.grad is None else value.grad for name, value in leaves.items()}
@@ -385,14 +374,13 @@ def rank(mesh: Mesh, form: str, steps: int, spoilt: bool) -> dict[str, tuple[dic
     part_rows = [b - a for a, b in (partition.part(q) for q in range(mesh.layout.vertex))]
     if spoilt and part == 1:
         x = x + 1e-6 * h0
-    along: Any = Plainly()
     for name in asked(steps):
         ledger = Ledger()
         spatial = Halo(graphs, Door(Transport(mesh, ledger), torch.float64), part_rows=part_rows, ids=ids)
         layer = built({**LAYERS, **ALONG}[name])
         g = View(
             spatial,
-            along if steps else None,
+            Alone() if steps else None,
             steps=range(len(matrices)),
             vertices=ROWS,
             noise=Noise(5, 1, vertices=own),

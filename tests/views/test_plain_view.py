@@ -45,16 +45,6 @@ DYNAMIC: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-class Plainly:
-    """Other steps as one process reads them."""
-
-    def recur(
-        self, call: Any, token: Tensor, module: Any, frames: Sequence[Tensor], **more: Any
-    ) -> tuple[Tensor, Tensor]:
-        state = module.initial_state(frames[0].shape[1], dtype=torch.float64, device=frames[0].device)
-        return module(frames, state, 0)[0], token
-
-
 def draw(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -78,7 +68,7 @@ def model_of(name: str, options: dict[str, Any]) -> Any:
 def results(model: Any, x: Tensor, view: Any) -> list[Tensor]:
     """Return the output with every gradient of a fixed sum of it."""
     leaves = [*([x] if x.requires_grad else []), *model.parameters()]
-    out = view.tie(model.ask(x, view))
+    out = view.tie(model(x, view))
     found = torch.autograd.grad(out, leaves, draw(*out.shape, seed=9), allow_unused=True)
     zeros = [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
     return [out.detach(), *zeros]
@@ -109,9 +99,9 @@ def test_static_models(name: str, options: dict[str, Any], steps: int, noise: No
 @pytest.mark.parametrize(("name", "options"), DYNAMIC)
 def test_dynamic_models(name: str, options: dict[str, Any], noise: Noise | None) -> None:
     """The same along steps; matrices in another order are the negative control."""
-    matrices, along = [matrix(seed) for seed in range(STEPS)], Plainly()
+    matrices = [matrix(seed) for seed in range(STEPS)]
     model, x = model_of(name, options), draw(STEPS, ROWS, WIDTH).requires_grad_()
-    want = results(model, x, View(Local(matrices, ROWS), along, steps=range(STEPS), noise=noise))  # type: ignore[arg-type]
+    want = results(model, x, View.whole(matrices, noise))
     assert distance(results(model, x, PlainView(matrices, noise)), want) < 1e-10
     assert distance(results(model, x, PlainView(matrices[::-1], noise)), want) > 1e-3
 

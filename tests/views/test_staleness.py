@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trisect.views.staleness import DriftMeter, historical_reads
 from trisect.graph.adjacency import Adjacency
 from trisect.partition import cut_graph, part_graph_of
 from trisect.partition.halo import PartGraph, merge_chunks
 from trisect.partition.partition import Partition
+from trisect.views.staleness import DriftMeter, historical_reads
 
 
 def random_graph(n: int = 60, seed: int = 0) -> Adjacency:

@@ -4,42 +4,50 @@ from __future__ import annotations
 
 import torch
 
-from trisect.engine.recurrence import Recurrence
-from trisect.exchanges.facts import facts_of
-from trisect.nn import build
+from trisect.nn.temporal.mproduct import MProduct
+from trisect.views.states import States
+from trisect.views.timecut import TimeCut
+from trisect.views.turn import Turn
 
-STEPS, ROWS = 12, 50
-
-
-def _recurrence(window):
-    layer = build("tm-gcn", 4, 3, layers=1, hidden=8, window=window).stack[0]
-    return Recurrence(layer, facts_of(layer), torch.float32, torch.device("cpu"))
+STEPS, ROWS, WIDTH = 12, 50, 8
+CUT = TimeCut(((range(STEPS),), (range(STEPS, 2 * STEPS),)))
 
 
-def test_the_frames_of_a_block_are_gone_when_its_state_is_noted():
-    recurrence = _recurrence(window=4)
-    width = recurrence.facts.inside_channels
-    frames = torch.rand(STEPS, ROWS, width, requires_grad=True)
-    state = recurrence.enter(0, 0, ROWS)
-    out, after = recurrence.layer.recur([frames], tuple(state), 0)
-    recurrence.leave(0, after)
-    # a copy of the last three frames, where a view would hold all of them
-    assert after[0].untyped_storage().nbytes() == 3 * ROWS * width * 4
-    assert out.shape == (STEPS, ROWS, width)
-    assert recurrence.after[0][0].untyped_storage().nbytes() == 3 * ROWS * width * 4
+def turn_of(block: int, frames: torch.Tensor) -> Turn:
+    return Turn(CUT, block, (0, 1), MProduct(WIDTH, window=4), [frames.detach()], needs=[True], trained=True)
 
 
-def test_the_gradient_of_a_state_goes_back_all_the_same():
-    recurrence = _recurrence(window=4)
-    frames = torch.rand(STEPS, ROWS, recurrence.facts.inside_channels, requires_grad=True)
-    _, after = recurrence.layer.recur([frames], tuple(recurrence.enter(0, 0, ROWS)), 0)
-    recurrence.leave(0, after)
-    wanted = torch.rand_like(after[0])
-    recurrence.wanted[0] = (wanted,)
-    roots = recurrence.roots(0)
-    assert len(roots) == 1
-    torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+def test_the_frames_of_a_block_are_gone_when_its_state_is_noted() -> None:
+    states, frames = States(), torch.rand(STEPS, ROWS, WIDTH)
+    turn = turn_of(0, frames)
+    state = turn.module.initial_state(ROWS, dtype=frames.dtype, device=frames.device)
+    _, after = turn.module([frames], state, 0)
+    out = states.forward(turn, turn.frames, 0, hands_on=True)
+    assert out.shape == (STEPS, ROWS, WIDTH)
+    # a copy of the last three frames, where the module gives a view that would hold all of them
+    assert after[0].untyped_storage().nbytes() > 3 * ROWS * WIDTH * 4
+    assert states.after[0][0].untyped_storage().nbytes() == 3 * ROWS * WIDTH * 4
+
+
+def test_the_gradient_of_a_state_goes_back_all_the_same() -> None:
+    states, frames = States(), torch.rand(STEPS, ROWS, WIDTH)
+    turn = turn_of(0, frames)
+    states.forward(turn, turn.frames, 0, hands_on=True)
+    wanted = torch.rand_like(states.after[0][0])
+    states.wanted[0] = (wanted,)
+    [gradient] = states.backward(turn, None)
     # the state is the last three frames
-    assert frames.grad is not None
-    assert torch.equal(frames.grad[-3:], wanted)
-    assert not frames.grad[:-3].any()
+    assert gradient is not None
+    assert torch.equal(gradient[-3:], wanted)
+    assert not gradient[:-3].any()
+
+
+def test_a_block_begins_with_the_state_after_the_one_before() -> None:
+    states, frames = States(), torch.rand(2 * STEPS, ROWS, WIDTH, dtype=torch.float64)
+    first, second = turn_of(0, frames[:STEPS]), turn_of(1, frames[STEPS:])
+    pieces = [states.forward(turn, turn.frames, turn.steps.start, hands_on=turn is first) for turn in (first, second)]
+    state = first.module.initial_state(ROWS, dtype=frames.dtype, device=frames.device)
+    whole, _ = first.module([frames], state, 0)
+    assert torch.allclose(torch.cat(pieces), whole)
+    alone, _ = first.module([frames[STEPS:]], state, STEPS)
+    assert not torch.allclose(pieces[1], alone)

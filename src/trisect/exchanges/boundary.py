@@ -10,11 +10,6 @@ from trisect.exchanges.facts import Facts
 from trisect.exchanges.rank_block import RankBlock
 from trisect.schedule.action import Action, Verb
 
-# So many messages of a rank may be on their way in each direction; their buffers are held.
-AHEAD = 8
-# So many may lie in mapped memory that the next stage has not done with.
-UNREAD = 4
-
 
 class Boundary(Exchange):
     """The rows of a chunk, or of the steps of a run, and the shared inputs that later stages read, side by side."""

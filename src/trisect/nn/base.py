@@ -97,22 +97,22 @@ class Model(nn.Module):
 
     @property
     def stack(self) -> list[Layer]:
-        """Give the layers as a typed list."""
+        """Return the layers as a typed list."""
         return cast("list[Layer]", list(self.layers))
 
     @property
     def in_channels(self) -> int:
-        """Give the width of the input."""
+        """Return the width of the input."""
         return self.stack[0].in_channels
 
     @property
     def out_channels(self) -> int:
-        """Give the width of the output (logits: the last layer has no activation)."""
+        """Return the width of the output (logits: the last layer has no activation)."""
         return self.stack[-1].out_channels
 
     @property
     def edge_channels(self) -> int:
-        """Give the number of features of an edge that layers read; 0: no layer reads any."""
+        """Return the number of features of an edge that layers read; 0: no layer reads any."""
         return edge_channels_of(self.stack)
 
     def reset_parameters(self, seed: int) -> None:
@@ -148,7 +148,7 @@ def check_chain(layers: Sequence[Layer]) -> None:
 
 
 def edge_channels_of(layers: Iterable[nn.Module]) -> int:
-    """Give the number of features of an edge that these layers read; all that read any must read the same number."""
+    """Return the number of features of an edge that these layers read; all that read any must read the same number."""
     widths = sorted({layer.edge_channels for layer in layers if isinstance(layer, Layer)} - {0})
     if len(widths) > 1:
         raise ConfigError(

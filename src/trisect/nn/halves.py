@@ -49,7 +49,7 @@ class Half:
 
 
 def halves_of(layers: Sequence[AnyLayer], *, head: bool, aggregated: bool = False) -> tuple[Half, ...]:
-    """Give the halves of all layers of a model, in order.
+    """Return the halves of all layers of a model, in order.
 
     Args:
         layers: the layers of the model; those of other stages may lie on the meta device.
@@ -76,14 +76,14 @@ def halves_of(layers: Sequence[AnyLayer], *, head: bool, aggregated: bool = Fals
 
 
 def reads_neighbours(layer: AnyLayer) -> bool:
-    """Say whether a layer reads rows of other vertices."""
+    """Whether a layer reads rows of other vertices."""
     if isinstance(layer, SpatialTemporal):
         return layer.spatial.spatial
     return layer.spatial if isinstance(layer, Layer) else True
 
 
 def spatial_part(layer: AnyLayer) -> Layer | None:
-    """Give the part of a layer that works inside a snapshot; None where the layer's weight evolves."""
+    """Return the part of a layer that works inside a snapshot; None where the layer's weight evolves."""
     if isinstance(layer, SpatialTemporal):
         return layer.spatial
     return layer if isinstance(layer, Layer) else None

@@ -62,11 +62,11 @@ class Finish:
 
     @property
     def active(self) -> bool:
-        """Tell whether the finish changes anything."""
+        """Whether the finish changes anything."""
         return self.relu or self.noise is not None or self.slope > 0.0
 
     def arguments(self) -> tuple[object, ...]:
-        """Give the arguments of a kernel in the order of FINISH_TYPES."""
+        """Return the arguments of a kernel in the order of FINISH_TYPES."""
         if self.slope > 0.0:
             return 2, 0, 0, self.slope, 0, None
         if self.noise is None:
@@ -80,7 +80,7 @@ Finish.NONE = Finish(False, 0.0, None, None)
 
 
 def usable(first: Tensor, *others: Tensor | None) -> bool:
-    """Tell whether the native kernels take these tensors: on the CPU, float32 or float64, all alike."""
+    """Whether the native kernels take these tensors: on the CPU, float32 or float64, all alike."""
     device, dtype = first.device, first.dtype
     if device.type != "cpu" or dtype not in KINDS or not available():
         return False
@@ -91,14 +91,14 @@ def usable(first: Tensor, *others: Tensor | None) -> bool:
 
 
 def rows_contiguous(x: Tensor) -> Tensor:
-    """Give x itself where the elements of a row are adjacent, or else a copy."""
+    """Return x itself where the elements of a row are adjacent, or else a copy."""
     return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
 
 
 def finish_gradient(
     gradient: Tensor, out: Tensor | None, finish: Finish, want_bias: bool, result: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Give the gradient before relu and dropout, and the sum of its rows where wanted.
+    """Return the gradient before relu and dropout, and the sum of its rows where wanted.
 
     `out` is what the kernel gave (with relu); `result` [rows, width] is written where given and something changes.
     """

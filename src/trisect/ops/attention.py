@@ -88,7 +88,7 @@ def attend_torch(
 def coefficients(
     score: Tensor, adjacency: Adjacency, threshold: int, scale: float, keys: Tensor | None, ids: Tensor | None
 ) -> Tensor:
-    """Give the softmax of scores [entries, heads] over each row's entries, with dropout; see `attend_torch`."""
+    """Return the softmax of scores [entries, heads] over each row's entries, with dropout; see `attend_torch`."""
     source, target = adjacency.edge_index()
     heads = score.shape[1]
     zero = score.new_zeros(adjacency.rows, heads)
@@ -132,8 +132,8 @@ def with_adjacent_rows(adjacency: Adjacency) -> Adjacency:
 def pair_draws(
     adjacency: Adjacency, dropout: float, noise: Noise | None, source_vertices: Tensor | None
 ) -> tuple[int, float, Tensor | None, Tensor | None]:
-    """Say how coefficients are dropped: `threshold` of the draw, `scale` of the rest, the rows' keys (None: nothing is
-    dropped), and the columns' vertex ids (None: columns are vertices 0, 1, …).
+    """Return how coefficients are dropped: `threshold` of the draw, `scale` of the rest, the rows' keys (None: nothing
+    is dropped), and the columns' vertex ids (None: columns are vertices 0, 1, …).
     """
     if noise is None or dropout <= 0.0:
         return 0, 1.0, None, None

@@ -16,12 +16,12 @@ _LOOKUPS = 4  # codes for each entry of a table of where they begin
 
 
 def can_draw(rows: Tensor) -> bool:
-    """Say whether the kernel draws from these rows."""
+    """Whether the kernel draws from these rows."""
     return rows.device.type == "cpu" and available()
 
 
 def table_of(codes: Tensor, vertices: int) -> tuple[Tensor, int]:
-    """Give where the codes from b << shift on begin, for b = 0, 1, …: int64, and the shift.
+    """Return where the codes from b << shift on begin, for b = 0, 1, …: int64, and the shift.
 
     Args:
         codes: src · vertices + dst of distinct pairs, ascending, int64.

@@ -44,7 +44,7 @@ def dropout_torch(x: Tensor, p: float, noise: Noise) -> Tensor:
 
 
 def noise_ids(noise: Noise, rows: int) -> Tensor | None:
-    """Give the vertex ids as a kernel reads them (None: row numbers), after a check that there is one for each row."""
+    """Return the vertex ids as a kernel reads them (None: row numbers); there must be one for each row."""
     ids = noise.vertices
     if ids is None:
         return None

@@ -32,7 +32,7 @@ _GRADIENT = {
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Give the sum over rows of weights[label] · -log softmax(logits)[label]; on the CPU independent of the threads.
+    """Return the sum over rows of weights[label] · -log softmax(logits)[label]; on the CPU independent of the threads.
 
     Args:
         logits: [rows, classes].

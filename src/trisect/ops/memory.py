@@ -136,7 +136,7 @@ class Pool:
             return PoolStats(self._used, self._held - self._used, self._peak, self._hits, self._misses)
 
     def trim(self) -> int:
-        """Give mappings that are free back to the system; returns their bytes. What is in use is the new peak."""
+        """Return mappings that are free back to the system; returns their bytes. What is in use is the new peak."""
         with self._lock:
             self._take_back()
             freed = sum(self._unmap(buffer) for buffer in self._unused())
@@ -144,7 +144,7 @@ class Pool:
             return freed
 
     def has(self, address: int) -> bool:
-        """Say whether a tensor on a buffer of the pool begins there."""
+        """Whether a tensor on a buffer of the pool begins there."""
         return address in self._leased
 
     def _limit(self, wanted: int) -> int:
@@ -262,13 +262,13 @@ def pooling_all() -> Iterator[None]:
 
 
 def is_pooled(x: Tensor) -> bool:
-    """Say whether a tensor lies on a buffer of the pool."""
+    """Whether a tensor lies on a buffer of the pool."""
     address = x.untyped_storage().data_ptr()
     return _large.has(address) or _small.has(address)
 
 
 def alias(x: Tensor) -> Tensor:
-    """Give the same memory as a tensor of its own, no view: autograd and version counters treat the two apart."""
+    """Return the same memory as a tensor of its own, no view: autograd and version counters treat the two apart."""
     if not shares_storage(x.device):
         return x.data
     storage = x.untyped_storage()
@@ -276,7 +276,7 @@ def alias(x: Tensor) -> Tensor:
 
 
 def shares_storage(device: torch.device) -> bool:
-    """Tell whether a tensor can be put over the storage of another; backends outside torch need not allow it."""
+    """Whether a tensor can be put over the storage of another; backends outside torch need not allow it."""
     return device.type in ("cpu", "cuda")
 
 
@@ -287,12 +287,12 @@ def stats() -> PoolStats:
 
 
 def trim() -> int:
-    """Give the free buffers of both pools back to the system; returns their bytes."""
+    """Return the free buffers of both pools back to the system; returns their bytes."""
     return _large.trim() + _small.trim()
 
 
 def free_bytes(device: torch.device, *, bounded: bool = True) -> int:
-    """Tell how much memory may be planned with.
+    """Return how much memory may be planned with.
 
     It is what is free on the device (a guess of 4 GiB where the system does not tell), and no more than the environment
     variable TRISECT_MEMORY (`12GiB`, or bytes) allows all ranks of a host.

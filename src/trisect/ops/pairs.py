@@ -159,7 +159,7 @@ def _scores(
 def _gradients(
     left: Tensor, right: Tensor, src: Tensor, dst: Tensor, weight: Tensor | None, gradient: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Give the gradients of both sides, and of the weight where there is one."""
+    """Return the gradients of both sides, and of the weight where there is one."""
     d_left, d_right = empty(left.shape, left.dtype), empty(right.shape, right.dtype)
     d_weight = None if weight is None else torch.empty_like(weight)
     gradient = gradient.contiguous()

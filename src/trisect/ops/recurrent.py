@@ -158,7 +158,7 @@ def _checked(
     biases: Sequence[Tensor | None],
     buffers: OutputBuffers | None,
 ) -> tuple[Tensor, ...]:
-    """Give the frames as a tuple, and refuse shapes that do not fit, since the kernel reads raw memory."""
+    """Return the frames as a tuple, and refuse shapes that do not fit, since the kernel reads raw memory."""
     inputs = (frames,) if isinstance(frames, Tensor) else tuple(frames)
     if len(inputs) not in (1, 2) or any(frame.dim() != 3 for frame in inputs):
         shapes = [tuple(frame.shape) for frame in inputs]
@@ -202,7 +202,7 @@ def _check_buffer(name: str, buffer: Tensor | None, shape: tuple[int, ...], like
 
 
 def writes_into_buffers(frames: Sequence[Tensor], h: Tensor) -> bool:
-    """Tell whether the native kernel computes these frames, [steps, rows, ·], from this state."""
+    """Whether the native kernel computes these frames, [steps, rows, ·], from this state."""
     return (
         all(tensor.device.type == "cpu" and tensor.dtype == h.dtype for tensor in (*frames, h))
         and h.dtype in _SUFFIX
@@ -276,7 +276,7 @@ _STRIP = {kind: library.Kernel(f"trisect_recurrent_strip_{kind}", returns=_I) fo
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Give the tensor itself where its last dim is contiguous, as the kernel needs it."""
+    """Return the tensor itself where its last dim is contiguous, as the kernel needs it."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

@@ -43,12 +43,13 @@ class Cell:
         rows = sight.rows(chunk)
         self.rows = rows.stop - rows.start
         self._inputs: dict[int, Values] = {}
+        self._from_features = True
         self._graph: Graph | None = None
 
     def enter(self, values: Values | None) -> None:
         """Begin with what the stage before sent; None: with the data's features."""
         if values is not None:
-            self._inputs[0] = values
+            self._inputs[0], self._from_features = values, False
 
     def _entering(self, group: int) -> Values:
         """Return what enters a group. Features are asked for each time, since they may lie in a file."""
@@ -56,7 +57,7 @@ class Cell:
         return {"x": self.sight.features(self.steps, self.chunk)} if values is None else values
 
     def _view(self, values: Values, group: int, last: Hashable = None) -> View:
-        x = values["x"] if group == 0 and 0 not in self._inputs else None
+        x = values["x"] if group == 0 and self._from_features else None
         return self.sight.view(self.steps, self.chunk, self._noise, x=x, boarded=self._boarded, last=last)
 
     def plain(self, *, ends_behind_states: bool = False) -> Values | None:
@@ -94,12 +95,13 @@ class Cell:
 
     def _record(self, group: int) -> Values:
         values = self._entering(group)
+        self._inputs.pop(group, None)  # autograd holds what backward needs
         ends = self._ends if group == len(self.stage.groups) - 1 else None
         hooks = None if self._packed is None else self._packed.hooks(self.rows)
         saving: AbstractContextManager[object] = nullcontext() if hooks is None else hooks
         with torch.enable_grad(), saving:
             view = self._view(values, group)
-            trained = set(values) if group in self._inputs else set()
+            trained = set() if group == 0 and self._from_features else set(values)
             left, self._graph = record(self.stage, group, values, view, trained, ends)
         self._forget()
         return left
@@ -114,7 +116,6 @@ class Cell:
                 graph, self._graph = self._graph, None
             if graph is not None:
                 gradients = graph.backward(gradients)
-            self._inputs.pop(group, None)
             self._forget()
         return gradients
 

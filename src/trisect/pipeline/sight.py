@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from torch import Tensor
 
@@ -110,10 +110,19 @@ class Sight:
             return Local(shard.snapshots(steps), shard.rows)
         if across == NONE:
             return Local([], shard.rows, self.door, facts.rows)
-        if across == "redistribute":
-            return RedistributeRows(shard.all_rows(steps), facts.rows, self.door)
-        graphs = [shard.part_graph(step) for step in steps]
-        interior = None if facts.timeline else shard.interior()
-        split = interior[0] if interior is not None and len(interior) == 1 else None
-        ids = [shard.column_ids(step) for step in steps]
-        return Halo(graphs, self.door, split, facts.rows, ids)
+        return SPATIAL[across](facts, shard, steps, self.door)
+
+
+def _halo(facts: Facts, shard: Shard, steps: range, door: Door) -> Halo:
+    interior = shard.interior()
+    ids = [shard.column_ids(step) for step in steps]
+    graphs = [shard.part_graph(step) for step in steps]
+    return Halo(graphs, door, interior[0] if len(interior) == 1 else None, facts.rows, ids)
+
+
+def _redistribute(facts: Facts, shard: Shard, steps: range, door: Door) -> RedistributeRows:
+    return RedistributeRows(shard.all_rows(steps), facts.rows, door)
+
+
+# by `layout.spatial`, what makes the spatial side of some steps where vertices are cut
+SPATIAL: dict[str, Callable[[Facts, Shard, range, Door], Spatial]] = {"halo": _halo, "redistribute": _redistribute}

@@ -77,12 +77,12 @@ class Graph:
     """A group that went forward with all that backward needs: its leaves, and where backward begins.
 
     Attributes:
-        leaves: what entered it, by name, as far as a gradient of it is wanted.
+        entered: the gradients of what entered it, by name, once backward has found them.
         roots: what left it.
         token: from which backward reaches all that moves rows or keeps states.
     """
 
-    leaves: Values = field(default_factory=dict)
+    entered: Values = field(default_factory=dict)
     roots: dict[str, GradientEdge] = field(default_factory=dict)
     token: GradientEdge | None = None
     loss_dtype: torch.dtype = torch.float32
@@ -101,7 +101,7 @@ class Graph:
         if roots:
             run_backward(roots)
         self.roots, self.token = {}, None
-        return {name: leaf.grad for name, leaf in self.leaves.items() if leaf.grad is not None}
+        return self.entered
 
 
 def run_plain(stage: Stage, group: int, values: Values, view: View) -> Values | None:
@@ -111,6 +111,25 @@ def run_plain(stage: Stage, group: int, values: Values, view: View) -> Values | 
             return stage.run(group, values, view)
         except BlockEndedError:
             return None
+
+
+class _Enter(torch.autograd.Function):
+    """Values as leaves: their gradients are kept aside, and nothing holds on to the values for that."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, begun: Tensor, names: Sequence[str], values: Sequence[Tensor], found: Values
+    ) -> tuple[Tensor, ...]:
+        ctx.names, ctx.found = names, found
+        ctx.set_materialize_grads(False)
+        return tuple([value.detach() for value in values])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        for name, gradient in zip(ctx.names, gradients, strict=True):
+            if gradient is not None:
+                ctx.found[name] = gradient
+        return None, None, None, None
 
 
 def record(
@@ -123,8 +142,11 @@ def record(
         ends: makes the loss of what leaves the last group, which then is all that leaves it; None: nothing does.
     """
     graph, entered = Graph(), dict(values)
-    for name in trained:
-        graph.leaves[name] = entered[name] = values[name].detach().requires_grad_()
+    if trained:
+        names = sorted(trained)
+        begun = torch.zeros((), requires_grad=True)
+        leaves = _Enter.apply(begun, names, [values[n] for n in names], graph.entered)  # type: ignore[no-untyped-call]
+        entered.update(zip(names, leaves, strict=True))
     left = stage.run(group, entered, view)
     if ends is not None:
         loss = ends(view, left["x"])

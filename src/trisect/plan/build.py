@@ -207,6 +207,8 @@ class _Rank:
         before = self.segments[k - 1] if k > 0 else None
         after = self.segments[k + 1] if k + 1 < len(self.segments) else None
         cells: tuple[list[Action], list[Action]] = ([], [])
+        if after is not None and self.crosses_late(k + 1):
+            yield from self.leave(after, after, segment, at, chunk, Pass.TRAIN, back=True)
         if does:
             if after is not None:
                 yield from self.arrive(after, at, chunk, Pass.TRAIN, back=True)
@@ -214,10 +216,17 @@ class _Rank:
         yield from cells[0]
         if segment.apart:
             yield from LETTERS[segment.apart].around_half(at, segment.first, back=True)
-        if before is not None:
+        if before is not None and not self.crosses_late(k):
             yield from self.leave(segment, segment, before, at, chunk, Pass.TRAIN, back=True)
         yield from cells[1]
         yield from self.around_inputs(k, at, back=True)
+
+    def crosses_late(self, k: int) -> bool:
+        """Whether gradients before a segment cross when the group before it was computed again: its last layer dealt
+        rows out, and brings their gradients back too.
+        """
+        before, reader = self.segments[k - 1] if k else None, self.segments[k]
+        return before is not None and before.group != reader.group and reader.arrives == before.apart != ""
 
     # What crosses before a segment, and its cells
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -34,15 +34,22 @@ def simulated(epochs: Mapping[int, Sequence[Sequence[Event]]], layout: Layout) -
     None where the events are not those of a complete schedule.
     """
     later = [epoch for epoch in epochs if epoch > 1] or list(epochs)  # the first epoch also makes what is kept
-    usual: list[dict[Action, list[float]]] = [defaultdict(list) for _ in range(layout.world)]
+    # a cell is computed in pieces that have one name: by rank, action and how often that came before
+    usual: dict[tuple[int, Action, int], list[float]] = defaultdict(list)
     for epoch in later:
-        for own, events in zip(usual, epochs[epoch], strict=True):
+        for rank, events in enumerate(epochs[epoch]):
+            seen: Counter[Action] = Counter()
             for event in events:
                 if event.action is not None:
-                    own[event.action].append(event.seconds)
+                    usual[rank, event.action, seen[event.action]].append(event.seconds)
+                    seen[event.action] += 1
+    done: Counter[tuple[int, Action]] = Counter()
 
     def cost(rank: int, action: Action) -> float:
-        return median(usual[rank][action]) if action.verb in COMPUTE else 0.0
+        if action.verb not in COMPUTE:
+            return 0.0
+        done[rank, action] += 1
+        return median(usual[rank, action, done[rank, action] - 1])
 
     last = epochs[max(epochs)]
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trisect.exchanges.catalogue import LETTERS
+from trisect.pipeline.events import NAMES
 from trisect.report.values import Values
 from trisect.schedule.action import Action, Side, Verb
 
@@ -15,9 +15,11 @@ _CROSSING = {
     "halo": "halo rows",
     "carry": "the state",
     "window": "earlier frames",
-    "redistribute": "rows that change hands",
+    "redistribute rows": "rows that change hands",
+    "redistribute steps": "rows that change hands",
     "summary": "the summary",
     "fetch": "output rows",
+    "total": "sums over all rows",
 }
 _SIDES = {Side.BOUNDARY: ", rows that other parts read", Side.INTERIOR: ", rows that no other part reads"}
 
@@ -67,7 +69,7 @@ class Words:
             verb = _COMPUTED[action.verb]
             layer = self.halves[first][1] if first is not None and first < len(self.halves) else None
             return Phrase(f"{verb} of {self._layers(first, last)}{side}", verb.replace("forward again", "again"), layer)
-        exchange = LETTERS[action.exchange].name
+        exchange = NAMES[action.exchange]
         rows = _CROSSING.get(exchange, f"{exchange} rows")
         reader = "" if action.first is None else f" for {self._layers(action.first, action.first, whole=True)}"
         what = f"{'gradients of ' if action.back else ''}{rows}{reader}"

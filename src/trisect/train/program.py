@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from trisect.pipeline.rank import Rank, Run
 from trisect.pipeline.resumption import Resumption
 from trisect.plan.build import schedule_of
 from trisect.plan.plan import forward_only, hidden, runs_from, runs_split, runs_until, without_chunks
-from trisect.schedule.action import Pass
+from trisect.schedule.action import Action, Pass, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
@@ -91,10 +92,10 @@ class Program:
         self._bounds = torch.tensor(self._starts, device=mesh.device)
         self._fetched: tuple[int, dict[int, list[list[Tensor]]]] = (0, {})
         cut = facts.parts > 1
-        self._loss_task = task.divide(starts, mesh.part_index) if cut else task
+        self.own_task = task.divide(starts, mesh.part_index) if cut else task
         # outputs of a task on pairs are measured with the rows of all parts
-        self.task = task if task.reads_pairs or not cut else self._loss_task
-        self._row_tasks: dict[tuple[int, int], BoundTask] = {(0, own[1] - own[0]): self._loss_task}
+        self.task = task if task.reads_pairs or not cut else self.own_task
+        self._row_tasks: dict[tuple[int, int], BoundTask] = {(0, own[1] - own[0]): self.own_task}
         self._origin = Noise(seed, vertices=shard.vertices)
         self.noise = self._origin
         self._transport = Transport(mesh, self.ledger, mesh.layout.wire)
@@ -105,7 +106,7 @@ class Program:
         self._history_name = None if order is None or self.history is None else history_name(mesh.layout, order)
         self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
         self._volumes: dict[Facts, int] = {}
-        self._engine = self._make_engine()
+        self.engine = self._make_engine()
         self._state: Run | None = None
         self._epoch_facts = facts
         self._schedule(facts, Pass.TRAIN)
@@ -134,8 +135,12 @@ class Program:
 
     # Training
 
-    def begin(self, epoch: int) -> None:
-        """Enter an epoch (1, 2, …): all that it draws is a function of its number."""
+    def begin(self, epoch: int, *, drops: bool = True) -> None:
+        """Enter an epoch (1, 2, …): all that it draws is a function of its number.
+
+        Args:
+            drops: whether layers draw random numbers.
+        """
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         history, facts, order = self.history, self.facts, None
         if self._first_epoch is None:
@@ -149,12 +154,21 @@ class Program:
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
-        self._state = self._engine.begin(self.noise, facts=facts, chunked=not exact, keep=keep, order=order)
+        noise = self.noise if drops else None
+        self._state = self.engine.begin(noise, facts=facts, chunked=not exact, keep=keep, order=order)
 
     def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
-        """Do all actions of the epoch that was begun; `on_step` is called where the optimiser steps."""
+        """Do all cells of the epoch that was begun; `on_step` is called where the optimiser steps."""
         state = self._require_state()
-        state.on_step = on_step
+
+        def step() -> None:
+            start, clock = time.time(), time.perf_counter()
+            on_step()
+            if observer is not None:
+                name = Action(Verb.STEP, self.mesh.stage_index).text
+                observer.event(name, start, time.perf_counter() - clock, **fields)
+
+        state.on_step = step
         state.run(observer, **fields)
         self._state = None
 
@@ -171,6 +185,11 @@ class Program:
         loss, asked, sent, *held = self._transport.sum_everywhere(own).tolist()
         self.stops, self.sent_bytes, self.peak_bytes = bool(asked), int(sent), int(max(held))
         return float(loss)
+
+    def reduce(self, gradients: Sequence[Tensor]) -> None:
+        """Sum gradients over the ranks that hold the same layers, in place, when all messages have left."""
+        self._transport.flush()
+        self._transport.reduce_gradients(gradients)
 
     def _require_state(self) -> Run:
         if self._state is None:
@@ -201,7 +220,7 @@ class Program:
         lists = self._fetched[1]
         # forward and backward ask for the same; how many rows there are is read from the device once
         if step not in lists:
-            wanted = self._loss_task.wanted(step, noise) or []
+            wanted = self.own_task.wanted(step, noise) or []
             cuts = torch.stack([torch.searchsorted(rows, self._bounds) for rows in wanted]).tolist()
             lists[step] = [
                 [rows[a:b] - start for a, b, start in zip(own, own[1:], self._starts, strict=False)]
@@ -219,7 +238,7 @@ class Program:
             return self._volumes[facts]
         training = facts.runs[-1][-1].stop
         fetched = [
-            sum(rows.numel() for rows in self._loss_task.wanted(step, self.noise) or ()) for step in range(training)
+            sum(rows.numel() for rows in self.own_task.wanted(step, self.noise) or ()) for step in range(training)
         ]
         return sum(volume(facts, self._schedule(facts, Pass.TRAIN), fetched).values())
 
@@ -285,12 +304,12 @@ class Program:
         facts = forward_only(facts, runs)
         if hidden_only:
             facts = hidden(facts, dynamic=isinstance(self.model, DynamicModel))
-        state = self._engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
+        state = self.engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
         if resumption is not None:
-            self._engine.resume(resumption, facts)
+            self.engine.resume(resumption, facts)
         yield from state.stream(observer, **fields)
         if resumption is not None:
-            resumption.kept = self._engine.kept_states()
+            resumption.kept = self.engine.kept_states()
         state.finish()
 
     def _reach(self) -> int | None:
@@ -320,14 +339,14 @@ class Program:
         noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         own = 0.0
         for first, frames in self._evaluate(range(1), noise):
-            own += float(self._loss_task.loss(self.decoder, frames, first, noise))
+            own += float(self.own_task.loss(self.decoder, frames, first, noise))
         return self.total(own)
 
     @torch.no_grad()
     def _refresh(self) -> None:
         """Fill the history from an exact pass."""
         facts = forward_only(self.facts)
-        state = self._engine.begin(None, pass_=Pass.REFRESH, facts=facts, keep=0.0)
+        state = self.engine.begin(None, pass_=Pass.REFRESH, facts=facts, keep=0.0)
         state.run()
         state.finish()
 
@@ -335,7 +354,7 @@ class Program:
 
     def state(self) -> dict[str, Tensor]:
         """Give what else than parameters a resumed run needs: history, which belongs to this rank and layout alone."""
-        boards = self._engine.boards
+        boards = self.engine.boards
         if self.history is None or boards is None:
             return {}
         return {self._prefix() + name: value for name, value in boards.rows.history().items()}
@@ -346,8 +365,8 @@ class Program:
             return
         prefix = self._prefix()
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        if self._engine.boards is not None:
-            self._engine.boards.rows.restore(own)
+        if self.engine.boards is not None:
+            self.engine.boards.rows.restore(own)
         # a stage that sends no messages has no history of its own, and goes on with those that have
         ours = any(name.startswith(self._history_name) for name in tensors)
         self._first_epoch = 1 if ours else None
@@ -375,7 +394,7 @@ class Program:
             facts = replace(facts, chunk_rows=tuple(bounds))
         self.facts = replace(facts, layout=replace(facts.layout, chunks=chunks), stale=self.history is not None)
         self._first_epoch = epoch
-        self._engine = self._make_engine()
+        self.engine = self._make_engine()
         return words
 
     def staleness(self) -> dict[str, Any] | None:

@@ -145,23 +145,24 @@ class _ProductFirst(torch.autograd.Function):
         spatial, alpha = spec.spatial, ctx.alpha
         _, _, need_x, need_weight, need_root, need_bias, need_add = ctx.needs_input_grad
         reads = need_x or need_weight
-        room = spatial.gradient_room(spec.call, gradient, gradient.shape[2]) if reads else None
-        gradient, gbias = spec.ending.gradient(gradient, out, room, want_bias=need_bias)
+        back = None
+        alone = root is None and not (need_bias or need_add or alpha)  # the masked gradient is summed, and no more
+        if reads and alone and out is not None and spec.ending.noises is None:
+            back = spatial.ended_gradient(gradient, ctx.trail, spec.ending, out)
+        gbias = room = None
+        if back is None:
+            room = spatial.gradient_room(spec.call, gradient, gradient.shape[2]) if reads else None
+            gradient, gbias = spec.ending.gradient(gradient, out, room, want_bias=need_bias)
+        fresh = back is None and room is None and spec.ending.active
         del out
         gx = gw = groot = None
         if need_root:
             groot, _ = Product(Ending.NONE).backward(_summed(x, gradient), (None,), x, None)
-        back = spatial.sum_gradient(spec.call, gradient, ctx.trail, alpha=1.0 - alpha) if reads else None
+        if reads and back is None:
+            back = spatial.sum_gradient(spec.call, gradient, ctx.trail, alpha=1.0 - alpha)
         if back is not None and ctx.with_weight:
             shape = (*back.shape[:2], weight.shape[1])
-            if (
-                need_x
-                and root is None
-                and not need_add
-                and room is None
-                and spec.ending.active
-                and gradient.shape == shape
-            ):
+            if need_x and fresh and root is None and not need_add and gradient.shape == shape:
                 gx = gradient  # which nothing reads any more
             elif need_x:
                 gx = empty(shape, back.dtype, back.device)

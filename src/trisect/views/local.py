@@ -97,6 +97,18 @@ class Local(Spatial):
             step += 1
         return out
 
+    def ended_gradient(self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor) -> Tensor | None:
+        """Return it where all steps are in groups, whose gradients are packed anyway."""
+        if not trail or not all(isinstance(kept, Group) for kept in trail):
+            return None
+        back, step = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device), 0
+        for group in trail:
+            steps = slice(step, step + group.steps)
+            packed = side_by_side(gradient[steps].unbind(), sign=out[steps].unbind(), slope=ending.slope)
+            aggregate_group_into(back[steps].unbind(), packed, group.transpose())
+            step += group.steps
+        return back
+
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return the rows themselves."""
         return list(x.unbind())

@@ -78,6 +78,10 @@ class Spatial(ABC):
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return alpha · Âᵀ·gradient, [steps, rows, channels]."""
 
+    def ended_gradient(self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor) -> Tensor | None:
+        """Return Âᵀ·(gradient before the ending, a relu whose result is `out`) in one pass; None: in two."""
+        return None
+
     @abstractmethod
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return of each step the rows that own rows read, own rows first: [columns of the step, channels]."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+sys.path.append(str(Path(__file__).parents[2]))
+
 import trisect
+from plain_view import PlainView
 from trisect.errors import ConfigError
-from trisect.nn import Context, FromPyG, GCNLayer, Model
+from trisect.nn import FromPyG, GCNLayer, Model
 from trisect.nn.initial import generator_for
 from trisect.noise import Noise
+from trisect.views.view import Neighbours, View
 
 pyg = pytest.importorskip("torch_geometric.nn")
+
+
+class InBlocks(PlainView):
+    """The whole graph, whose rows are made block by block; each reads all columns."""
+
+    def _made(self, step, message, own, then, draw):
+        matrix, blocks = self.matrices[step], [(0, 7), (7, 8), (8, 8), (8, 23)]
+        made = [then(message, own[a:b], Neighbours(matrix.rows_between(a, b), None, draw)) for a, b in blocks]
+        return torch.cat(made)
 
 
 def gin(width=4):
@@ -35,41 +51,40 @@ def test_blocks_equal_the_whole_and_pyg_itself(name, graph, close, gradients):
     assert (layer.in_channels, layer.out_channels) == (5, 4)
     adjacency, noise = graph.adjacency("row", False), Noise(1)
     x = graph.x.requires_grad_()
-    whole = layer(x, adjacency, Context(noise))
-    blocks = [(0, 7), (7, 8), (8, 23)]
-    pieces = torch.cat([layer(x, adjacency.rows_between(a, b), Context(noise.rows(a, b))) for a, b in blocks])
+    whole = layer(x, View.whole(adjacency, noise))
+    pieces = layer(x, InBlocks([adjacency], noise))
     close(pieces, whole, 1e-12)
     inputs = [x, *layer.parameters()]
     for got, want in zip(gradients(pieces, inputs), gradients(whole, inputs), strict=True):
         close(got, want)
     with pytest.raises(AssertionError, match="differs"):
-        close(layer(x, adjacency, Context(Noise(2))) + 1e-3, whole)
+        close(layer(x, View.whole(adjacency, Noise(2))) + 1e-3, whole)
 
 
 def test_plain_result_is_pygs(graph, close):
     conv = pyg.SAGEConv(5, 4).double()
-    close(FromPyG(conv)(graph.x, graph.adjacency("none", False), Context()), conv(graph.x, graph.edge_index))
+    close(FromPyG(conv)(graph.x, View.whole(graph.adjacency("none", False))), conv(graph.x, graph.edge_index))
 
 
 def test_weights_reach_the_convolution(graph, close):
     conv = pyg.GraphConv(5, 4).double()
     adjacency = graph.adjacency("row", False)
     expected = conv(graph.x, adjacency.edge_index(), adjacency.edge_weight())
-    close(FromPyG(conv, edge_weight="edge_weight")(graph.x, adjacency, Context()), expected)
+    close(FromPyG(conv, edge_weight="edge_weight")(graph.x, View.whole(adjacency)), expected)
     with pytest.raises(AssertionError, match="differs"):
-        close(FromPyG(conv)(graph.x, adjacency, Context()), expected)
+        close(FromPyG(conv)(graph.x, View.whole(adjacency)), expected)
 
 
 def test_in_a_model_and_seeded(graph):
     model = Model([FromPyG(pyg.SAGEConv(5, 8), "relu", 0.5), GCNLayer(8, 3)], normalisation="row", self_loops=False)
     model.double().reset_parameters(3)
-    first = model(graph.x, graph.adjacency("row", False))
+    first = model(graph.x, View.whole(graph.adjacency("row", False)))
     before = torch.get_rng_state()
     model.reset_parameters(3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(model(graph.x, graph.adjacency("row", False)), first)
+    assert torch.equal(model(graph.x, View.whole(graph.adjacency("row", False))), first)
     model.layers[0].reset_parameters(generator_for(4, 0))
-    assert not torch.equal(model(graph.x, graph.adjacency("row", False)), first)
+    assert not torch.equal(model(graph.x, View.whole(graph.adjacency("row", False))), first)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +135,12 @@ def test_features_of_edges_reach_the_convolution(name, graph, close):
     features = torch.randn(adjacency.entries, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     edged = adjacency.with_features(features)
     expected = conv(graph.x, adjacency.edge_index(), edge_attr=features)
-    close(layer(graph.x, edged, Context()), expected)
-    blocks = [edged.rows_between(0, 9), edged.rows_between(9, 23)]
-    close(torch.cat([layer(graph.x, block, Context()) for block in blocks]), expected)
+    close(layer(graph.x, View.whole(edged)), expected)
+    close(layer(graph.x, InBlocks([edged])), expected)
     with pytest.raises(AssertionError, match="differs"):
-        close(layer(graph.x, adjacency.with_features(features.flip(0)), Context()), expected)
+        close(layer(graph.x, View.whole(adjacency.with_features(features.flip(0)))), expected)
     with pytest.raises(ConfigError, match="reads 3 features of each edge, and the edges have none"):
-        layer(graph.x, adjacency, Context())
+        layer(graph.x, View.whole(adjacency))
 
 
 def test_features_of_edges_that_do_not_fit_are_refused():

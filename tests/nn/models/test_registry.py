@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from trisect.errors import ConfigError
-from trisect.nn import NAMES, Context, DynamicModel, Model, build, options, recipe
+from trisect.graph.build import adjacency_from_edges
+from trisect.nn import NAMES, DynamicModel, Model, build, options, recipe
 from trisect.nn.models.registry import reads_edges
+from trisect.views.view import View
 
 STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine")
 
@@ -121,7 +123,7 @@ def test_gcnii_shares_h0_undropped():
     assert [layer.reads for layer in model.layers][2] == ("h0",)
     assert model.layers[0].dropout == 0.0
     x = torch.ones(4, 7)
-    h0 = model.layers[0](x, None, Context())
+    h0 = model.layers[0](x, View.whole(adjacency_from_edges([0], [1], None, 4)))
     expected = torch.relu(torch.nn.functional.linear(x, model.layers[0].weight, model.layers[0].bias))
     assert torch.allclose(h0, expected, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Gradients of rows that several blocks read, added up in one tensor: equal to autograd's on the whole matrix."""
+"""Gradients of rows that several blocks read, added up in one tensor: equal to that of the whole matrix."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trisect import ops
 from trisect.graph.adjacency import Adjacency
 from trisect.native import library
-from trisect.ops.message import Message
 from trisect.ops.spmm.collect import Collector, add_rows
 from trisect.ops.spmm.sums import aggregate_into
 
@@ -34,41 +32,33 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-FUNCTIONS = {
-    "sum": lambda x, block: ops.aggregate(x, block),
-    "mean": lambda x, block: ops.aggregate(x, block, "mean"),
-    "convolve": lambda x, block: ops.convolve(x, block, relu=True),
-    "convolve_dense": lambda x, block: ops.convolve_dense(x, block, draw(7, WIDTH), relu=True),
-}
-
-
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("dirty", [True, False])
+@pytest.mark.parametrize("alpha", [1.0, 0.9])
+@pytest.mark.parametrize("reads", ["all that is read", "some"])
 def test_blocks_together_give_the_gradient_of_the_whole(
-    name: str, native: bool, dirty: bool, monkeypatch: pytest.MonkeyPatch
+    reads: str, alpha: float, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if native and not library.available():
         pytest.skip("the native kernels are not built")
-    function, graph = FUNCTIONS[name], matrix()
+    graph, above = matrix(), draw(N, WIDTH, seed=3)
     if not native:
-        for module in ("spmm.sums", "_finish"):
-            monkeypatch.setattr(sys.modules[f"trisect.ops.{module}"], "available", lambda: False)
-    whole = draw(N, WIDTH).requires_grad_()
-    out = function(whole, graph)
-    above = draw(*out.shape, seed=3)
-    out.backward(above)
-    before = torch.full((N, WIDTH), float("nan") if dirty else 0.0, dtype=torch.float64)
-    collector = Collector.of(before)
-    collector.blank = dirty
+        monkeypatch.setattr(sys.modules["trisect.ops.spmm.sums"], "available", lambda: False)
+    wanted = alpha * graph.dense().t() @ above
+    memory = torch.full((N, WIDTH), float("nan"), dtype=torch.float64)
+    some = Adjacency.read_columns if reads == "some" else lambda block: (None, block.transpose())
+    collector = Collector((N, WIDTH), torch.float64, reads=some, memory=lambda: memory)
+    assert collector.blank
     for low, high in itertools.pairwise(BOUNDS):
-        rows = draw(N, WIDTH).requires_grad_()
-        function(Message(rows, sink=collector), graph.rows_between(low, high)).backward(above[low:high])
-        assert rows.grad is None
-    assert whole.grad is not None
-    difference = (collector.rows() - whole.grad).abs().max()
-    assert float(difference) < 1e-12
-    assert float((collector.rows() - 1.001 * whole.grad).abs().max()) > 1e-5
+        collector.add(above[low:high], graph.rows_between(low, high), alpha=alpha)
+    found = collector.rows()
+    assert found is memory
+    assert not collector.blank
+    assert float((found - wanted).abs().max()) < 1e-12
+    assert float((found - 1.001 * wanted).abs().max()) > 1e-5
+
+
+def test_a_sum_of_nothing_is_zero() -> None:
+    assert torch.equal(Collector((3, 2), torch.float64).rows(), torch.zeros(3, 2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

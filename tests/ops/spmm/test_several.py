@@ -20,7 +20,7 @@ from trisect.ops.spmm import several as several_module
 from trisect.ops.spmm._aggregate_torch import sum_torch
 from trisect.ops.spmm.grouping import grouped, make, prepare, worthwhile
 from trisect.ops.spmm.several import Group, aggregate_group_into, packs, side_by_side
-from trisect.ops.spmm.steps import aggregate_steps
+from trisect.views.view import View
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -173,7 +173,7 @@ def test_training_steps_are_the_same_to_the_bit_before_and_after_groups_are_made
     direction = torch.randn(steps, 60, 6, dtype=dtype)
     results = []
     for _ in range(3):
-        out = aggregate_steps(x, snapshots, bias, slope=slope)
+        out = View.whole(snapshots).aggregate(x, bias=bias, slope=slope)
         results.append((out, *torch.autograd.grad(out, [x, bias], direction)))
     narrow = dtype == torch.float32
     sizes = {1: [1], 2: [2], 5: [4, 1] if narrow else [2, 2, 1]}[steps]
@@ -195,7 +195,7 @@ def test_gradients_of_models_with_groups_and_without(name: str, monkeypatch: pyt
     model = build(name, 3, 2, hidden=6).double()
 
     def gradients() -> list[Tensor]:
-        out = model(x, snapshots)[0]
+        out = model(x, View.whole(snapshots))
         return list(torch.autograd.grad((out * out).sum(), list(model.parameters())))
 
     first, with_groups = gradients(), gradients()

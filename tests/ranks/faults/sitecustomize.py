@@ -115,23 +115,51 @@ def change_cutting(module: Any) -> None:
     module.cut_job = cut_job
 
 
-def change_executor(module: Any) -> None:
-    honest = module.Executor.stream
+def change_rank(module: Any) -> None:
+    honest = module.Run.stream
 
-    def stream(self: Any, actions: Any, observer: Any = None, **fields: Any) -> Any:
+    def stream(self: Any, observer: Any = None, **fields: Any) -> Iterator[Any]:
         faults = due("evaluate" if fields.get("evaluation") else "train", fields["epoch"]) if "epoch" in fields else []
-        return honest(self, interrupted(actions, faults) if faults else actions, observer, **fields)
+        if not faults:
+            yield from honest(self, observer, **fields)
+            return
+        door, before = self.rank.door, interrupted(faults, actions_of(self))
+        door.event, self._do = before(door.event), before(self._do)
+        try:
+            yield from honest(self, observer, **fields)
+        finally:
+            del door.event
 
-    module.Executor.stream = stream
+    module.Run.stream = stream
 
 
-def interrupted(actions: Any, faults: list[dict[str, Any]]) -> Iterator[Any]:
-    """Give the actions, and let faults come before theirs."""
-    for index, action in enumerate(actions):
-        for fault in faults:
-            if int(fault.get("action", 0.0) * len(actions)) == index:
-                fire(fault)
-        yield action
+def actions_of(run: Any) -> int:
+    """Give how often a rank posts and waits in a pass, and begins to compute a cell."""
+    from trisect.plan.build import schedule_of
+    from trisect.schedule.action import Pass, Verb
+
+    planned = schedule_of(run.facts, pass_=run._pass).ranks[run.rank.mesh.rank]
+    cells = len(run._numbers())
+    computed = cells if run._pass is not Pass.TRAIN else 2 * cells + (cells - 1 if run.facts.timeline else 0)
+    return computed + sum(action.verb in (Verb.POST, Verb.WAIT) for action in planned)
+
+
+def interrupted(faults: list[dict[str, Any]], actions: int) -> Callable[[Any], Any]:
+    """Give what lets faults come before theirs of some actions, each a call of a function that it is given."""
+    count = 0
+
+    def before(do: Any) -> Any:
+        def interrupted(*values: Any, **named: Any) -> Any:
+            nonlocal count
+            for fault in faults:
+                if int(fault.get("action", 0.0) * actions) == count:
+                    fire(fault)
+            count += 1
+            return do(*values, **named)
+
+        return interrupted
+
+    return before
 
 
 def change_checkpoint(module: Any) -> None:
@@ -273,7 +301,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "trisect.train.processes.faults": change_start,
     "trisect.train.processes.start": change_cutting,
     "trisect.train.loop": change_loop,
-    "trisect.engine.executor": change_executor,
+    "trisect.pipeline.rank": change_rank,
     "trisect.train.run.checkpoint": change_checkpoint,
     "trisect.train.run.recorder": change_recorder,
 }

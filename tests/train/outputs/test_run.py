@@ -172,13 +172,13 @@ def test_only_what_outputs_read_is_run(name: str, first: int, monkeypatch: pytes
     )
     whole = run.embeddings()
     program, steps = run.setup.program, []
-    begin = program._engine.begin
+    begin = program.engine.begin
 
     def noted(*arguments, **named):  # type: ignore[no-untyped-def]
         steps.extend(step for block in named["facts"].runs for own in block for step in own)
         return begin(*arguments, **named)
 
-    monkeypatch.setattr(program._engine, "begin", noted)
+    monkeypatch.setattr(program.engine, "begin", noted)
     part = run.embeddings(range(7, 9))
     assert steps == list(range(first, 9))
     torch.testing.assert_close(part, whole[7:], rtol=1e-10, atol=1e-12)

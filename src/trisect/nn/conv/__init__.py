@@ -1,1 +1,1 @@
-"""Graph convolutions: spatial layers in two halves."""
+"""Graph convolutions, as spatial layers."""

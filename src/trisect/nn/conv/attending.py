@@ -26,11 +26,10 @@ class Attending(Convolution):
         heads: how many.
         concat: heads side by side (out_channels = heads·channels), or their mean (out_channels = channels).
         negative_slope: of the leaky relu.
-        attention_dropout: the probability that a coefficient is dropped. It is drawn for a pair of vertices, so that
-            on a block that is not square `Context.columns` must be given.
+        attention_dropout: the probability that a coefficient is dropped; it is drawn for a pair of vertices.
         **options: of `Convolution`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight [heads·channels, in_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [heads·channels, in_channels].
     """
 
     def __init__(

@@ -58,12 +58,12 @@ class Convolution(Layer):
 
     @property
     def transform_first(self) -> bool:
-        """Tell whether Â(XW) is cheaper than (ÂX)W; for equal widths it also stores one tensor less for backward."""
+        """Whether Â(XW) is cheaper than (ÂX)W; for equal widths it also stores one tensor less for backward."""
         return self.out_channels <= self.in_channels
 
     @property
     def message_channels(self) -> int:
-        """Give the narrower of the two widths."""
+        """Return the narrower of the two widths."""
         return self.out_channels if self.transform_first else self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

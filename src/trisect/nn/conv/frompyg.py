@@ -45,7 +45,7 @@ class FromPyG(Layer):
         edge_channels: how many features of an edge it reads as `edge_attr`; read from `conv` where that says so by
             `edge_dim`. 0: none are given to it.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels].
     """
 
     def __init__(
@@ -181,7 +181,7 @@ def _own_layer(conv: nn.Module) -> str | None:
 
 
 def _width(conv: nn.Module, name: str, asked: int | None) -> int:
-    """Give the width that the user chose, or the one that the convolution has."""
+    """Return the width that the user chose, or the one that the convolution has."""
     own = getattr(conv, name, None)
     if isinstance(own, tuple):
         own = own[0] if own and own[0] == own[-1] else None
@@ -192,7 +192,7 @@ def _width(conv: nn.Module, name: str, asked: int | None) -> int:
 
 
 def _edge_width(conv: nn.Module, in_channels: int, asked: int | None) -> int:
-    """Give how many features of an edge the convolution reads: the user's number, or what the convolution says."""
+    """Return how many features of an edge the convolution reads: the user's number, or what the convolution says."""
     argument = inspect.signature(conv.forward).parameters.get("edge_attr")
     if asked is not None:
         if asked and argument is None:
@@ -207,7 +207,7 @@ def _edge_width(conv: nn.Module, in_channels: int, asked: int | None) -> int:
 
 
 def _drops(conv: nn.Module) -> bool:
-    """Tell whether any part of the convolution drops elements, by torch's own random numbers."""
+    """Whether any part of the convolution drops elements, by torch's own random numbers."""
     for part in conv.modules():
         p = part.p if isinstance(part, nn.Dropout) else getattr(part, "dropout", 0.0)
         if isinstance(p, float) and p > 0.0:

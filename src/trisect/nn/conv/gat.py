@@ -23,8 +23,8 @@ class GATLayer(Attending):
         in_channels, channels: width of x, and of one head.
         **options: of `Attending` (heads, concat, …) and `Convolution`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight [heads·channels, in_channels], att_src and att_dst
-    [heads, channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [heads·channels, in_channels], att_src and
+    att_dst [heads, channels].
     """
 
     def __init__(self, in_channels: int, channels: int, **options: Any) -> None:

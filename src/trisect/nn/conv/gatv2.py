@@ -27,8 +27,8 @@ class GATv2Layer(Attending):
         edge_channels: features of an edge; 0: edges have none, or they are not read.
         **options: of `Attending` (heads, concat, …) and `Convolution`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight and target_weight [heads·channels, in_channels],
-    edge_weight [heads·channels, edge_channels], att [heads, channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight and target_weight [heads·channels,
+    in_channels], edge_weight [heads·channels, edge_channels], att [heads, channels].
     """
 
     edge_weight: nn.Parameter | None

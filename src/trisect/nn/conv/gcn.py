@@ -25,7 +25,7 @@ class GCNLayer(Convolution):
         in_channels, out_channels: widths.
         **options: of `Convolution`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight [out_channels, in_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
     """
 
     preaggregates = True

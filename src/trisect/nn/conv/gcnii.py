@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class GCN2Layer(Convolution):
     """out = S·((1-θ)·I + θ·Wᵀ) with S = (1-α)·Â·x + α·h0 and θ = ln(λ/l + 1), then norm, activation, dropout, residual.
 
-    h0, the output of the model's first linear layer, is a shared input: it is read as `context.shared["h0"]`.
+    h0, the output of the model's first linear layer, is a shared input: it is read as `g.shared["h0"]`.
 
     Args:
         channels: width, in and out.
@@ -26,7 +26,7 @@ class GCN2Layer(Convolution):
         lam, layer: λ and l (from 1), which give θ.
         **options: of `Convolution`.
 
-    Shapes: x [columns, channels], h0 [rows, channels] → [rows, channels]; weight [channels, channels].
+    Shapes: x, h0 [..., rows, channels] → [..., rows, channels]; weight [channels, channels].
     """
 
     reads = ("h0",)

@@ -29,7 +29,7 @@ class GINLayer(Convolution):
         mlp_norm: `none` or `layer`, inside the MLP.
         **options: of `Convolution`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight1 [hidden, in], weight2 [out, hidden].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight1 [hidden, in], weight2 [out, hidden].
     """
 
     preaggregates = True
@@ -62,12 +62,12 @@ class GINLayer(Convolution):
 
     @property
     def transform_first(self) -> bool:
-        """Tell whether W1 narrows the rows."""
+        """Whether W1 narrows the rows."""
         return self.hidden_channels <= self.in_channels
 
     @property
     def message_channels(self) -> int:
-        """Give the narrower side of W1."""
+        """Return the narrower side of W1."""
         return min(self.hidden_channels, self.in_channels)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

@@ -26,7 +26,7 @@ class GINELayer(GINLayer):
         edge_channels: features of an edge.
         **options: of `GINLayer`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; edge_weight [in_channels, edge_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; edge_weight [in_channels, edge_channels].
     """
 
     preaggregates = False

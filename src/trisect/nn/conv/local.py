@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LinearLayer(Convolution):
     """out = dropout(activation(norm(x·Wᵀ + b))), each row for itself.
 
-    Shapes: x [rows, in_channels] → [rows, out_channels]; weight [out_channels, in_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
     """
 
     spatial = False
@@ -54,7 +54,7 @@ class LinearLayer(Convolution):
 class DropoutLayer(Layer):
     """Dropout of each row for itself; used for a model's input, and where a shared input must keep all its elements.
 
-    Shapes: x [rows, channels] → [rows, channels].
+    Shapes: x [..., rows, channels] → [..., rows, channels].
     """
 
     spatial = False

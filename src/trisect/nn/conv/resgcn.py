@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class ResGCNLayer(Layer):
     """out = x + W_root·z + W·(Â·z) + b with z = dropout(relu(LayerNorm(x))).
 
-    z is what other rows read, so that norm, activation and dropout belong to `prepare`.
+    z is what other rows read, so that norm, activation and dropout go before the sum.
 
     Args:
         channels: width, in and out.
         dropout: probability.
 
-    Shapes: x [columns, channels] → [rows, channels]; weight, weight_root [channels, channels].
+    Shapes: x [..., rows, channels] → [..., rows, channels]; weight, weight_root [channels, channels].
     """
 
     collects = True
@@ -59,7 +59,7 @@ class ResGCNLayer(Layer):
 class ReadoutLayer(Layer):
     """out = W·dropout(relu(LayerNorm(x))) + b: how a stack of residual blocks is read out, each row for itself.
 
-    Shapes: x [rows, in_channels] → [rows, out_channels]; weight [out_channels, in_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
     """
 
     spatial = False

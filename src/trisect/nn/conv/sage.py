@@ -25,7 +25,7 @@ class SAGELayer(Convolution):
         root_weight: whether a vertex reads itself through a weight of its own.
         **options: of `Convolution`.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight, weight_root [out_channels, in_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight, weight_root [out_channels, in_channels].
     """
 
     weight_root: nn.Parameter | None

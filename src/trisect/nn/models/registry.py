@@ -70,7 +70,7 @@ def recipe(
 
 
 def reads_edges(name: str, **chosen: Any) -> bool:
-    """Say whether the named model with these options reads the features of edges, where there are any."""
+    """Whether the named model with these options reads the features of edges, where there are any."""
     layers = recipe(name, 1, 1, 1, **chosen).outline()
     return edge_channels_of(part for layer in layers for part in layer.modules()) > 0
 

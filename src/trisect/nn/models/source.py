@@ -37,7 +37,7 @@ class NamedModel:
             return self.recipe(in_channels, out_channels, edge_channels).model(self.seed)
 
     def recipe(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> Recipe | DynamicRecipe:
-        """Give the layers, yet to be built."""
+        """Return the layers, yet to be built."""
         chosen = dict(self.options)
         if out_channels is None:
             out_channels = chosen.get("hidden", model_options(self.name)["hidden"].default)
@@ -46,7 +46,7 @@ class NamedModel:
         return recipe(self.name, in_channels, int(out_channels or 0), edge_channels, **chosen)
 
     def outline(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
-        """Give the model on the `meta` device: widths and declarations, no memory."""
+        """Return the model on the `meta` device: widths and declarations, no memory."""
         return self.stage(in_channels, out_channels, range(0), edge_channels, last=False)
 
     def stage(
@@ -79,14 +79,14 @@ ModelSource = AnyModel | ModelMaker | HandedModel
 
 
 def outline_of(maker: ModelSource, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
-    """Give the model for its widths and declarations; its parameters may lie on the `meta` device."""
+    """Return the model for its widths and declarations; its parameters may lie on the `meta` device."""
     if isinstance(maker, NamedModel):
         return maker.outline(in_channels, out_channels, edge_channels)
     return full_model(maker, in_channels, out_channels)
 
 
 def full_model(maker: ModelSource, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
-    """Give the model with all its parameters."""
+    """Return the model with all its parameters."""
     if isinstance(maker, HandedModel):
         return maker.model
     if isinstance(maker, NamedModel):

@@ -13,7 +13,6 @@ from trisect.errors import ConfigError
 from trisect.nn.base import Layer, Normalisation, State, Temporal, check_widths, edge_channels_of
 from trisect.nn.initial import generator_for
 from trisect.ops.elementwise import twice
-from trisect.ops.spmm.steps import Snapshots as Snapshots
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -131,22 +130,22 @@ class DynamicModel(nn.Module):
 
     @property
     def stack(self) -> list[DynamicLayer]:
-        """Give the layers as a typed list."""
+        """Return the layers as a typed list."""
         return cast("list[DynamicLayer]", list(self.layers))
 
     @property
     def in_channels(self) -> int:
-        """Give the width of the input."""
+        """Return the width of the input."""
         return self.stack[0].in_channels
 
     @property
     def out_channels(self) -> int:
-        """Give the width of the output."""
+        """Return the width of the output."""
         return self.stack[-1].out_channels if self.head is None else self.head.out_channels
 
     @property
     def edge_channels(self) -> int:
-        """Give the number of features of an edge that layers read; 0: no layer reads any."""
+        """Return the number of features of an edge that layers read; 0: no layer reads any."""
         return edge_channels_of(self.modules())
 
     def reset_parameters(self, seed: int) -> None:

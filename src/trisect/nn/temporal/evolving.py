@@ -78,7 +78,7 @@ class TopSummary(nn.Module):
         return self.merge(self.candidates(x))
 
     def candidates(self, x: Tensor) -> Tensor:
-        """Give the best min(k, rows) rows of x, best first; those of all parts contain the best of all rows."""
+        """Return the best min(k, rows) rows of x, best first; those of all parts contain the best of all rows."""
         with torch.no_grad():
             chosen = _highest(x @ self.scorer, min(self.k, x.shape[0]))
         return x[chosen]
@@ -93,7 +93,7 @@ class TopSummary(nn.Module):
 
 
 def _highest(score: Tensor, k: int) -> Tensor:
-    """Give the positions of the k highest scores, highest first, ties in order of position (topk leaves ties open)."""
+    """Return where the k highest scores are, highest first, ties in order of position (topk leaves ties open)."""
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=score.device)
     bound = torch.topk(score, k).values[-1]
@@ -114,7 +114,7 @@ class Evolving(DynamicLayer):
         activation: the authors use `rrelu`; `leaky` is its mean and draws nothing.
         dropout: probability.
 
-    Shapes: x [columns, in_channels] → [rows, out_channels]; weight (W_0) [in_channels, out_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight (W_0) [in_channels, out_channels].
     """
 
     state_kind = "weight"
@@ -149,7 +149,7 @@ class Evolving(DynamicLayer):
             self.summary.reset_parameters(generator)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Give W_0, the parameter itself, so that gradients reach it."""
+        """Return W_0, the parameter itself, so that gradients reach it."""
         return (self.weight,)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
@@ -186,7 +186,7 @@ class Evolving(DynamicLayer):
 
     @property
     def message_channels(self) -> int:
-        """Tell how wide a row is that neighbours read: the narrower of the two widths."""
+        """Return how wide a row is that neighbours read: the narrower of the two widths."""
         return min(self.in_channels, self.out_channels)
 
     def __repr__(self) -> str:

@@ -98,7 +98,7 @@ class GRU(Temporal):
 
 
 def _writes_into_buffers(part: Temporal, frames: Sequence[Tensor], state: State) -> bool:
-    """Tell whether the kernel can write into buffers. It writes the gradients of frames only if autograd calls its
+    """Whether the kernel can write into buffers. It writes the gradients of frames only if autograd calls its
     backward, and without trained weights autograd does not.
     """
     trained = all(parameter.requires_grad for parameter in part.parameters())

@@ -43,7 +43,7 @@ class MProduct(Temporal):
         return (torch.zeros(self.window - 1, rows, self.out_channels, dtype=dtype, device=device),)
 
     def weights(self, first_step: int, steps: int, device: torch.device | None = None) -> Tensor:
-        """Give the band of the rows first_step .. first_step+steps-1 of M, the oldest frame first; float64 [steps,
+        """Return the band of the rows first_step .. first_step+steps-1 of M, the oldest frame first; float64 [steps,
         window].
         """
         weights = torch.ones(steps, self.window, dtype=torch.float64, device=device)

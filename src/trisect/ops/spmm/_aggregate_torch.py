@@ -29,7 +29,7 @@ def sum_torch(
 
 
 def max_torch(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
-    """Give the largest weighted neighbour for each feature, and which entry of the row it was, the first of equals.
+    """Return the largest weighted neighbour for each feature, and which entry of the row it was, the first of equals.
 
     Returns [rows, features] and int32 [rows, features]; a row without entries has 0 and -1.
     """

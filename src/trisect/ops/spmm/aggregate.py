@@ -12,9 +12,7 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT, INT64, POINTER, Kernel, pointer, threads
 from trisect.ops.memory import empty
-from trisect.ops.message import Message, as_message
 from trisect.ops.spmm._aggregate_torch import max_backward_torch, max_torch, sum_torch
-from trisect.ops.spmm.collect import Collector
 from trisect.ops.spmm.sums import KINDS, adjacent, aggregate_into, native
 
 Reduce = Literal["sum", "mean", "max"]
@@ -26,46 +24,34 @@ _MAX_BACKWARD = {
 }
 
 
-def aggregate(x: Tensor | Message, adjacency: Adjacency, reduce: Reduce = "sum") -> Tensor:
+def aggregate(x: Tensor, adjacency: Adjacency, reduce: Reduce = "sum") -> Tensor:
     """For each row of the block, the weighted sum (mean, max) of the rows of x that it reads.
 
     The gradient reaches x; the values of the adjacency are constants. Rows without entries give 0. On the CPU the
     result does not depend on the number of threads.
 
     Args:
-        x: [columns, features], or a message of such rows.
+        x: [columns, features].
         reduce: `sum` (values are weights), `mean` (of the weighted rows, by the number of entries), `max` (the gradient
             goes to the first of equal entries).
 
     Returns:
         [rows, features].
     """
-    message = as_message(x)
-    rows = message.rows
-    _check(rows, adjacency)
+    _check(x, adjacency)
     if reduce == "sum":
-        return _sum(rows, adjacency, None, None, message.sink, message.last_rows)
+        return _sum(x, adjacency, None, None)
     if reduce == "mean":
-        wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        return _sum(rows, adjacency, adjacency.inverse_counts(wide), None, message.sink, message.last_rows)
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        return _sum(x, adjacency, adjacency.inverse_counts(wide), None)
     if reduce == "max":
-        if message.last_rows is not None:
-            raise DataError("reduce is max, which does not read Message.last_rows; copy those rows to the end of rows.")
-        result: Tensor = _Max.apply(rows, adjacency)  # type: ignore[no-untyped-call]
+        result: Tensor = _Max.apply(x, adjacency)  # type: ignore[no-untyped-call]
         return result
     raise ConfigError(f"reduce is {reduce!r}; choose sum, mean or max.")
 
 
-def _sum(
-    x: Tensor,
-    adjacency: Adjacency,
-    row_scale: Tensor | None,
-    column_scale: Tensor | None,
-    sink: Collector | None = None,
-    last_rows: Tensor | None = None,
-) -> Tensor:
-    arguments = (x, adjacency, row_scale, column_scale, sink, [last_rows])
-    result: Tensor = _Sum.apply(*arguments)  # type: ignore[no-untyped-call]
+def _sum(x: Tensor, adjacency: Adjacency, row_scale: Tensor | None, column_scale: Tensor | None) -> Tensor:
+    result: Tensor = _Sum.apply(x, adjacency, row_scale, column_scale)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -74,29 +60,19 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        adjacency: Adjacency,
-        row_scale: Tensor | None,
-        column_scale: Tensor | None,
-        sink: Collector | None,
-        last_rows: list[Tensor | None],
+        ctx: Any, x: Tensor, adjacency: Adjacency, row_scale: Tensor | None, column_scale: Tensor | None
     ) -> Tensor:
-        ctx.adjacency, ctx.scales, ctx.sink = adjacency, (row_scale, column_scale), sink
-        if not native(x) and last_rows[0] is None:
+        ctx.adjacency, ctx.scales = adjacency, (row_scale, column_scale)
+        if not native(x):
             return sum_torch(x, adjacency, row_scale, column_scale)
         out = empty((adjacency.rows, x.shape[1]), x.dtype, x.device)
-        # in a list, since autograd takes a tensor among the arguments for an input
-        aggregate_into(out, x, adjacency, row_scale=row_scale, column_scale=column_scale, last_rows=last_rows[0])
+        aggregate_into(out, x, adjacency, row_scale=row_scale, column_scale=column_scale)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         row_scale, column_scale = ctx.scales
-        if ctx.sink is not None:
-            ctx.sink.add(gradient, ctx.adjacency, row_scale=row_scale, column_scale=column_scale)
-            return None, None, None, None, None, None
-        return _sum(gradient, ctx.adjacency.transpose(), column_scale, row_scale), None, None, None, None, None
+        return _sum(gradient, ctx.adjacency.transpose(), column_scale, row_scale), None, None, None
 
 
 class _Max(torch.autograd.Function):

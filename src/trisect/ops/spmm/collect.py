@@ -40,72 +40,31 @@ class Collector:
         self._memory = memory
         self._total: Tensor | None = None
 
-    @classmethod
-    def of(cls, total: Tensor) -> Collector:
-        """Make a collector that begins with this sum."""
-        collector = cls((total.shape[0], total.shape[1]), total.dtype, total.device)
-        collector._total, collector.blank = total, False
-        return collector
-
-    def reset(self) -> None:
-        """Forget the sum, so that the next addition begins it anew."""
-        self.blank = True
-
     def rows(self) -> Tensor:
-        """Give the sum so far [columns, features], zeros where nothing was added."""
+        """Return the sum so far [columns, features], zeros where nothing was added."""
         total = self._storage()
         if self.blank:
             total.zero_()
             self.blank = False
         return total
 
-    def staging(self, block: Adjacency) -> Tensor | None:
-        """Offer memory [rows, features] for the gradient of a block before it is added; None: any memory will do."""
-        return None
-
     def _storage(self) -> Tensor:
-        """Give the memory for the sum, which is taken when it is first needed."""
+        """Return the memory for the sum, which is taken when it is first needed."""
         if self._total is None:
             memory = self._memory
             self._total = empty(self._shape, self._dtype, self._device) if memory is None else memory()
         return self._total
 
-    def add(
-        self,
-        gradient: Tensor,
-        block: Adjacency,
-        *,
-        alpha: float = 1.0,
-        row_scale: Tensor | None = None,
-        column_scale: Tensor | None = None,
-    ) -> None:
-        """sum += alpha · (diag(row_scale) · block · diag(column_scale))ᵀ · gradient."""
+    def add(self, gradient: Tensor, block: Adjacency, *, alpha: float = 1.0) -> None:
+        """sum += alpha · blockᵀ · gradient."""
         targets, turned = self._reads(block)
         if self.blank and 2 * turned.rows > block.columns:
             # the first to add writes all rows, which saves a pass that zeroes them
             self.blank = False
-            aggregate_into(
-                self._storage(),
-                gradient,
-                block.transpose(),
-                alpha=alpha,
-                row_scale=column_scale,
-                column_scale=row_scale,
-            )
+            aggregate_into(self._storage(), gradient, block.transpose(), alpha=alpha)
             return
         total = self.rows()
-        if column_scale is not None and targets is not None:
-            column_scale = column_scale[targets]
-        aggregate_into(
-            total,
-            gradient,
-            turned,
-            alpha=alpha,
-            row_scale=column_scale,
-            column_scale=row_scale,
-            add=total,
-            targets=targets,
-        )
+        aggregate_into(total, gradient, turned, alpha=alpha, add=total, targets=targets)
 
 
 def add_rows(total: Tensor, rows: Tensor, x: Tensor) -> None:

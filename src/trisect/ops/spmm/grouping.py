@@ -31,12 +31,12 @@ in 20 to 150 epochs: a short run shall not pay for it, and a long one not wait."
 
 
 def fits(x: Tensor) -> bool:
-    """Tell whether features [steps, columns, features] are aggregated by the kernels for groups at all."""
+    """Whether features [steps, columns, features] are aggregated by the kernels for groups at all."""
     return packs(x) and 0 < x.shape[2] * x.element_size() <= _WIDEST[2]
 
 
 def worthwhile(features: int, dtype: torch.dtype, steps: int, ratio: float, size: int, budget: int) -> bool:
-    """Tell whether groups are worth making for snapshots that are kept.
+    """Whether groups are worth making for snapshots that are kept.
 
     Args:
         features: of a step's row.
@@ -65,7 +65,7 @@ class _Sighting:
     refused: bool = False
 
     def of(self, members: Sequence[Adjacency]) -> bool:
-        """Tell whether the sighting is of these very objects."""
+        """Whether the sighting is of these very objects."""
         return len(self.others) == len(members) - 1 and all(
             other() is member for other, member in zip(self.others, members[1:], strict=True)
         )
@@ -83,12 +83,12 @@ class Snapshots(Protocol):
         ...
 
     def __getitem__(self, step: int, /) -> Adjacency:
-        """Give the adjacency of a step, counted from the start of the sequence."""
+        """Return the adjacency of a step, counted from the start of the sequence."""
         ...
 
 
 def grouped(snapshots: Snapshots, features: int, dtype: torch.dtype) -> Iterator[Group]:
-    """Give the snapshots in order, in groups of four or two where those are worth it.
+    """Return the snapshots in order, in groups of four or two where those are worth it.
 
     Snapshots are laid over each other when the same objects have come often enough: those that are made anew for every
     epoch never are, and no more than two of them are held at a time.
@@ -112,7 +112,7 @@ def prepare(snapshots: Sequence[Adjacency], features: int, dtype: torch.dtype) -
 
 
 def _groups(members: Sequence[Adjacency], features: int, dtype: torch.dtype, count: int) -> Iterator[Group]:
-    """Give up to four snapshots as one group, as two, or one by one; the sequence has `count` of them."""
+    """Return up to four snapshots as one group, as two, or one by one; the sequence has `count` of them."""
     group = _together(members, features, dtype, count // len(members)) if len(members) in _WIDEST else None
     if group is not None:
         yield group
@@ -129,7 +129,7 @@ def _fours(features: int, dtype: torch.dtype) -> bool:
 
 
 def _seen(members: Sequence[Adjacency], dtype: torch.dtype) -> bool:
-    """Tell whether these very objects have come before."""
+    """Whether these very objects have come before."""
     return _sighting(members, dtype).times > 0
 
 

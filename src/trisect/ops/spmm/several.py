@@ -114,7 +114,7 @@ class Group:
         return own + sum(turned.memory_bytes for turned in self._turned)
 
     def transpose(self) -> Group:
-        """Give the transposed matrices, which are made once."""
+        """Return the transposed matrices, which are made once."""
         if self.symmetric:
             return self
         if self._turned:
@@ -130,7 +130,7 @@ class Group:
         return self._turned[0]
 
     def snapshot(self, step: int) -> Adjacency:
-        """Give one of the matrices; it has the entries of all, some of them 0."""
+        """Return one of the matrices; it has the entries of all, some of them 0."""
         values = None if self.values is None else self.values.view(-1, self.steps)[:, step].contiguous()
         return Adjacency(self.starts, self.ends, self.indices, values, self.columns, self.column_base).vouched()
 
@@ -198,7 +198,7 @@ class Overlay:
 
 
 def packs(x: Tensor) -> bool:
-    """Tell whether the kernels of this module take such features."""
+    """Whether the kernels of this module take such features."""
     return available() and x.device.type == "cpu" and x.dtype in _KINDS
 
 
@@ -251,7 +251,7 @@ def aggregate_group_into(
 
 
 def pointers(arrays: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    """Give the addresses of some tensors to a kernel."""
+    """Return the addresses of some tensors to a kernel."""
     return (ctypes.c_void_p * len(arrays))(*(pointer(array) for array in arrays))
 
 

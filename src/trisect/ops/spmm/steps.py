@@ -1,4 +1,4 @@
-"""All steps of a timeline as one node of autograd: aggregation, and a product with each step's own weight.
+"""All steps of a timeline as one node of autograd: a product with each step's own weight.
 
 Step by step in plain torch, each `xs[t]` costs a gradient as large as all steps, and stacking the results one more pass
 over them. Here each step's kernel writes its part of one tensor, forward and backward, and the activation follows while
@@ -16,40 +16,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trisect.errors import ConfigError
-from trisect.graph.adjacency import Adjacency
 from trisect.ops._finish import Finish, finish_gradient, rows_contiguous, usable
 from trisect.ops._products import product, product_gradient
 from trisect.ops.memory import alias, empty
-from trisect.ops.spmm.grouping import Snapshots as Snapshots
-from trisect.ops.spmm.grouping import fits, grouped
-from trisect.ops.spmm.several import Group, aggregate_group_into, side_by_side
-from trisect.ops.spmm.sums import aggregate_into
-
-
-def aggregate_steps(
-    x: Tensor, snapshots: Snapshots, bias: Tensor | None = None, *, slope: float | None = None
-) -> Tensor:
-    """leaky_relu(Â_t·x_t + bias) of each step t.
-
-    Args:
-        x: [steps, columns, features].
-        snapshots: the adjacency of each step, all of the same shape, asked for once; its values are constants. They
-            are kept where a backward will follow.
-        bias: [features].
-        slope: below zero, at least 0, which is relu; None: no activation.
-
-    Returns:
-        [steps, rows, features].
-    """
-    if x.dim() != 3 or x.shape[0] != len(snapshots):
-        raise ConfigError(
-            f"x has shape {tuple(x.shape)} for {len(snapshots)} snapshots; give [steps, columns, features]."
-        )
-    if bias is not None and tuple(bias.shape) != (x.shape[2],):
-        raise ConfigError(f"bias has shape {tuple(bias.shape)}; {(x.shape[2],)} is needed.")
-    _check_slope(slope)
-    result: Tensor = _Aggregate.apply(x, bias, snapshots, slope)  # type: ignore[no-untyped-call]
-    return result
 
 
 def product_steps(x: Tensor, weights: Tensor, *, slope: float | None = None) -> Tensor:
@@ -58,7 +27,7 @@ def product_steps(x: Tensor, weights: Tensor, *, slope: float | None = None) -> 
     Args:
         x: [steps, rows, inputs].
         weights: [steps, inputs, outputs].
-        slope: as in `aggregate_steps`.
+        slope: below zero, at least 0, which is relu; None: no activation.
 
     Returns:
         [steps, rows, outputs].
@@ -92,7 +61,7 @@ class _Before:
         self._scratch = empty(out.shape[1:], gradient.dtype) if native and out is not None else None
 
     def at(self, step: int) -> Tensor:
-        """Give the gradient of that step, [rows, features], which is valid until the next call."""
+        """Return the gradient of that step, [rows, features], which is valid until the next call."""
         part = self._gradient[step]
         if self._out is None:
             return part
@@ -101,97 +70,6 @@ class _Before:
         if self._finish.slope == 0.0:
             return torch.ops.aten.threshold_backward(part, self._out[step], 0.0)  # type: ignore[no-any-return]
         return torch.ops.aten.leaky_relu_backward(part, self._out[step], self._finish.slope, True)  # type: ignore[no-any-return]
-
-
-class _Aggregate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None) -> Tensor:
-        needed = any(ctx.needs_input_grad)
-        ctx.shape, ctx.slope = x.shape, slope
-        if fits(x) and len(snapshots):
-            out, ctx.kept = _in_groups(x, bias, snapshots, slope, needed)
-        else:
-            out, ctx.kept = _one_by_one(x, bias, snapshots, slope, needed)
-        ctx.save_for_backward(None if slope is None else out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = ctx.saved_tensors
-        needs_x, needs_bias = ctx.needs_input_grad[:2]
-        d_x = empty(ctx.shape, gradient.dtype, gradient.device) if needs_x else None
-        d_bias = gradient.new_zeros(gradient.shape[2]) if needs_bias else None
-        before = _Before(gradient, out, ctx.slope)
-        step = 0
-        for kept in ctx.kept:
-            if isinstance(kept, Group):
-                _group_gradient(gradient, out, step, kept, ctx.slope, d_x, d_bias)
-                step += kept.steps
-                continue
-            part = before.at(step)
-            if d_bias is not None:
-                d_bias += part.sum(0)
-            if d_x is not None:
-                aggregate_into(d_x[step], part, kept.transpose())
-            step += 1
-        return d_x, d_bias, None, None
-
-
-def _one_by_one(
-    x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None, needed: bool
-) -> tuple[Tensor, list[Adjacency]]:
-    """Give the result and, with `needed`, the snapshots."""
-    kept: list[Adjacency] = []
-    out = empty((0, 0, x.shape[2]), x.dtype, x.device)
-    for step in range(len(snapshots)):
-        snapshot = snapshots[step]
-        if step == 0:
-            out = empty((x.shape[0], snapshot.rows, x.shape[2]), x.dtype, x.device)
-        _check_shape(snapshot, step, out.shape[1], x.shape[1])
-        aggregate_into(out[step], x[step], snapshot, bias=bias, relu=slope == 0.0, slope=slope or 0.0)
-        if needed:
-            kept.append(snapshot)
-    return out, kept
-
-
-def _in_groups(
-    x: Tensor, bias: Tensor | None, snapshots: Snapshots, slope: float | None, needed: bool
-) -> tuple[Tensor, list[Group]]:
-    """Give the result and, with `needed`, the groups of steps."""
-    kept: list[Group] = []
-    out = empty((0, 0, x.shape[2]), x.dtype)
-    step = 0
-    for group in grouped(snapshots, x.shape[2], x.dtype):
-        if step == 0:
-            out = empty((x.shape[0], group.rows, x.shape[2]), x.dtype)
-        _check_shape(group, step, out.shape[1], x.shape[1])
-        steps = slice(step, step + group.steps)
-        aggregate_group_into(out[steps].unbind(), side_by_side(x[steps].unbind()), group, bias, slope)
-        step += group.steps
-        if needed:
-            kept.append(group)
-    return out, kept
-
-
-def _group_gradient(
-    gradient: Tensor,
-    out: Tensor | None,
-    step: int,
-    group: Group,
-    slope: float | None,
-    d_x: Tensor | None,
-    d_bias: Tensor | None,
-) -> None:
-    """Write d_x of the steps of a group, the first of which is `step`, and add to d_bias."""
-    steps = slice(step, step + group.steps)
-    sign = None if out is None else out[steps].unbind()
-    packed = side_by_side(gradient[steps].unbind(), sign=sign, slope=slope or 0.0)
-    if d_bias is not None:
-        for index in range(group.steps):
-            d_bias += packed[:, index, : gradient.shape[2]].sum(0)
-    if d_x is not None:
-        aggregate_group_into(d_x[steps].unbind(), packed, group.transpose())
 
 
 def joined(out: Tensor, frames: Sequence[Tensor]) -> Tensor:
@@ -218,11 +96,6 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return (None, gradient) if ctx.one_tensor else (None, *gradient.unbind())
-
-
-def _check_shape(snapshot: Adjacency | Group, step: int, rows: int, columns: int) -> None:
-    if (snapshot.rows, snapshot.columns) != (rows, columns):
-        raise ConfigError(f"snapshot {step} is {snapshot.rows} x {snapshot.columns}; {rows} x {columns} is needed.")
 
 
 class _Product(torch.autograd.Function):

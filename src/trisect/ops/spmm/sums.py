@@ -65,7 +65,7 @@ def aggregate_into(
     """
     if last_rows is not None and (last_rows.shape[0] > x.shape[0] or last_rows.shape[1:] != x.shape[1:]):
         raise DataError(
-            f"Message.last_rows has the shape {list(last_rows.shape)}, and rows {list(x.shape)}; give as many channels,"
+            f"last_rows has the shape {list(last_rows.shape)}, and rows {list(x.shape)}; give as many channels,"
             " and no more rows."
         )
     if last_rows is not None and last_rows.shape[0] == 0:
@@ -135,17 +135,17 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def native(x: Tensor) -> bool:
-    """Tell whether the kernels take x."""
+    """Whether the kernels take x."""
     return x.device.type == "cpu" and x.dtype in KINDS and available()
 
 
 def adjacent(x: Tensor) -> bool:
-    """Tell whether a kernel can read x as rows at a fixed distance."""
+    """Whether a kernel can read x as rows at a fixed distance."""
     return (x.stride(1) == 1 or x.shape[1] == 1) and (x.stride(0) >= x.shape[1] or x.shape[0] <= 1)
 
 
 def reads_last_rows(x: Tensor, last_rows: Tensor) -> bool:
-    """Tell whether a kernel can read `last_rows` instead of the last rows of x.
+    """Whether a kernel can read `last_rows` instead of the last rows of x.
 
     It loads full vectors at the end of the other rows of x, which must not reach past the memory of x: unless the last
     rows are very few, their memory is room enough.
