@@ -18,14 +18,12 @@ os.environ.setdefault("TRISECT_POISON", "1")  # before the pool is made: a read 
 
 from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
-from trisect.exchanges.facts import Facts, Runs
+from trisect.views.plan import Plan, Runs
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import build
-from trisect.nn.base import Layer
-from trisect.nn.halves import AnyLayer
-from trisect.plan.plan import make_facts
+from trisect.plan.plan import make_plan
 from trisect.train.clusters import CLUSTER_VARIABLE, local_cluster
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what runs in the background
@@ -99,17 +97,17 @@ def timeline(record: TimelineRecord) -> Timeline:
     return Timeline.from_record(record)
 
 
-FACTS_STEPS = 40
+PLAN_STEPS = 40
 
 
 @cache
-def _model(name: str, layers: int, window: int) -> tuple[list[AnyLayer], Layer | None]:
+def _model(name: str, layers: int, window: int) -> tuple[list[Any], Any]:
     options = {"tm-gcn": {"window": window}, "gat": {"heads": 2}}.get(name, {})
     model = build(name, 3, 2, layers=layers, hidden=4, **options)
     return list(model.stack), getattr(model, "head", None)
 
 
-def _facts_of(
+def _plan_of(
     name: str,
     layout: Layout,
     runs: Runs | None = None,
@@ -118,12 +116,12 @@ def _facts_of(
     window: int = 3,
     rows: int = 8,
     **more: Any,
-) -> Facts:
-    """Facts of a model on one graph, or on a timeline where runs are given; every part has `rows` rows."""
+) -> Plan:
+    """Plan of a model on one graph, or on a timeline where runs are given; every part has `rows` rows."""
     stack, head = _model(name, layers, window)
     bounds = [len(stack) * s // layout.layer for s in range(layout.layer + 1)]
     cuts = tuple(rows * c // layout.chunks for c in range(layout.chunks + 1))
-    return make_facts(
+    return make_plan(
         stack,
         head,
         layout,
@@ -131,13 +129,14 @@ def _facts_of(
         rows=[rows] * layout.vertex,
         runs=((range(1),),) if runs is None else runs,
         chunk_rows=[cuts] * layout.vertex if runs is None else None,
-        remote=[4] * FACTS_STEPS,
+        remote=[4] * PLAN_STEPS,
         timeline=runs is not None,
+        stale=more.pop("stale", runs is None and layout.chunks > 1),
         **more,
     )
 
 
 @pytest.fixture(scope="session")
-def facts_of() -> Callable[..., Facts]:
-    """A maker of the facts of small models."""
-    return _facts_of
+def plan_of() -> Callable[..., Plan]:
+    """A maker of the plans of small models."""
+    return _plan_of

@@ -27,7 +27,7 @@ from thresholds import lowered
 from trisect.comm import world
 from trisect.comm.ledger import Ledger
 from trisect.errors import TrisectError
-from trisect.exchanges.catalogue import volume
+from trisect.plan.volume import volume
 from trisect.schedule.action import Pass
 from trisect.shards import device_stream
 from trisect.train import worker

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.errors import LayoutError
-from trisect.exchanges.facts import Facts, Runs
+from trisect.views.plan import Plan, Runs
 from trisect.layout import Layout
 from trisect.plan import segments
 from trisect.plan.build import in_order, schedule_of
 from trisect.plan.plan import forward_only, runs_until, without_chunks
 from trisect.schedule import Action, Pass, Schedule, Side, Verb, draw, simulate, validate
 
-Maker = Callable[..., Facts]
+Maker = Callable[..., Plan]
 COMPUTED = (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD)
 
 
@@ -35,7 +35,7 @@ def runs_of(*sizes: Sequence[int]) -> Runs:
     return tuple(runs)
 
 
-def text_of(facts: Facts, pass_: Pass = Pass.TRAIN) -> list[str]:
+def text_of(facts: Plan, pass_: Pass = Pass.TRAIN) -> list[str]:
     schedule = schedule_of(facts, pass_=pass_)
     validate(schedule)
     return str(schedule).splitlines()
@@ -44,48 +44,48 @@ def text_of(facts: Facts, pass_: Pass = Pass.TRAIN) -> list[str]:
 # Texts
 
 
-def test_one_process(facts_of: Maker) -> None:
-    assert text_of(facts_of("gcn", Layout())) == ["0F0 0B0 0U0"]
-    assert text_of(facts_of("gcn", Layout(chunks=3))) == ["0F0 0F1 0F2 0B2 0B1 0B0 0U0"]
-    assert text_of(facts_of("gcn", Layout()), Pass.EVALUATE) == ["0F0~e"]
+def test_one_process(plan_of: Maker) -> None:
+    assert text_of(plan_of("gcn", Layout())) == ["0F0 0B0 0U0"]
+    assert text_of(plan_of("gcn", Layout(chunks=3))) == ["0F0 0F1 0F2 0B2 0B1 0B0 0U0"]
+    assert text_of(plan_of("gcn", Layout()), Pass.EVALUATE) == ["0F0~e"]
 
 
-def test_two_parts(facts_of: Maker) -> None:
+def test_two_parts(plan_of: Maker) -> None:
     line = (
         "0F0.0-0 0PhF0.1 0WhF0.1 0F0.1-2 0PhF0.3 0WhF0.3 0F0.3-4"
         " 0B0.3-4 0PhB0.3 0WhB0.3 0B0.1-2 0PhB0.1 0WhB0.1 0B0.0-0 0G0 0U0"
     )
-    assert text_of(facts_of("gcn", Layout(vertex=2, spatial="halo"))) == [line, line]
+    assert text_of(plan_of("gcn", Layout(vertex=2, spatial="halo"))) == [line, line]
 
 
-def test_two_parts_whose_interior_hides_the_halo(facts_of: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_parts_whose_interior_hides_the_halo(plan_of: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "OVERLAP_ROWS", 1)
     line = (
         "0F0.0-0b 0PhF0.1 0F0.0-0i 0WhF0.1 0F0.1-2b 0PhF0.3 0F0.1-2i 0WhF0.3 0F0.3-4b 0F0.3-4i"
         " 0B0.3-4b 0PhB0.3 0B0.3-4i 0WhB0.3 0B0.1-2b 0PhB0.1 0B0.1-2i 0WhB0.1 0B0.0-0b 0B0.0-0i 0G0 0U0"
     )
-    assert text_of(facts_of("gcn", Layout(vertex=2, spatial="halo"))) == [line, line]
+    assert text_of(plan_of("gcn", Layout(vertex=2, spatial="halo"))) == [line, line]
 
 
-def test_two_parts_by_columns(facts_of: Maker) -> None:
+def test_two_parts_by_columns(plan_of: Maker) -> None:
     line = (
         "0F0.0-0 0PrF0.1 0WrF0.1 0F0.1-1 0PrF0.2 0WrF0.2 0F0.2-3"
         " 0B0.2-3 0PrB0.2 0WrB0.2 0B0.1-1 0PrB0.1 0WrB0.1 0B0.0-0 0G0 0U0"
     )
-    assert text_of(facts_of("gcn", Layout(vertex=2, spatial="redistribute"), layers=1)) == [line, line]
+    assert text_of(plan_of("gcn", Layout(vertex=2, spatial="redistribute"), layers=1)) == [line, line]
 
 
-def test_two_stages_with_chunks(facts_of: Maker) -> None:
-    assert text_of(facts_of("gcn", Layout(layer=2, chunks=2))) == [
+def test_two_stages_with_chunks(plan_of: Maker) -> None:
+    assert text_of(plan_of("gcn", Layout(layer=2, chunks=2))) == [
         "0EbB1<1 0EbB0<1 0F0 0PbF0>1 0F1 0PbF1>1 0WbB1<1 0B1 0WbB0<1 0B0 0U0",
         "1EbF0<0 1EbF1<0 1WbF0<0 1F0 1WbF1<0 1F1 1B1 1PbB1>0 1B0 1PbB0>0 1U0",
     ]
 
 
-def test_two_stages_of_two_parts(facts_of: Maker) -> None:
+def test_two_stages_of_two_parts(plan_of: Maker) -> None:
     first = "0EbB0<{0} 0F0.0-0 0PhF0.1 0WhF0.1 0F0.1-1 0PbF0>{0} 0WbB0<{0} 0B0.1-1 0PhB0.1 0WhB0.1 0B0.0-0 0G0 0U0"
     second = "1EbF0<{0} 1WbF0<{0} 1F0.2-2 1PhF0.3 1WhF0.3 1F0.3-4 1B0.3-4 1PhB0.3 1WhB0.3 1B0.2-2 1PbB0>{0} 1G0 1U0"
-    assert text_of(facts_of("gcn", Layout(layer=2, vertex=2, spatial="halo"))) == [
+    assert text_of(plan_of("gcn", Layout(layer=2, vertex=2, spatial="halo"))) == [
         first.format(2),
         first.format(3),
         second.format(0),
@@ -93,8 +93,8 @@ def test_two_stages_of_two_parts(facts_of: Maker) -> None:
     ]
 
 
-def test_a_carry(facts_of: Maker) -> None:
-    facts = facts_of("cd-gcn", Layout(time=2, temporal="carry", chunks=2), runs_of([1, 1]), layers=1)
+def test_a_carry(plan_of: Maker) -> None:
+    facts = plan_of("cd-gcn", Layout(time=2, temporal="carry", chunks=2), runs_of([1, 1]), layers=1)
     assert text_of(facts) == [
         "0EcB1.2@0<1 0EcB0.2@0<1 0F0.0-1@0 0F0.2-2@0 0PcF0.2@0>1 0F1.2-2@0 0PcF1.2@0>1 0F0.3-4@0"
         " 0B0.3-4@0 0WcB1.2@0<1 0B1.2-2@0 0WcB0.2@0<1 0B0.2-2@0 0B0.0-1@0 0G0 0U0",
@@ -103,9 +103,9 @@ def test_a_carry(facts_of: Maker) -> None:
     ]
 
 
-def test_a_window(facts_of: Maker) -> None:
+def test_a_window(plan_of: Maker) -> None:
     """A step reads two steps before it: run 1 reads run 0 of its block, and run 0 of block 1 reads both of block 0."""
-    facts = facts_of("tm-gcn", Layout(time=2, temporal="halo", blocks=2), runs_of([1, 1], [1, 1]), layers=1)
+    facts = plan_of("tm-gcn", Layout(time=2, temporal="halo", blocks=2), runs_of([1, 1], [1, 1]), layers=1)
     assert text_of(facts) == [
         "0EwF0.2@1<1 0EwB0.2@1<1 0EwB0.2@0<1 0F0.0-1@0 0PwF0.2@0>1 0F0.2-2@0"
         " 0F0.0-1@1 0PwF0.2@1>1 0WwF0.2@1<1 0F0.2-2@1 0F0.3-4@1"
@@ -118,41 +118,41 @@ def test_a_window(facts_of: Maker) -> None:
     ]
 
 
-def test_steps_redistributed(facts_of: Maker) -> None:
+def test_steps_redistributed(plan_of: Maker) -> None:
     line = (
         "0F0.0-1@0 0PtF0.2@0 0WtF0.2@0 0F0.2-2@0 0PtF0.3@0 0WtF0.3@0 0F0.3-4@0"
         " 0B0.3-4@0 0PtB0.3@0 0WtB0.3@0 0B0.2-2@0 0PtB0.2@0 0WtB0.2@0 0B0.0-1@0 0G0 0U0"
     )
     layout = Layout(time=2, temporal="redistribute")
-    assert text_of(facts_of("cd-gcn", layout, runs_of([1, 1]), layers=1)) == [line, line]
+    assert text_of(plan_of("cd-gcn", layout, runs_of([1, 1]), layers=1)) == [line, line]
     # a rank without steps still has its share of the rows
     idle = "0PtF0.2@0 0WtF0.2@0 0F0.2-2@0 0PtF0.3@0 0WtF0.3@0 0PtB0.3@0 0WtB0.3@0 0B0.2-2@0 0PtB0.2@0 0WtB0.2@0 0G0 0U0"
-    assert text_of(facts_of("cd-gcn", layout, runs_of([2, 0]), layers=1)) == [line, idle]
+    assert text_of(plan_of("cd-gcn", layout, runs_of([2, 0]), layers=1)) == [line, idle]
 
 
-def test_blocks_are_computed_again(facts_of: Maker) -> None:
+def test_blocks_are_computed_again(plan_of: Maker) -> None:
     runs = runs_of([1], [1])
     # of all blocks but the last only the states are wanted, so the head is left out
-    assert text_of(facts_of("cd-gcn", Layout(blocks=2), runs, layers=1)) == ["0F0.0-2@0 0F0@1 0B0@1 0A0@0~a 0B0@0 0U0"]
+    assert text_of(plan_of("cd-gcn", Layout(blocks=2), runs, layers=1)) == ["0F0.0-2@0 0F0@1 0B0@1 0A0@0~a 0B0@0 0U0"]
     # a last stage without state has nothing to do in them
-    assert text_of(facts_of("gcn", Layout(layer=2, blocks=2), runs)) == [
+    assert text_of(plan_of("gcn", Layout(layer=2, blocks=2), runs)) == [
         "0EbB0@1<1 0EbB0@0<1 0F0@0 0PbF0@0>1 0F0@1 0PbF0@1>1 0WbB0@1<1 0B0@1 0A0@0~a 0WbB0@0<1 0B0@0 0U0",
         "1EbF0@0<0 1EbF0@1<0 1WbF0@0<0 1WbF0@1<0 1F0@1 1B0@1 1PbB0@1>0 1A0@0~a 1B0@0 1PbB0@0>0 1U0",
     ]
 
 
-def test_groups_are_computed_again(facts_of: Maker) -> None:
-    facts = facts_of("gcn", Layout(recompute=True), layers=4)
+def test_groups_are_computed_again(plan_of: Maker) -> None:
+    facts = plan_of("gcn", Layout(recompute=True), layers=4)
     assert text_of(facts) == ["0F0.0-3 0F0.4-8 0B0.4-8 0A0.0-3~a 0B0.0-3 0U0"]
     line = (
         "0F0.0-0 0PhF0.1 0WhF0.1 0F0.1-1 0F0.2-2 0PhF0.3 0WhF0.3 0F0.3-4 0B0.3-4 0PhB0.3 0WhB0.3 0B0.2-2"
         " 0A0.0-0~a 0PhF0.1~a 0WhF0.1~a 0A0.1-1~a 0B0.1-1 0PhB0.1 0WhB0.1 0B0.0-0 0G0 0U0"
     )
-    assert text_of(facts_of("gcn", Layout(vertex=2, recompute=True, spatial="halo"))) == [line, line]
+    assert text_of(plan_of("gcn", Layout(vertex=2, recompute=True, spatial="halo"))) == [line, line]
 
 
-def test_a_summary_and_a_fetch(facts_of: Maker) -> None:
-    facts = facts_of("evolvegcn-h", Layout(vertex=2, spatial="halo"), runs_of([2]), layers=1)
+def test_a_summary_and_a_fetch(plan_of: Maker) -> None:
+    facts = plan_of("evolvegcn-h", Layout(vertex=2, spatial="halo"), runs_of([2]), layers=1)
     line = (
         "0F0.0-0@0 0PmF0.1@0 0WmF0.1@0 0F0.1-2@0 0PhF0.3@0 0WhF0.3@0 0F0.3-5@0"
         " 0B0.3-5@0 0PhB0.3@0 0WhB0.3@0 0B0.1-2@0 0PmB0.1@0 0WmB0.1@0 0B0.0-0@0 0G0 0U0"
@@ -162,12 +162,12 @@ def test_a_summary_and_a_fetch(facts_of: Maker) -> None:
         "0F0.0-0 0PhF0.1 0WhF0.1 0F0.1-1 0PfF0.2 0WfF0.2 0F0.2-2"
         " 0B0.2-2 0PfB0.2 0WfB0.2 0B0.1-1 0PhB0.1 0WhB0.1 0B0.0-0 0G0 0U0"
     )
-    facts = facts_of("gcn", Layout(vertex=2, spatial="halo"), layers=1, fetches=True)
+    facts = plan_of("gcn", Layout(vertex=2, spatial="halo"), layers=1, fetches=True)
     assert text_of(facts) == [line, line]
 
 
-def test_evaluation(facts_of: Maker) -> None:
-    facts = forward_only(facts_of("cd-gcn", Layout(layer=2, blocks=2), runs_of([1], [1])))
+def test_evaluation(plan_of: Maker) -> None:
+    facts = forward_only(plan_of("cd-gcn", Layout(layer=2, blocks=2), runs_of([1], [1])))
     assert text_of(facts, Pass.EVALUATE) == [
         "0F0@0~e 0PbF0@0>1~e 0F0@1~e 0PbF0@1>1~e",
         "1EbF0@0<0~e 1EbF0@1<0~e 1WbF0@0<0~e 1F0@0~e 1WbF0@1<0~e 1F0@1~e",
@@ -181,8 +181,8 @@ DYNAMIC = ("cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h")
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> Callable[[Maker], Facts]:
-    """Facts of a model under a layout that it allows, on one graph or on a timeline."""
+def cuts(draw: st.DrawFn) -> Callable[[Maker], Plan]:
+    """Plan of a model under a layout that it allows, on one graph or on a timeline."""
     model = draw(st.sampled_from((*STATIC, *DYNAMIC)))
     timeline = model in DYNAMIC or draw(st.booleans())
     layout = Layout(
@@ -204,7 +204,7 @@ def cuts(draw: st.DrawFn) -> Callable[[Maker], Facts]:
         sizes = st.lists(st.integers(0, 2), min_size=layout.time, max_size=layout.time).filter(any)
         runs = runs_of(*(draw(sizes) for _ in range(layout.blocks)))
     return partial(
-        lambda facts_of, **named: facts_of(model, layout, runs, **named),
+        lambda plan_of, **named: plan_of(model, layout, runs, **named),
         layers=draw(st.integers(3, 4)),
         window=draw(st.integers(1, 6)),
         aggregated=model != "gat" and model != "gcnii" and draw(st.booleans()),
@@ -236,10 +236,10 @@ def cell(action: Action) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("model", ["cd-gcn", "tm-gcn"])
-def test_a_rank_without_steps_posts_where_the_others_do(facts_of: Maker, model: str) -> None:
+def test_a_rank_without_steps_posts_where_the_others_do(plan_of: Maker, model: str) -> None:
     """Gradients leave a group before the group in front of it is computed again, on a rank without steps too."""
     layout = Layout(time=2, blocks=2, recompute=True, temporal="redistribute")
-    schedule = schedule_of(facts_of(model, layout, runs_of([1, 0], [0, 1])))
+    schedule = schedule_of(plan_of(model, layout, runs_of([1, 0], [0, 1])))
     validate(schedule)
     posts = [[str(action) for action in actions if action.verb is Verb.POST] for actions in schedule]
     assert posts[0] == posts[1]
@@ -248,10 +248,10 @@ def test_a_rank_without_steps_posts_where_the_others_do(facts_of: Maker, model: 
 
 @settings(max_examples=200, deadline=None)
 @given(cut=cuts(), overlap=st.booleans())
-def test_every_cut_is_sound(facts_of: Maker, cut: Callable[[Maker], Facts], overlap: bool) -> None:
+def test_every_cut_is_sound(plan_of: Maker, cut: Callable[[Maker], Plan], overlap: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "OVERLAP_ROWS", 1 if overlap else 1 << 30)
-        facts = cut(facts_of)
+        facts = cut(plan_of)
         schedule = schedule_of(facts)
         validate(schedule)
         validate(schedule_of(without_chunks(facts)))
@@ -281,8 +281,8 @@ def test_every_cut_is_sound(facts_of: Maker, cut: Callable[[Maker], Facts], over
 
 @settings(max_examples=100, deadline=None)
 @given(cut=cuts())
-def test_what_is_sent_is_received_once(facts_of: Maker, cut: Callable[[Maker], Facts]) -> None:
-    schedule = schedule_of(cut(facts_of))
+def test_what_is_sent_is_received_once(plan_of: Maker, cut: Callable[[Maker], Plan]) -> None:
+    schedule = schedule_of(cut(plan_of))
     crossing = [(rank, a) for rank, actions in enumerate(schedule) for a in actions if a.peer is not None]
     sent = [(rank, a.peer, a.message) for rank, a in crossing if a.verb is Verb.POST]
     for verb in (Verb.EXPECT, Verb.WAIT):
@@ -297,9 +297,9 @@ def test_what_is_sent_is_received_once(facts_of: Maker, cut: Callable[[Maker], F
     parts=st.integers(1, 3),
     order=st.integers(1, 6).flatmap(lambda n: st.permutations(range(n))),
 )
-def test_chunks_in_another_order_stay_sound(facts_of: Maker, stages: int, parts: int, order: list[int]) -> None:
+def test_chunks_in_another_order_stay_sound(plan_of: Maker, stages: int, parts: int, order: list[int]) -> None:
     layout = Layout(layer=stages, vertex=parts, chunks=len(order), spatial="halo")
-    schedule = schedule_of(facts_of("gcn", layout, layers=5))
+    schedule = schedule_of(plan_of("gcn", layout, layers=5))
     moved = Schedule(tuple(tuple(in_order(actions, order)) for actions in schedule), layout)
     validate(moved)
     for actions in moved:
@@ -318,15 +318,15 @@ def test_chunks_in_another_order_stay_sound(facts_of: Maker, stages: int, parts:
 # Time
 
 
-def test_the_bubble_is_that_of_gpipe(facts_of: Maker) -> None:
+def test_the_bubble_is_that_of_gpipe(plan_of: Maker) -> None:
     stages, chunks = 4, 8
-    schedule = schedule_of(facts_of("gcn", Layout(layer=stages, chunks=chunks), layers=8))
+    schedule = schedule_of(plan_of("gcn", Layout(layer=stages, chunks=chunks), layers=8))
     spans = simulate(schedule, lambda rank, action: float(action.verb in COMPUTED))
     assert max(span.end for row in spans for span in row) == 2 * (chunks + stages - 1)
 
 
-def test_the_halo_is_waited_for_less_when_work_overlaps_it(facts_of: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = facts_of("gcn", Layout(vertex=2, spatial="halo"), layers=3)
+def test_the_halo_is_waited_for_less_when_work_overlaps_it(plan_of: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = plan_of("gcn", Layout(vertex=2, spatial="halo"), layers=3)
 
     def cost(rank: int, action: Action) -> float:
         if action.verb in COMPUTED:
@@ -346,8 +346,8 @@ def test_the_halo_is_waited_for_less_when_work_overlaps_it(facts_of: Maker, monk
     assert ends == [8.0, 8.0 + 6 * 0.5]
 
 
-def test_a_carry_in_chunks_lets_ranks_overlap(facts_of: Maker) -> None:
-    facts = facts_of("cd-gcn", Layout(time=4, temporal="carry"), runs_of([1, 1, 1, 1]), layers=1)
+def test_a_carry_in_chunks_lets_ranks_overlap(plan_of: Maker) -> None:
+    facts = plan_of("cd-gcn", Layout(time=4, temporal="carry"), runs_of([1, 1, 1, 1]), layers=1)
 
     def seconds(chunks: int) -> float:
         def cost(rank: int, action: Action) -> float:
@@ -363,16 +363,16 @@ def test_a_carry_in_chunks_lets_ranks_overlap(facts_of: Maker) -> None:
     assert seconds(16) == pytest.approx(2 + 2 * (1 + 3 / 16))
 
 
-def test_recomputation_sends_no_carry(facts_of: Maker) -> None:
-    facts = facts_of("cd-gcn", Layout(time=3, blocks=4, chunks=2, temporal="carry"), runs_of(*[[1, 1, 1]] * 4))
+def test_recomputation_sends_no_carry(plan_of: Maker) -> None:
+    facts = plan_of("cd-gcn", Layout(time=3, blocks=4, chunks=2, temporal="carry"), runs_of(*[[1, 1, 1]] * 4))
     posts = [a for row in schedule_of(facts) for a in row if a.verb is Verb.POST and a.exchange == "c"]
     handovers = 3 * 4 - 1
     assert len(posts) == 2 * handovers * 2 * 2
     assert sum(not a.back for a in posts) == handovers * 2 * 2
 
 
-def test_the_picture_names_recomputation(facts_of: Maker) -> None:
-    facts = facts_of("cd-gcn", Layout(time=2, blocks=2, temporal="carry"), runs_of([1, 1], [1, 1]), layers=1)
+def test_the_picture_names_recomputation(plan_of: Maker) -> None:
+    facts = plan_of("cd-gcn", Layout(time=2, blocks=2, temporal="carry"), runs_of([1, 1], [1, 1]), layers=1)
     picture = draw(schedule_of(facts))
     assert len(picture.splitlines()) == 2
     assert "0A0.2-2@0~a" in picture
@@ -402,9 +402,9 @@ SAMPLES: dict[str, tuple[str, Layout, Runs | None]] = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("verb", [Verb.POST, Verb.EXPECT, Verb.WAIT])
-def test_each_lost_transfer_is_seen(facts_of: Maker, name: str, verb: Verb) -> None:
+def test_each_lost_transfer_is_seen(plan_of: Maker, name: str, verb: Verb) -> None:
     """Without any one of the posts, expectations and waits the schedule is refused."""
-    schedule = schedule_of(facts_of(*SAMPLES[name]))
+    schedule = schedule_of(plan_of(*SAMPLES[name]))
     validate(schedule)
     lost = 0
     for rank, actions in enumerate(schedule):
@@ -417,9 +417,9 @@ def test_each_lost_transfer_is_seen(facts_of: Maker, name: str, verb: Verb) -> N
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_swapped_pairs_are_seen(facts_of: Maker, name: str) -> None:
+def test_swapped_pairs_are_seen(plan_of: Maker, name: str) -> None:
     """A cell goes backward before its forward; what a rank of a pair sends first comes second."""
-    schedule = schedule_of(facts_of(*SAMPLES[name]))
+    schedule = schedule_of(plan_of(*SAMPLES[name]))
 
     def swapped(row: list[Action], one: int, two: int) -> list[Action]:
         row = list(row)
@@ -438,11 +438,11 @@ def test_swapped_pairs_are_seen(facts_of: Maker, name: str) -> None:
                 validate(broken(schedule, rank, lambda row, a=one, b=two: swapped(row, a, b)))  # type: ignore[misc]
 
 
-def test_what_is_wrong_is_said(facts_of: Maker) -> None:
+def test_what_is_wrong_is_said(plan_of: Maker) -> None:
     def without(schedule: Schedule, verb: Verb) -> Schedule:
         return broken(schedule, 1, lambda row: [a for a in row if a.verb is not verb])
 
-    halo, boundary = (schedule_of(facts_of(*SAMPLES[name])) for name in ("halo", "boundary"))
+    halo, boundary = (schedule_of(plan_of(*SAMPLES[name])) for name in ("halo", "boundary"))
     with pytest.raises(LayoutError, match="never waited for"):
         validate(without(halo, Verb.WAIT))
     with pytest.raises(LayoutError, match="was not posted"):
@@ -453,15 +453,15 @@ def test_what_is_wrong_is_said(facts_of: Maker) -> None:
         validate(without(boundary, Verb.POST))
 
 
-def test_recomputation_out_of_place_is_refused(facts_of: Maker) -> None:
-    schedule = schedule_of(facts_of("cd-gcn", Layout(blocks=2), runs_of([1], [1]), layers=1))
+def test_recomputation_out_of_place_is_refused(plan_of: Maker) -> None:
+    schedule = schedule_of(plan_of("cd-gcn", Layout(blocks=2), runs_of([1], [1]), layers=1))
     [actions] = schedule
     at = next(k for k, a in enumerate(actions) if a.verb is Verb.AGAIN)
     with pytest.raises(LayoutError, match="second recomputation"):
         validate(broken(schedule, 0, lambda row: row[: at + 1] + row[at:]))
     with pytest.raises(LayoutError, match="comes before its forward"):
         validate(broken(schedule, 0, lambda row: [*row[:at], *row[at + 1 : -1], row[at], row[-1]]))
-    schedule = schedule_of(facts_of("gcn", Layout(recompute=True), layers=4))
+    schedule = schedule_of(plan_of("gcn", Layout(recompute=True), layers=4))
     assert str(schedule.ranks[0][3]) == "0A0.0-3~a"
     with pytest.raises(LayoutError, match="comes after its backward"):
         validate(broken(schedule, 0, lambda row: [*row[:3], row[4], row[3], row[5]]))

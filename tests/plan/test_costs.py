@@ -32,7 +32,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(("data", "text"), LAYOUTS)
 def test_bytes_of_all_ranks_are_the_volume(data, text):
     workload = static() if data == "static" else timeline()
-    facts = workload.facts(parse_layout(text))
+    facts = workload.plan(parse_layout(text))
     schedule, costs = schedule_of(facts), CostModel(workload, facts, cluster(), facts)
     total: dict[str, float] = {}
     for rank, actions in enumerate(schedule.ranks):
@@ -45,13 +45,13 @@ def test_bytes_of_all_ranks_are_the_volume(data, text):
         by_axis[axis] = by_axis.get(axis, 0.0) + size
     assert {axis: size for axis, size in total.items() if size} == pytest.approx(by_axis, rel=1e-6)
     wider = static(hidden=16) if data == "static" else timeline(hidden=16)
-    other = wider.facts(parse_layout(text))
+    other = wider.plan(parse_layout(text))
     assert sum(volume(other, schedule_of(other)).values()) > 1.3 * sum(by_axis.values())
 
 
 def test_an_epoch_is_the_work_of_its_halves():
     workload = static()
-    facts, machine = workload.facts(parse_layout("vertex=1")), cluster()
+    facts, machine = workload.plan(parse_layout("vertex=1")), cluster()
     costs = CostModel(workload, facts, machine, facts)
     alone = 0.0
     for half in range(len(facts.halves)):
@@ -63,7 +63,7 @@ def test_an_epoch_is_the_work_of_its_halves():
 
 def test_work_of_a_graph_convolution_by_hand():
     workload = static(layers=3, hidden=8)
-    facts = workload.facts(parse_layout("vertex=1"))
+    facts = workload.plan(parse_layout("vertex=1"))
     combine = facts.half_index(HalfKind.COMBINE, 1)
     forward = work_of(facts, combine, back=False)
     assert (forward.gathered, forward.passes) == (8 * 4, 1.0)
@@ -73,7 +73,7 @@ def test_work_of_a_graph_convolution_by_hand():
 
 def test_rows_that_leave_a_host_take_the_slower_link():
     workload = static()
-    facts = workload.facts(parse_layout("layer=4"))
+    facts = workload.plan(parse_layout("layer=4"))
     machine = cluster(hosts=2, devices=2)
     costs = CostModel(workload, facts, machine, facts)
     post = [next(a for a in actions if a.verb is Verb.POST and not a.back) for actions in schedule_of(facts).ranks[:3]]
@@ -81,7 +81,7 @@ def test_rows_that_leave_a_host_take_the_slower_link():
     assert across > 5 * inside
     assert again == pytest.approx(inside)
     # two hosts share what one device has between them: parts of a host all send at once
-    parts = static().facts(parse_layout("vertex=4"))
+    parts = static().plan(parse_layout("vertex=4"))
     spread = CostModel(static(), parts, machine, parts)
     halo = next(a for a in schedule_of(parts).ranks[0] if a.verb is Verb.POST)
     one_host = CostModel(static(), parts, replace(machine, hosts=1, devices=4), parts)
@@ -90,18 +90,18 @@ def test_rows_that_leave_a_host_take_the_slower_link():
 
 def test_the_sides_of_a_chunk_have_the_rows_of_the_chunk():
     workload = static(vertices=100_000, edges=400_000)
-    facts = workload.facts(parse_layout("layer=2,vertex=2,chunks=4"))
+    facts = workload.plan(parse_layout("layer=2,vertex=2,chunks=4"))
     costs = CostModel(workload, facts, cluster(), facts)
     chunk = costs.compute(0, Action(Verb.FORWARD))
     last = facts.stage_halves(0).stop - 1
     sides = [costs.compute(0, Action(Verb.FORWARD, 0, 0, 0, last, side)) for side in Side]
     assert sum(sides) == pytest.approx(chunk)
-    whole = workload.facts(parse_layout("layer=2,vertex=2"))
+    whole = workload.plan(parse_layout("layer=2,vertex=2"))
     assert CostModel(workload, whole, cluster(), whole).compute(0, Action(Verb.FORWARD)) == pytest.approx(4 * chunk)
 
 
 def test_rows_turned_into_columns_between_unequal_parts():
-    facts = static(vertices=1003, hidden=10).facts(parse_layout("vertex=4,spatial=redistribute"))
+    facts = static(vertices=1003, hidden=10).plan(parse_layout("vertex=4,spatial=redistribute"))
     rows, widths = facts.rows, [2, 3, 2, 3]
     assert len(set(rows)) > 1
     expected = sum(4 * rows[a] * widths[b] for a in range(4) for b in range(4) if a != b)
@@ -115,7 +115,7 @@ def test_cells_to_which_no_gradient_comes_have_no_backward(model):
     at_the_end = replace(everywhere, loss_from=7)
 
     def backward(workload, block):
-        facts = workload.facts(parse_layout("blocks=2"))
+        facts = workload.plan(parse_layout("blocks=2"))
         costs = CostModel(workload, facts, cluster(), facts)
         actions = [a for a in schedule_of(facts).ranks[0] if a.verb is Verb.BACKWARD and a.block == block]
         return sum(costs.compute(0, action) for action in actions)

@@ -16,7 +16,7 @@ ROWS = 100_000
 
 
 def _memory(workload, text):
-    return MemoryModel(workload).of(workload.facts(parse_layout(text)), DEVICE)
+    return MemoryModel(workload).of(workload.plan(parse_layout(text)), DEVICE)
 
 
 def test_large_buffers_take_whole_pages():

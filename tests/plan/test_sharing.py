@@ -26,17 +26,17 @@ CPU = {"device": {"host_link": None}, "devices": 2}
 
 
 def _compute(workload, machine, text, verb=Verb.FORWARD):
-    facts = workload.facts(parse_layout(text))
+    facts = workload.plan(parse_layout(text))
     return CostModel(workload, facts, machine, facts).compute(0, Action(verb, block=0 if workload.timeline else None))
 
 
 def test_a_stage_that_works_while_others_wait_has_the_host_for_itself():
     workload = static()
     machine = cluster(**CPU, shares={1: 1.0, 2: 0.4}, single=0.6)
-    facts = workload.facts(parse_layout("layer=2"))
+    facts = workload.plan(parse_layout("layer=2"))
     assert working_ranks(facts, 2) == 1
-    assert working_ranks(workload.facts(parse_layout("layer=2,chunks=4")), 2) == 2
-    assert working_ranks(workload.facts(parse_layout("vertex=2,layer=2")), 4) == 2
+    assert working_ranks(workload.plan(parse_layout("layer=2,chunks=4")), 2) == 2
+    assert working_ranks(workload.plan(parse_layout("vertex=2,layer=2")), 4) == 2
     slower = replace(machine, single=0.3)
     assert _compute(workload, slower, "layer=2") == pytest.approx(2.0 * _compute(workload, machine, "layer=2"))
     # where chunks follow each other, both stages work
@@ -50,7 +50,7 @@ def test_waits_take_turns_where_ranks_are_more_than_cores():
     machine = cluster(**{**CPU, "device": {"host_link": None, "turn": 1.0}})
 
     def overhead(text):
-        facts = workload.facts(parse_layout(text))
+        facts = workload.plan(parse_layout(text))
         return CostModel(workload, facts, machine, facts).overhead(0, wait)
 
     assert overhead("vertex=2") < 1e-3
@@ -74,7 +74,7 @@ def test_pairs_cost_time_and_memory():
     workload = timeline()
     paired = replace(workload, pairs=500.0, pair_channels=64, judged_pairs=(0, 0))
     machine = cluster(device={"layers": {PAIRS: {256: (1.0,) * 6}}})
-    channels = workload.facts(parse_layout("vertex=1")).out_channels
+    channels = workload.plan(parse_layout("vertex=1")).out_channels
     without, with_pairs = (_compute(each, machine, "vertex=1", Verb.BACKWARD) for each in (workload, paired))
     # of each row two products and their gradients, of each pair both rows for each end
     by_row, by_pair = 8 * channels * 64 + 4 * 256, 4 * 256
@@ -83,17 +83,17 @@ def test_pairs_cost_time_and_memory():
     assert with_pairs - without == pytest.approx(24 * (1000 * by_row / 2 + 500 * (2 * 256 + 40)) / 1e9)
     many = replace(paired, pairs=200_000.0)
     whole, blocks = (
-        MemoryModel(many).of(many.facts(parse_layout(layout)), machine.device) for layout in ("blocks=1", "blocks=4")
+        MemoryModel(many).of(many.plan(parse_layout(layout)), machine.device) for layout in ("blocks=1", "blocks=4")
     )
     assert whole.pairs > 2.0 * blocks.pairs > 0.0
     keeping = replace(many, remembered=lambda times: 8_000_000 // times)
     for layout, more in (("blocks=4", 8e6), ("time=2,blocks=4", 4e6)):
         with_past, without_past = (
-            MemoryModel(each).of(each.facts(parse_layout(layout)), machine.device) for each in (keeping, many)
+            MemoryModel(each).of(each.plan(parse_layout(layout)), machine.device) for each in (keeping, many)
         )
         assert with_past.total - without_past.total == with_past.pairs - without_past.pairs == more
     judged = replace(paired, judged_pairs=(50_000, 1_000_000))
-    assert MemoryModel(judged).of(judged.facts(parse_layout("blocks=1")), machine.device).evaluation > 16e6
+    assert MemoryModel(judged).of(judged.plan(parse_layout("blocks=1")), machine.device).evaluation > 16e6
 
 
 def test_parts_share_pairs_and_each_draws_all_of_them():
@@ -138,7 +138,7 @@ def test_chunks_that_read_history_cost_besides():
     slower = replace(machine, device=replace(machine.device, stale=1e-3))
 
     def overhead(chosen, layout):
-        facts = workload.facts(parse_layout(layout))
+        facts = workload.plan(parse_layout(layout))
         return CostModel(workload, facts, chosen, facts).overhead(0, Action(Verb.FORWARD))
 
     assert overhead(slower, "layer=2,chunks=4") - overhead(machine, "layer=2,chunks=4") >= 2e-3

@@ -34,7 +34,7 @@ def test_a_part_stands_for_the_whole(data, text):
     models = {"timeline": "cd-gcn", "window": "tm-gcn", "weight": "evolvegcn-o"}
     workload = static() if data == "static" else timeline(models[data], steps=48)
     machine = cluster(hosts=4, devices=8)
-    facts = workload.facts(parse_layout(text))
+    facts = workload.plan(parse_layout(text))
     part, whole = epoch_seconds(workload, facts, machine), epoch_seconds(workload, facts, machine, whole=True)
     assert part.total == pytest.approx(whole.total, rel=0.06)
     slower = replace(machine, inside=Link(bandwidth=1e7), between=Link(bandwidth=1e6))
@@ -43,13 +43,13 @@ def test_a_part_stands_for_the_whole(data, text):
 
 def test_what_an_epoch_is_spent_on():
     workload, machine = static(layers=8), cluster()
-    one = epoch_seconds(workload, workload.facts(parse_layout("vertex=1")), machine)
+    one = epoch_seconds(workload, workload.plan(parse_layout("vertex=1")), machine)
     assert one.communication == one.bubble == 0.0
-    stages = epoch_seconds(workload, workload.facts(parse_layout("layer=4")), machine)
+    stages = epoch_seconds(workload, workload.plan(parse_layout("layer=4")), machine)
     # exact stages work one after the other: nothing is gained, and three of four wait
     assert stages.bubble > 1.5 * stages.compute
-    chunked = epoch_seconds(workload, workload.facts(parse_layout("layer=4,chunks=16")), machine)
+    chunked = epoch_seconds(workload, workload.plan(parse_layout("layer=4,chunks=16")), machine)
     assert chunked.bubble < 0.5 * stages.bubble
-    parts = epoch_seconds(workload, workload.facts(parse_layout("vertex=4")), machine)
+    parts = epoch_seconds(workload, workload.plan(parse_layout("vertex=4")), machine)
     assert parts.communication > 0
     assert parts.compute < 0.4 * one.compute

@@ -37,7 +37,7 @@ def test_gradients_do_not_depend_on_the_groups(inputs: int, outputs: int) -> Non
 def test_a_layer_that_is_too_wide_is_not_run(community: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     maker, task, options = model_maker("gcn", {"hidden": 8, "layers": 2}, 0), "node-classification", TrainOptions()
     workload = workload_of(maker, community, make_task(task), options)
-    facts, probed, unprobed = workload.facts(Layout()), memory.MemoryModel(workload), memory.MemoryModel(workload)
+    facts, probed, unprobed = workload.plan(Layout()), memory.MemoryModel(workload), memory.MemoryModel(workload)
     saved = probed.saved(0, facts)
     monkeypatch.setattr(memory, "_LARGEST", 0)
     assert unprobed.saved(0, facts) != saved

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from trisect.data.records import TimelineRecord
-from trisect.exchanges.catalogue import volume
+from trisect.plan.volume import volume
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.schedule.action import Pass, Verb

@@ -27,7 +27,7 @@ from trisect.comm.mesh import Mesh, connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.exchanges.catalogue import volume
+from trisect.plan.volume import volume
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -36,7 +36,6 @@ from trisect.ops import elementwise
 from trisect.ops.packing import Packed
 from trisect.partition.partition import Partition
 from trisect.pipeline.stage import Stage
-from trisect.plan import segments
 from trisect.plan.build import schedule_of
 from trisect.tasks import BoundTask, Task, TaskContext
 from trisect.train import assemble, ranks
@@ -125,7 +124,7 @@ class RankOfCase:
     def __init__(self, case: Case, recipe: Recipe, folder: Path) -> None:
         self.case, self.recipe = case, recipe
         # the planner's, and those of the exchanges
-        for module in (segments, halo, history):
+        for module in (halo,):
             module.OVERLAP_ROWS = 1 if case.get("overlap", isinstance(recipe.data, Graph)) else 1 << 30
         with (folder / HANDED).open("rb") as stream:
             self.job = job = Job.read(folder, stream)

@@ -24,7 +24,7 @@ from trisect.noise import Noise
 from trisect.ops.memory import empty
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.pipeline.events import Observer
-from trisect.plan.plan import make_facts
+from trisect.plan.plan import make_plan
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.tasks.base import BoundTask
 from trisect.train.program import Program
@@ -59,7 +59,7 @@ class LayerwiseProgram(Program):
         history: History | None,
     ) -> None:
         layout = Layout()
-        facts = make_facts(
+        facts = make_plan(
             model.stack, None, layout, bounds=(0, len(model.stack)), rows=(adjacency.rows,), dtype=x.dtype
         )
         super().__init__(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trisect.bench._paper_figures import DEPTH, GRAPHS, LAYOUTS, MORE_ROWS, ROWS, STRONG, STRONG_HALO, PaperRow
 from trisect.config import TrainOptions
@@ -30,6 +31,7 @@ from trisect.plan.presets import PRESETS
 from trisect.plan.timing import epoch_seconds
 from trisect.plan.workload import Workload
 from trisect.train.workloads import DescribedData, workload_of_description
+from trisect.views.view import View
 
 PRESET = "2x4-a5000"
 # Rates of the device, as factors of the preset's, that were fitted (`fit`) to the rows of two of the four models.
@@ -39,19 +41,18 @@ CONSTANTS = {"gather": 2.8284, "flops": 0.25, "half": 1.2968}
 class _LastGCN(GCNLayer):
     """A graph convolution that sums up first, however narrow its output is."""
 
-    @property
-    def transform_first(self) -> bool:
-        """The product comes last."""
-        return False
+    def forward(self, x: Tensor, g: View) -> Tensor:
+        """Return the layer's output, [rows, out_channels]."""
+        return self.after_fused(g.dense(g.aggregate(x), self.weight, **self.fused), x, g)
 
 
 class _LastSAGE(SAGELayer):
     """The same of GraphSAGE."""
 
-    @property
-    def transform_first(self) -> bool:
-        """The product comes last."""
-        return False
+    def forward(self, x: Tensor, g: View) -> Tensor:
+        """Return the layer's output, [rows, out_channels]."""
+        root = None if self.weight_root is None else g.dense(x, self.weight_root)
+        return self.after_fused(g.dense(g.aggregate(x), self.weight, add=root, **self.fused), x, g)
 
 
 def model_of(name: str, features: int, classes: int, layers: int, hidden: int) -> Any:
@@ -67,7 +68,6 @@ def model_of(name: str, features: int, classes: int, layers: int, hidden: int) -
         stack.append(last(hidden, classes))
         if name == "sage":
             return Model([DropoutLayer(features, 0.5), *stack], normalisation="row")
-        stack[0].preaggregates = False
         return Model(stack)
 
 
@@ -176,7 +176,7 @@ def fit(rounds: int = 2) -> dict[str, float]:
     cases = []
     for row in rows:
         work = workload(row.graph, row.model)
-        cases += [(work, work.facts(layout_of(kind)), mine) for kind, mine in zip(LAYOUTS, row.seconds, strict=True)]
+        cases += [(work, work.plan(layout_of(kind)), mine) for kind, mine in zip(LAYOUTS, row.seconds, strict=True)]
     paper = np.array([seconds for _, _, seconds in cases])
 
     def seconds(values: dict[str, float]) -> np.ndarray[Any, Any]:

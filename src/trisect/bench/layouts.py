@@ -17,19 +17,21 @@ from trisect.bench._runs import Job, finished
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
 from trisect.errors import DataError, LayoutError
-from trisect.exchanges.catalogue import exchange_of, volume
-from trisect.exchanges.facts import equal_shares, facts_of
-from trisect.exchanges.redistribute_rows import RedistributeRows
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.models.registry import build
 from trisect.partition import cut_graph, quality
 from trisect.plan.build import schedule_of
-from trisect.plan.plan import make_facts
+from trisect.plan.plan import make_plan
 from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.plan.volume import volume
 from trisect.schedule.action import Action, Verb
 from trisect.train.run.run_directory import RunDirectory
+from trisect.views.exchange import LETTERS
+from trisect.views.redistribute import RedistributeRows
+from trisect.views.timecut import equal_shares
+from trisect.views.trace import trace_of
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "community": {"generate": "community", "vertices": 20_000},
@@ -126,17 +128,17 @@ def _remote(graph: Graph, parts: int) -> int:
 
 def _volumes(model: Model, graph: Graph, layouts: Mapping[str, Layout], remote: Mapping[int, int]) -> dict[str, int]:
     """Bytes of every layout that the model can use; as in a run, the first layer's sum over neighbours is kept."""
-    outline = [facts_of(layer) for layer in model.stack]
+    outline = [trace_of(layer, timeline=False) for layer in model.stack]
     summed = all(RedistributeRows.refusal(layer) is None for layer in outline if layer.spatial)
     volumes: dict[str, int] = {}
     for name, layout in layouts.items():
         if layout.spatial == "redistribute" and not summed:
             continue
-        facts = make_facts(
+        facts = make_plan(
             model.stack,
             None,
             layout,
-            bounds=stage_bounds(layer_costs(outline), layout.layer),
+            bounds=stage_bounds(layer_costs(outline, aggregated=outline[0].preaggregates), layout.layer),
             # halos depend on the parts by their remote rows alone, so that equal parts stand for all
             rows=[high - low for low, high in pairwise(equal_shares(graph.vertices, layout.vertex))],
             remote=(remote.get(layout.vertex, 0),),
@@ -239,7 +241,7 @@ def waited_along(name: str) -> str | None:
         return None
     if action.verb is not Verb.WAIT or action.exchange is None:
         return None
-    return exchange_of(action).axis
+    return LETTERS[action.exchange].axis
 
 
 def show(result: dict[str, Any]) -> None:

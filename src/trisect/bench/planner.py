@@ -109,7 +109,7 @@ def predict(case: Case, workload: Workload, machine: Cluster) -> dict[str, Any]:
     if case.mbit:
         # a host each, which are all on this machine and share its cores
         link = Link(bandwidth=case.mbit * 1e6 / 8, latency=1e-4, message=1e-4)
-        shares = {1: machine.share(layout.world, working_ranks(workload.facts(layout), layout.world))}
+        shares = {1: machine.share(layout.world, working_ranks(workload.plan(layout), layout.world))}
         machine = replace(machine, hosts=layout.world, devices=1, between=link, shares=shares, single=None)
     expected = estimate(workload, layout, machine)
     seconds = expected.seconds

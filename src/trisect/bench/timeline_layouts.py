@@ -15,16 +15,17 @@ from trisect.bench._runs import finished
 from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
-from trisect.exchanges.catalogue import volume
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout, Partitioner
 from trisect.nn.models.registry import build
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
 from trisect.plan.build import schedule_of
-from trisect.plan.plan import make_facts
+from trisect.plan.plan import make_plan
+from trisect.plan.volume import volume
 from trisect.schedule.action import COMPUTE, Action
 from trisect.train.run.run_directory import RunDirectory
+from trisect.views.trace import trace_of
 
 TIMELINES: dict[str, dict[str, Any]] = {
     "evolving": {"generate": "evolving", "vertices": 20_000, "degree": 8.0, "features": 0},
@@ -72,7 +73,7 @@ def run(
                     for method, remote_rows in remote.items()
                 }
                 for exchange in EXCHANGES:
-                    if exchange != "halo" or built.stack[0].state_kind == "window":
+                    if exchange != "halo" or trace_of(built.stack[0], timeline=True).state == "window":
                         layout = Layout(time=count, blocks=blocks, temporal=exchange)
                         sizes[exchange] = _bytes(built, timeline, layout, ())
                 result["cuts"].append({"timeline": name, "ranks": count, "model": model, "bytes": sizes})
@@ -100,7 +101,7 @@ def _remote(timeline: Timeline, parts: int, method: Partitioner) -> list[int]:
 
 def _bytes(model: DynamicModel, timeline: Timeline, layout: Layout, remote: Sequence[int]) -> int:
     """Without the reduction of the weights, which is the same for all cuts; the first layer's Â·x is kept."""
-    facts = make_facts(
+    facts = make_plan(
         model.stack,
         model.head,
         layout,

@@ -163,7 +163,7 @@ def _check_plan(
     choices = [estimate(workload, each, cluster, memory, timed=False) for each in with_each_blocks(workload, layout)]
     expected = next((each for each in choices if each.fits), min(choices, key=lambda each: each.memory.total))
     layout = expected.layout if isinstance(layout.blocks, str) else layout
-    facts = workload.facts(layout)
+    facts = workload.plan(layout)
     few = facts if layout.world <= _MOST_RANKS else representative(facts, 8)
     schedule = schedule_of(few)
     validate(schedule)

@@ -13,7 +13,7 @@ from trisect.errors import LayoutError
 from trisect.layout.history import Exact, History, HistoryField
 from trisect.settings.section import CLOSED, Flag, Positive, section
 
-# The words by which `spatial` and `temporal` ask for an exchange; each exchange of `trisect.exchanges` adds its own.
+# The words by which `spatial` and `temporal` ask for an exchange; each class of `trisect.views.exchange` adds its own.
 EXCHANGES = {"spatial": ["auto", "halo", "redistribute"], "temporal": ["auto", "redistribute", "carry", "halo"]}
 Wire = Literal["float32", "bfloat16", "int8"]
 TransportKind = Literal["auto", "network"]

@@ -28,32 +28,16 @@ class Layer(nn.Module):
     """One step of a static model: rows in, rows out; all else is asked of a view.
 
     Attributes:
-        spatial: whether the layer reads neighbours.
         reads: names of shared inputs, which are in `g.shared` (GCNII: `("h0",)`).
         writes: under which name later layers may read its output, or None.
-        preaggregates: whether it begins with `g.aggregate(x)`, so that the sum of features may be made once and kept.
-        collects: whether it asks for sums over neighbours alone (`g.aggregate`), and not for their rows (`g.gather`).
         edge_channels: how many features of an edge the layer reads; 0: none.
     """
 
     in_channels: int
     out_channels: int
-    spatial: bool = True
     reads: tuple[str, ...] = ()
     writes: str | None = None
-    preaggregates: bool = False
-    collects: bool = False
     edge_channels: int = 0
-
-    @property
-    def transform_first(self) -> bool:
-        """Whether what neighbours read is made with parameters."""
-        return False
-
-    @property
-    def message_channels(self) -> int:
-        """Width of the rows that neighbours read."""
-        return self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the parameters anew, from the generator or from torch's own."""

@@ -11,25 +11,24 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trisect.comm.transport import Transport
-from trisect.exchanges.facts import Facts
-from trisect.exchanges.history import HistoryUse
+from trisect.layout.history import History
 from trisect.nn.base import State
 from trisect.noise import Noise
-from trisect.pipeline.boundary import Boundary
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.events import Events, Observer
 from trisect.pipeline.packed import SMALLEST, PackedActivations
 from trisect.pipeline.resumption import Resumption
 from trisect.pipeline.sight import Sight
-from trisect.pipeline.stage import Stage, Values, grouped
+from trisect.pipeline.stage import Stage, Values
 from trisect.schedule.action import Pass, Verb
 from trisect.shards.shard import Shard
+from trisect.views.boundary import Boundary
 from trisect.views.door import Door
 from trisect.views.history import Boards
 from trisect.views.history_rows import HistoryRows
+from trisect.views.plan import Plan
 from trisect.views.recur import Recurrences
 from trisect.views.staleness import DriftMeter
-from trisect.views.timecut import TimeCut
 from trisect.views.view import View
 
 # loss(frames [steps, rows, channels] or a tensor a step, own rows, first step)
@@ -42,7 +41,7 @@ class Rank:
     """One rank: its layers, its views, what it keeps between passes.
 
     Args:
-        facts: of training; a pass may bring its own (other blocks, no chunks).
+        plan: of training; a pass may bring its own (other blocks, no chunks).
         layers: of the rank's stage, by number; a head is the one after the model's last layer.
         loss: of own rows; asked in the last stage alone.
         readers: which rows of other parts the loss reads; None: none.
@@ -53,7 +52,7 @@ class Rank:
 
     def __init__(
         self,
-        facts: Facts,
+        plan: Plan,
         transport: Transport,
         shard: Shard,
         layers: Mapping[int, nn.Module],
@@ -61,73 +60,71 @@ class Rank:
         *,
         readers: Readers | None = None,
         extra: Sequence[Parameter] = (),
-        history: HistoryUse | None = None,
+        history: History | None = None,
         drift: DriftMeter | None = None,
     ) -> None:
-        self.facts, self.transport, self.mesh, self.shard = facts, transport, transport.mesh, shard
+        self.plan, self.transport, self.mesh, self.shard = plan, transport, transport.mesh, shard
         self.layers, self.loss, self.readers = layers, loss, readers
         index = self.mesh.stage_index
         self.is_first, self.is_last = index == 0, index == self.mesh.layout.layer - 1
-        self.door = Door(transport, facts.dtype)
-        self.boards = self._make_boards(history or HistoryUse(), drift)
+        self.door = Door(transport, plan.dtype)
+        self.boards = self._make_boards(history, drift)
         self.along: Recurrences | None = None
-        if any(layer.state is not None for layer in facts.layers):
+        if any(layer.state is not None for layer in plan.layers):
             self.along = Recurrences(self.door, self._choice)
         self.packed = self._make_packed()
         trained = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
         self.parameters = trained + (list(extra) if self.is_last else [])
 
-    def _make_boards(self, history: HistoryUse, drift: DriftMeter | None) -> Boards | None:
-        facts, index = self.facts, self.mesh.stage_index
-        numbers = range(facts.bounds[index], facts.bounds[index + 1])
-        ready = 0 if facts.aggregated else -1
-        reading = [number for number in numbers if facts.layers[number].spatial and number != ready]
-        if facts.timeline or not facts.stale or not reading:
+    def _make_boards(self, history: History | None, drift: DriftMeter | None) -> Boards | None:
+        plan = self.plan
+        # a board for each sum over neighbours, in the order in which layers ask
+        widths = [call.width for number in plan.numbers(self.mesh.stage_index) for call in plan.reads(number)]
+        if plan.timeline or not plan.stale or not widths:
             return None
         graph = self.shard.part_graph(0)
-        widths = [facts.layers[number].message_channels for number in reading]
         rows = HistoryRows(
             widths,
             graph.adjacency.columns,
-            facts.dtype,
+            plan.dtype,
             self.mesh.device,
-            apart=history.apart,
+            apart=history is not None and history.apart,
             drift=drift,
             own_rows=self.shard.rows,
         )
-        interior = self.shard.interior() if facts.parts > 1 else None
+        interior = self.shard.interior() if plan.parts > 1 else None
         return Boards(
-            graph, rows, self.door, interior=interior, column_ids=self.shard.column_ids(0), scale=history.scale
+            graph,
+            rows,
+            self.door,
+            interior=interior,
+            column_ids=self.shard.column_ids(0),
+            scale=1.0 if history is None else history.scale,
         )
 
     def _make_packed(self) -> PackedActivations | None:
-        facts = self.facts
-        pack = facts.layout.pack
-        if pack is not True and not (pack == "auto" and facts.stale and not facts.timeline):
+        plan = self.plan
+        pack = plan.layout.pack
+        if pack is not True and not (pack == "auto" and plan.stale and not plan.timeline):
             return None
-        widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in facts.layers)
+        widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in plan.layers)
         smallest = SMALLEST if pack == "auto" else 0
-        return PackedActivations(widest * facts.dtype.itemsize, smallest=smallest)
+        return PackedActivations(widest * plan.dtype.itemsize, smallest=smallest)
 
     def _choice(self, call: Hashable) -> str:
         """Return how the state of a layer crosses runs."""
         if not isinstance(call, tuple):
             raise RuntimeError(f"internal error: {call!r} does not name a layer")
-        return self.facts.layers[call[0]].along
+        return self.plan.layers[call[0]].along
 
-    def stage_of(self, facts: Facts) -> Stage:
+    def stage_of(self, plan: Plan) -> Stage:
         """Return the layers that a pass goes through."""
-        index = self.mesh.stage_index
-        last = len(facts.layers)
-        wanted = {half.layer for half in facts.halves}
-        numbers = [k for k in range(facts.bounds[index], facts.bounds[index + 1]) if k in wanted]
-        head = last if last in self.layers and last in wanted else None
-        recurrent = [number for number in numbers if facts.layers[number].state is not None]
-        leaves = () if self.is_last else facts.shared_across(facts.bounds[index + 1])
-        groups = grouped(numbers, head, recompute=facts.recompute)
-        return Stage(self.layers, groups, leaves, (recurrent[-1], 1) if recurrent else None, head)
+        index, head = self.mesh.stage_index, len(plan.layers)
+        leaves = () if self.is_last else plan.shared_across(plan.bounds[index + 1])
+        draws_none = head if head in plan.numbers(index) else None
+        return Stage(self.layers, plan.groups(index), leaves, plan.last_recurrent(index), draws_none)
 
-    def resume(self, resumption: Resumption, facts: Facts) -> None:
+    def resume(self, resumption: Resumption, plan: Plan) -> None:
         """Let the pass that was begun start with states, and keep those that are asked for."""
         if self.along is not None:
             self.along.resume(resumption.states, resumption.first, resumption.keep)
@@ -141,7 +138,7 @@ class Rank:
         noise: Noise | None,
         *,
         pass_: Pass = Pass.TRAIN,
-        facts: Facts | None = None,
+        plan: Plan | None = None,
         chunked: bool = False,
         keep: float | None = None,
         order: Sequence[int] | None = None,
@@ -149,12 +146,12 @@ class Rank:
         """Begin a pass.
 
         Args:
-            facts: of the pass, where they differ from those of training.
+            plan: of the pass, where they differ from those of training.
             chunked: whether rows go through chunk by chunk and read history; otherwise all at once, which is exact.
             keep: the pass becomes history, in which what it was before has this weight; None: it does not.
             order: of the chunks.
         """
-        return Run(self, self.facts if facts is None else facts, noise, pass_, chunked, keep, order)
+        return Run(self, self.plan if plan is None else plan, noise, pass_, chunked, keep, order)
 
 
 class Run:
@@ -167,14 +164,14 @@ class Run:
     def __init__(
         self,
         rank: Rank,
-        facts: Facts,
+        plan: Plan,
         noise: Noise | None,
         pass_: Pass,
         chunked: bool,
         keep: float | None,
         order: Sequence[int] | None,
     ) -> None:
-        self.rank, self.facts, self.noise, self._pass = rank, facts, noise, pass_
+        self.rank, self.plan, self.noise, self._pass = rank, plan, noise, pass_
         self.on_step: Callable[[], None] = lambda: None
         self._trains = pass_ is Pass.TRAIN
         self._losses: list[Tensor] = []
@@ -183,44 +180,43 @@ class Run:
         self._boarded = rank.boards is not None and (chunked or keep is not None)
         self._order: list[int | None] = [None]
         if chunked:
-            self._order = list(range(facts.layout.chunks) if order is None else order)
-        self._stage = rank.stage_of(facts)
-        self._sight = Sight(facts, rank.shard, rank.door, rank.boards, rank.along)
+            self._order = list(range(plan.layout.chunks) if order is None else order)
+        self._stage = rank.stage_of(plan)
+        self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along)
         door = rank.door
         door.noise, door.block = noise, 0
-        door.rare = facts.stale and not facts.timeline and not chunked
+        door.rare = plan.stale and not plan.timeline and not chunked
         if rank.boards is not None and self._boarded:
             rank.boards.begin(chunked=chunked, keep=keep)
         if rank.along is not None:
-            cut = TimeCut(facts.runs, rank.mesh.run_index, facts.carry_chunks)
-            rank.along.begin(cut, keeps=self._trains)
+            rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains)
         self._boundaries()
 
     def _boundaries(self) -> None:
-        rank, facts = self.rank, self.facts
-        stage, parts = rank.mesh.stage_index, facts.parts
+        rank, plan = self.rank, self.plan
+        stage, parts = rank.mesh.stage_index, plan.parts
         self._before = self._after = self._back_before = self._back_after = None
         if not rank.is_first:
-            widths, peer = facts.boundary_widths(stage), rank.mesh.rank - parts
+            widths, peer = plan.boundary_widths(stage), rank.mesh.rank - parts
             self._before = Boundary(rank.door, peer, widths, back=False)
             self._back_before = Boundary(rank.door, peer, widths, back=True)
         if not rank.is_last:
-            widths, peer = facts.boundary_widths(stage + 1), rank.mesh.rank + parts
+            widths, peer = plan.boundary_widths(stage + 1), rank.mesh.rank + parts
             self._after = Boundary(rank.door, peer, widths, back=False)
             self._back_after = Boundary(rank.door, peer, widths, back=True)
-        self._names_in = ("x", *(facts.shared_across(facts.bounds[stage]) if stage else ()))
+        self._names_in = ("x", *(plan.shared_across(plan.bounds[stage]) if stage else ()))
         self._names_out = ("x", *self._stage.leaves)
 
     # Cells
 
     def _numbers(self) -> list[int]:
         """Return the cells in the order in which they go forward: chunks, or blocks of steps."""
-        if self.facts.timeline:
-            return list(range(self.facts.blocks))
+        if self.plan.timeline:
+            return list(range(self.plan.blocks))
         return [0 if chunk is None else chunk for chunk in self._order]
 
     def _steps(self, number: int) -> range:
-        return self.facts.runs[number][self.rank.mesh.run_index] if self.facts.timeline else range(1)
+        return self.plan.runs[number][self.rank.mesh.run_index] if self.plan.timeline else range(1)
 
     def _cell(self, number: int) -> Cell:
         chunk = number if self._chunked else None
@@ -251,7 +247,7 @@ class Run:
         frames: Sequence[Tensor] | Tensor = view.frames(x)
         if not steps:
             return view.frames(x).sum()
-        if self.facts.fetches and rank.readers is not None:
+        if self.plan.fetches and rank.readers is not None:
             frames = view.fetch(x, [rank.readers(step, self.noise) for step in steps])
         value = rank.loss(frames, self._sight.rows(chunk), steps.start)
         self._losses.append(value.detach())
@@ -267,7 +263,7 @@ class Run:
     def stream(self, observer: Observer | None = None, **fields: Any) -> Iterator[tuple[int, Tensor]]:
         """Do all cells of the pass; yield the outputs of evaluation as they are made."""
         if observer is not None:
-            self._events = Events(observer, self.facts, self.rank.mesh.stage_index, self._pass, fields)
+            self._events = Events(observer, self.plan, self.rank.mesh.stage_index, self._pass, fields)
             self.rank.door.told = self._events.told
         numbers = self._numbers()
         sizes = [(number, self._size(number)) for number in numbers]
@@ -292,7 +288,7 @@ class Run:
         last = numbers[-1]
         for number in numbers:
             cell = cells[number] = self._entered(number)
-            if self.facts.timeline and number != last:
+            if self.plan.timeline and number != last:
                 ends = rank.is_last
 
                 def plain(cell: Cell = cell, ends: bool = ends) -> Values | None:
@@ -307,7 +303,7 @@ class Run:
             rank.boards.turn()
         for number in reversed(numbers):
             cell = cells.pop(number)
-            if self.facts.timeline and number != last:
+            if self.plan.timeline and number != last:
                 self._do(Verb.AGAIN, cell, lambda cell=cell: cell.forward(again=True))  # type: ignore[misc]
             gradients: Values = {}
             if self._back_after is not None:
@@ -324,7 +320,7 @@ class Run:
 
     def _reduce(self) -> None:
         """Sum the gradients over the ranks that hold the same layers; one that nothing reached counts as zeros."""
-        layout = self.facts.layout
+        layout = self.plan.layout
         if layout.time * layout.vertex == 1:
             return
         for parameter in self.rank.parameters:
@@ -345,12 +341,12 @@ class Run:
 
     def _unpacked(self, tensors: Sequence[Tensor] | None, names: Sequence[str], cell: Cell) -> Values:
         if tensors is None:
-            widths = self.facts.boundary_widths(self.rank.mesh.stage_index + (names is self._names_out))
+            widths = self.plan.boundary_widths(self.rank.mesh.stage_index + (names is self._names_out))
             shape = (len(cell.steps) * cell.rows,)
             tensors = [
-                torch.zeros(*shape, width, dtype=self.facts.dtype, device=self.rank.mesh.device) for width in widths
+                torch.zeros(*shape, width, dtype=self.plan.dtype, device=self.rank.mesh.device) for width in widths
             ]
-        if self.facts.timeline:
+        if self.plan.timeline:
             tensors = [rows.view(len(cell.steps), cell.rows, rows.shape[1]) for rows in tensors]
         return dict(zip(names, tensors, strict=True))
 
@@ -370,15 +366,27 @@ class Run:
             rank.along.end()
         rank.door.told = None
         if not self._losses:
-            return torch.zeros((), dtype=self.facts.dtype, device=rank.mesh.device)
+            return torch.zeros((), dtype=self.plan.dtype, device=rank.mesh.device)
         return torch.stack(self._losses).sum()
+
+    def _span(self, verb: Verb, cell: Cell) -> tuple[int, int]:
+        """Return the layers with which a cell begins and ends."""
+        numbers = [number for group in self._stage.groups for number in group]
+        first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
+        if verb is Verb.BACKWARD:
+            return last, first
+        ends = verb is Verb.FORWARD and self._trains and self.rank.is_last and self._stage.last_recurrent is not None
+        if ends and self.plan.timeline and cell.number != self._numbers()[-1]:
+            return first, (self._stage.last_recurrent or (last, 0))[0]
+        return first, last
 
     def _do(self, verb: Verb, cell: Cell, call: Callable[[], Any]) -> Any:
         """Compute a cell, and tell how long it took."""
         if self._events is None:
             return call()
-        timeline = self.facts.timeline
-        self._events.begin(verb, cell.number if self._chunked else 0, cell.number if timeline else None)
+        timeline = self.plan.timeline
+        chunk, block = cell.number if self._chunked else 0, cell.number if timeline else None
+        self._events.begin(verb, chunk, block, self._span(verb, cell))
         result = call()
         self._events.end()
         return result

@@ -6,16 +6,17 @@ from collections.abc import Callable, Hashable
 
 from torch import Tensor
 
-from trisect.exchanges.facts import NONE, Facts
 from trisect.noise import Noise
 from trisect.shards.shard import Shard
 from trisect.views.door import Door
 from trisect.views.halo import Halo
 from trisect.views.history import Boards
 from trisect.views.local import Local
+from trisect.views.plan import Plan
 from trisect.views.recur import Recurrences
 from trisect.views.redistribute import RedistributeRows
 from trisect.views.spatial import Spatial
+from trisect.views.trace import NONE
 from trisect.views.view import View
 
 
@@ -27,10 +28,8 @@ class Sight:
         along: how recurrent modules read other steps; None on a static graph.
     """
 
-    def __init__(
-        self, facts: Facts, shard: Shard, door: Door, boards: Boards | None, along: Recurrences | None
-    ) -> None:
-        self.facts, self.shard, self.door, self.boards, self.along = facts, shard, door, boards, along
+    def __init__(self, plan: Plan, shard: Shard, door: Door, boards: Boards | None, along: Recurrences | None) -> None:
+        self.plan, self.shard, self.door, self.boards, self.along = plan, shard, door, boards, along
         self._whole: Spatial | None = None
 
     def enter(self, cell: int, *, again: bool) -> None:
@@ -46,7 +45,7 @@ class Sight:
     def features(self, steps: range, chunk: int | None) -> Tensor:
         """Return x of a cell: [rows, features], on a timeline [steps, rows, features]."""
         x = self.shard.features(steps)
-        if self.facts.timeline:
+        if self.plan.timeline:
             if self.along is not None:
                 self.along.fixed = x if x.dim() == 2 else None
             return x.expand(len(steps), *x.shape) if x.dim() == 2 else x
@@ -77,7 +76,7 @@ class Sight:
             self._spatial(steps, chunk, boarded=boarded),
             self.along,
             steps=steps,
-            vertices=self.facts.vertices,
+            vertices=self.plan.vertices,
             noise=noise,
             features=self._kept(x, steps, chunk),
             last=last,
@@ -85,44 +84,43 @@ class Sight:
 
     def _kept(self, x: Tensor | None, steps: range, chunk: int | None) -> tuple[Tensor, Tensor] | None:
         """Return the features with their sums over neighbours, where these are kept."""
-        if x is None or not self.facts.aggregated or not steps:
+        if x is None or not self.plan.aggregated or not steps:
             return None
         sums = self.shard.aggregated(steps)
         if sums is None:
             raise RuntimeError("internal error: the plan keeps the first sum over neighbours and the shard has none")
-        return x, (sums if self.facts.timeline else sums[0][self.rows(chunk)])
+        return x, (sums if self.plan.timeline else sums[0][self.rows(chunk)])
 
     def _spatial(self, steps: range, chunk: int | None, *, boarded: bool) -> Spatial:
         if boarded and self.boards is not None:
             return self.boards.chunk(chunk)
         if not steps:
             return Local([], self.shard.rows)
-        if self.facts.timeline:
+        if self.plan.timeline:
             return self._cut(steps)
         if self._whole is None:
             self._whole = self._cut(steps)
         return self._whole
 
     def _cut(self, steps: range) -> Spatial:
-        facts, shard = self.facts, self.shard
-        across = next((layer.across for layer in facts.layers if layer.across != NONE), NONE)
-        if facts.parts == 1:
+        plan, shard = self.plan, self.shard
+        if plan.parts == 1:
             return Local(shard.snapshots(steps), shard.rows)
-        if across == NONE:
-            return Local([], shard.rows, self.door, facts.rows)
-        return SPATIAL[across](facts, shard, steps, self.door)
+        if plan.across == NONE:
+            return Local([], shard.rows, self.door, plan.rows)
+        return SPATIAL[plan.across](plan, shard, steps, self.door)
 
 
-def _halo(facts: Facts, shard: Shard, steps: range, door: Door) -> Halo:
+def _halo(plan: Plan, shard: Shard, steps: range, door: Door) -> Halo:
     interior = shard.interior()
     ids = [shard.column_ids(step) for step in steps]
     graphs = [shard.part_graph(step) for step in steps]
-    return Halo(graphs, door, interior[0] if len(interior) == 1 else None, facts.rows, ids)
+    return Halo(graphs, door, interior[0] if len(interior) == 1 else None, plan.rows, ids)
 
 
-def _redistribute(facts: Facts, shard: Shard, steps: range, door: Door) -> RedistributeRows:
-    return RedistributeRows(shard.all_rows(steps), facts.rows, door)
+def _redistribute(plan: Plan, shard: Shard, steps: range, door: Door) -> RedistributeRows:
+    return RedistributeRows(shard.all_rows(steps), plan.rows, door)
 
 
 # by `layout.spatial`, what makes the spatial side of some steps where vertices are cut
-SPATIAL: dict[str, Callable[[Facts, Shard, range, Door], Spatial]] = {"halo": _halo, "redistribute": _redistribute}
+SPATIAL: dict[str, Callable[[Plan, Shard, range, Door], Spatial]] = {"halo": _halo, "redistribute": _redistribute}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,19 +56,6 @@ class Stage:
         """Return the names of shared values that are read behind a group."""
         later = [number for numbers in self.groups[group + 1 :] for number in numbers]
         return {name for number in later for name in getattr(self.layers[number], "reads", ())} | set(self.leaves)
-
-
-def grouped(numbers: Sequence[int], head: int | None, *, recompute: bool) -> tuple[tuple[int, ...], ...]:
-    """Return layers in groups of about √layers; one group of all where nothing is computed again.
-
-    Args:
-        head: the number of a head, which goes with the last layers.
-    """
-    size = max(1, round(math.sqrt(len(numbers)))) if recompute else max(1, len(numbers))
-    groups = [tuple(numbers[first : first + size]) for first in range(0, len(numbers), size)] or [()]
-    if head is not None:
-        groups[-1] = (*groups[-1], head)
-    return tuple(groups)
 
 
 @dataclass(eq=False)

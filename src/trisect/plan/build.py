@@ -1,4 +1,4 @@
-"""From segments and exchanges to actions: what every rank does in a pass, in order.
+"""What every rank does in a pass, in order: the loop of `pipeline.rank` over cells, and the verbs that layers ask for.
 
 A static graph is one block of one step. Its chunks go forward one after the other and backward in exactly the reverse
 order. The steps of a timeline are cut into blocks: forward keeps only what came in from outside (the state before each
@@ -8,70 +8,53 @@ again when backward, in reverse, comes to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import NamedTuple
 
-from trisect.exchanges.base import Exchange
-from trisect.exchanges.catalogue import CATALOGUE, LETTERS
-from trisect.exchanges.facts import NONE, Facts
-from trisect.exchanges.rank_block import RankBlock
-from trisect.nn.halves import HalfKind
-from trisect.plan.segments import Segment, overlaps, segments_of
-from trisect.schedule.action import Action, Pass, Side, Verb
+from trisect.schedule.action import Action, Pass, Verb
+from trisect.schedule.pieces import Pieces
 from trisect.schedule.schedule import Schedule
+from trisect.views.catalogue import options_on
+from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
+from trisect.views.fetch import Fetch
+from trisect.views.plan import Plan
+from trisect.views.stay import Stay
+from trisect.views.top import Top
+from trisect.views.total import Total
+from trisect.views.trace import Call
 
 # For so many messages of a peer there is room at a time.
 AHEAD = 8
 
-# plain: only states and inputs are kept; full: all that backward needs; again: the same once more; outputs: evaluation
-Mode = Literal["plain", "full", "again", "outputs"]
 
-
-def schedule_of(facts: Facts, *, pass_: Pass = Pass.TRAIN) -> Schedule:
-    """Give one pass of every rank: an epoch of training, or a pass forward."""
-    world = range(facts.layout.world)
-    return Schedule(tuple(tuple(expect_early(_Rank(facts, rank, pass_).actions())) for rank in world), facts.layout)
-
-
-def in_order(actions: Sequence[Action], order: Sequence[int]) -> list[Action]:
-    """Give the same actions with the chunks in another order: where chunk k was, chunk order[k] is.
-
-    Chunks differ in their number alone, so that a schedule that is sound stays sound.
-    """
-    return ChunkOrders(actions).in_order(order)
-
-
-class ChunkOrders:
-    """The actions of a rank, to be given with the chunks in an order that changes from epoch to epoch.
-
-    All orders are made of the same actions, since what is done for one chunk is done for every other.
+class Item(NamedTuple):
+    """A transfer or some work of a layer, in a cell.
 
     Attributes:
-        actions: as they were given, chunks in ascending order.
+        call: the verb that it is of; None: it is of no layer's.
+        again: whether it is on the way forward in a group that is computed again.
     """
 
-    def __init__(self, actions: Sequence[Action]) -> None:
-        self.actions = actions
-        by_chunk: dict[Action, dict[int, Action]] = {}
-        self._turns: list[tuple[Action, dict[int, Action] | None]] = []
-        for action in actions:
-            if action.verb in _WITHOUT_CHUNK:
-                self._turns.append((action, None))
-                continue
-            like = by_chunk.setdefault(replace(action, chunk=0), {})
-            like[action.chunk] = action
-            self._turns.append((action, like))
-
-    def in_order(self, order: Sequence[int]) -> list[Action]:
-        """Give the actions with chunk order[k] where chunk k was."""
-        return [action if like is None else like[order[action.chunk]] for action, like in self._turns]
+    step: Crossing | Work
+    layer: int
+    call: Call | None = None
+    exchange: type[Exchange] | None = None
+    back: bool = False
+    again: bool = False
 
 
-_WITHOUT_CHUNK = (Verb.REDUCE, Verb.STEP)
+def schedule_of(plan: Plan, *, pass_: Pass = Pass.TRAIN, order: Sequence[int] | None = None) -> Schedule:
+    """Return one pass of every rank: an epoch of training, or a pass forward.
+
+    Args:
+        order: of the chunks; None: ascending.
+    """
+    ranks = (_Rank(plan, rank, pass_, order) for rank in range(plan.layout.world))
+    return Schedule(tuple(tuple(expect_early(rank.actions())) for rank in ranks), plan.layout)
 
 
-def expect_early(actions: Iterator[Action]) -> list[Action]:
+def expect_early(actions: Iterable[Action]) -> list[Action]:
     """Put before each wait for a peer's message, some waits earlier, the action that makes room for it."""
     listed = list(actions)
     waits = [k for k, action in enumerate(listed) if action.verb is Verb.WAIT and action.peer is not None]
@@ -85,206 +68,160 @@ def expect_early(actions: Iterator[Action]) -> list[Action]:
 class _Rank:
     """Writes down the actions of one rank in one pass."""
 
-    def __init__(self, facts: Facts, rank: int, pass_: Pass) -> None:
-        self.facts, self.rank, self.pass_ = facts, rank, pass_
-        self.stage = self.at(0).stage
-        self.is_last = self.stage == facts.layout.layer - 1
-        self.segments = segments_of(facts, self.stage)
-        self.sides = (Side.BOUNDARY, Side.INTERIOR) if overlaps(facts, self.stage) else (None,)
-        self.last_group = self.segments[-1].group
-
-    def at(self, block: int) -> RankBlock:
-        return RankBlock(self.facts, self.rank, block, self.pass_)
+    def __init__(self, plan: Plan, rank: int, pass_: Pass, order: Sequence[int] | None) -> None:
+        self.plan, self.rank, self.pass_, self.order = plan, rank, pass_, order
+        self.stage = Place(plan, rank).stage
+        self.is_last = self.stage == plan.layout.layer - 1
+        self.groups = plan.groups(self.stage)
+        self.numbers = [number for group in self.groups for number in group] or [plan.bounds[self.stage]]
 
     def actions(self) -> Iterator[Action]:
-        last = self.facts.blocks - 1
-        if self.pass_ is not Pass.TRAIN:
-            for block in range(last + 1):
-                yield from self.forward(self.at(block), 0, "outputs")
+        plan, trains = self.plan, self.pass_ is Pass.TRAIN
+        cells = list(range(plan.blocks) if plan.timeline else self.order or range(plan.chunks))
+        plain = [plan.timeline and number != cells[-1] for number in cells]
+        for number, states in zip(cells, plain, strict=True):
+            yield from self.boundary(Verb.WAIT, number, -1, back=False)
+            yield from self.forward(number, Verb.FORWARD, self.pass_, ends=states and trains and self.is_last)
+            yield from self.boundary(Verb.POST, number, 1, back=False)
+        if not trains:
             return
-        chunks = range(1 if self.facts.timeline else self.facts.layout.chunks)
-        for block in range(last + 1):
-            for chunk in chunks:
-                yield from self.forward(self.at(block), chunk, "full" if block == last else "plain")
-        for block in reversed(range(last + 1)):
-            if block < last:
-                yield from self.forward(self.at(block), 0, "again")
-            for chunk in reversed(chunks):
-                yield from self.backward(self.at(block), chunk)
-        for exchange in CATALOGUE:
-            yield from exchange.end_pass(self.at(last))
+        for number, states in zip(reversed(cells), reversed(plain), strict=True):
+            if states:
+                yield from self.forward(number, Verb.AGAIN, Pass.AGAIN)
+            yield from self.boundary(Verb.WAIT, number, 1, back=True)
+            pieces = Pieces(self.numbers[-1], self.numbers[0])
+            yield from self.cell(Verb.BACKWARD, number, Pass.TRAIN, self.backward(number), pieces)
+            yield from self.boundary(Verb.POST, number, -1, back=True)
+        if plan.layout.time * plan.parts > 1:
+            yield Action(Verb.REDUCE, self.stage)
         yield Action(Verb.STEP, self.stage)
 
-    # Forward
+    def boundary(self, verb: Verb, number: int, direction: int, *, back: bool) -> Iterator[Action]:
+        """Yield a transfer with the stage before (-1) or after (1), where there is one and the cell has rows."""
+        at = self.at(number)
+        if 0 <= self.stage + direction < self.plan.layout.layer and at.steps:
+            chunk, block = (0, number) if self.plan.timeline else (number, None)
+            yield Action(
+                verb,
+                self.stage,
+                chunk,
+                block=block,
+                exchange="b",
+                back=back,
+                peer=self.rank + direction * self.plan.parts,
+                incoming=verb is Verb.WAIT,
+                pass_=Pass.TRAIN if back else self.pass_,
+            )
 
-    def forward(self, at: RankBlock, chunk: int, mode: Mode) -> Iterator[Action]:
-        for exchange in CATALOGUE if mode != "again" else ():
-            yield from exchange.enter_stage(at, chunk, back=False)
-        end = self.end_of_plain() if mode == "plain" and self.is_last else self.segments[-1].last
-        yield from self.segments_forward(range(len(self.segments)), at, chunk, mode, end)
-        for exchange in CATALOGUE if mode != "again" else ():
-            yield from exchange.leave_stage(at, chunk, back=False)
+    def at(self, number: int, layer: int = 0, *, again: bool = False, ends: bool = False) -> Place:
+        return Place(self.plan, self.rank, number if self.plan.timeline else 0, layer, again, ends)
 
-    def end_of_plain(self) -> int:
-        """Where only the states after a block are wanted, give the last half that is needed for them."""
-        mine = self.facts.stage_halves(self.stage)
-        temporal = [k for k in mine if self.facts.halves[k].kind is HalfKind.TEMPORAL]
-        return temporal[-1] if temporal else mine.start - 1
+    # Cells
 
-    def segments_forward(
-        self, which: range, at: RankBlock, chunk: int, mode: Mode, end: int, *, regroup: bool = False
-    ) -> Iterator[Action]:
-        """Some segments up to the half `end`; `regroup`: of a group of which nothing was kept."""
-        # states that crossed once are kept, and do not cross again
-        first_time = mode != "again" and not regroup
-        for k in which:
-            segment = self.segments[k]
-            if segment.begins_after(end):
+    def forward(self, number: int, verb: Verb, pass_: Pass, *, ends: bool = False) -> Iterator[Action]:
+        """Yield a cell on its way forward; `ends`: behind the last use of `recur`, since states alone are wanted."""
+        last = self.plan.last_recurrent(self.stage) if ends else None
+        items: list[Item] = []
+        if last is not None or not ends:
+            items += self.layers(number, self.numbers, last, again=verb is Verb.AGAIN)
+        if self.is_last and not ends:
+            items += self.loss(number, back=False)
+        end = self.numbers[-1] if last is None else last[0]
+        yield from self.cell(verb, number, pass_, items, Pieces(self.numbers[0], end))
+
+    def backward(self, number: int) -> Iterator[Item]:
+        """Yield what a cell does on its way back; a group of which nothing was kept goes forward again before."""
+        if self.is_last:
+            yield from self.loss(number, back=True)
+        for group in reversed(self.groups):
+            if group is not self.groups[-1]:
+                yield from self.layers(number, group, again=True)
+            for layer in reversed(group):
+                yield from self.layer(self.at(number, layer), back=True)
+
+    def layers(
+        self, number: int, layers: Sequence[int], last: tuple[int, int] | None = None, *, again: bool
+    ) -> Iterator[Item]:
+        """Yield what some layers do forward, up to the use of `recur` behind which nothing is wanted."""
+        for layer in layers:
+            yield from self.layer(self.at(number, layer, again=again), back=False, last=last)
+            if last is not None and last[0] == layer:
                 return
-            before = self.segments[k - 1] if k > which.start else None
-            after = self.segments[k + 1] if k + 1 in which else None
-            if after is not None and after.begins_after(end):
-                after = None
-            verb, pass_ = self.verb_of(segment, mode, regroup)
-            does = self.does(segment, at)
-            if first_time:
-                yield from self.around_inputs(k, at, back=False)
-            if does and before is not None:
-                yield from self.arrive(segment, at, chunk, pass_, back=False)
-            if segment.apart and first_time:
-                yield from LETTERS[segment.apart].around_half(at, segment.first, back=False)
-            cells = self.cells(segment, at, chunk, verb, pass_, end, moves=first_time) if does else ([], [])
-            # what others wait for leaves as soon as it is made, before the rows that nobody waits for
-            yield from cells[0]
-            if after is not None:
-                yield from self.leave(after, segment, after, at, chunk, pass_, back=False)
-            yield from cells[1]
-            if regroup and k + 1 not in which:
-                yield from self.return_rows(k, at, chunk, pass_)
 
-    def return_rows(self, k: int, at: RankBlock, chunk: int, pass_: Pass) -> Iterator[Action]:
-        """Of a group that is computed again and ends with rows dealt out, bring them back to their steps."""
-        reader = self.segments[k + 1] if k + 1 < len(self.segments) else None
-        exchange = None if reader is None else LETTERS.get(reader.arrives)
-        if reader is not None and exchange is not None and self.segments[k].apart == exchange.letter:
-            for verb in (Verb.POST, Verb.WAIT):
-                yield exchange.crossing(verb, at, reader.first, chunk, back=False, pass_=pass_)
+    def layer(self, at: Place, *, back: bool, last: tuple[int, int] | None = None) -> Iterator[Item]:
+        """Yield what the verbs of a layer do, and its work."""
+        calls, uses = self.plan.calls(at.layer), 0
+        if not any(call.verb in ("aggregate", "gather", "recur") for call in calls):
+            yield Item(Work(at.layer, "local"), at.layer)
+        for call in reversed(calls) if back else calls:
+            uses += call.verb == "recur"
+            ends = call.verb == "recur" and last == (at.layer, uses)
+            exchange = exchange_for(at, call)
+            for step in steps_of(replace(at, ends=ends), call, exchange, back=back):
+                yield Item(step, at.layer, call, exchange, back, at.again)
+            if ends:
+                return
 
-    def verb_of(self, segment: Segment, mode: Mode, regroup: bool) -> tuple[Verb, Pass]:
-        if regroup:
-            return Verb.AGAIN, Pass.AGAIN
-        if mode == "again":
-            return (Verb.AGAIN if segment.group == self.last_group else Verb.FORWARD), Pass.AGAIN
-        return Verb.FORWARD, self.pass_
+    def loss(self, number: int, *, back: bool) -> Iterator[Item]:
+        """Yield what the last stage does with its outputs."""
+        layer, plan = self.numbers[-1], self.plan
+        work = Item(Work(len(plan.layers) + 1, "loss"), layer)
+        if back:
+            yield work
+        if plan.fetches and plan.parts > 1 and self.at(number).steps and self.pass_ is Pass.TRAIN:
+            yield from (Item(step, layer, None, Fetch, back) for step in crossing(plan.out_channels))
+        if not back:
+            yield work
 
-    def does(self, segment: Segment, at: RankBlock) -> bool:
-        """Say whether the rank has work in a segment: steps of its own, or a weight that evolves everywhere."""
-        if segment.apart:
-            return LETTERS[segment.apart].takes_part(at)
-        if at.steps:
-            return True
-        temporal = (self.facts.layer_at(k, HalfKind.TEMPORAL) for k in range(segment.first, segment.last + 1))
-        return any(layer is not None and layer.state == "weight" and layer.along == NONE for layer in temporal)
+    def cell(self, verb: Verb, number: int, pass_: Pass, items: Iterable[Item], pieces: Pieces) -> Iterator[Action]:
+        """Yield a cell as pieces of work between what it posts and waits for."""
+        chunk, block = (0, number) if self.plan.timeline else (number, None)
+        works: list[Work] = []
+        for item in items:
+            if isinstance(item.step, Work):
+                works.append(item.step)
+                continue
+            span = pieces.until(item.layer)
+            yield Action(verb, self.stage, chunk, *span, block, pass_=pass_, works=tuple(works))
+            works.clear()
+            yield self.transfer(item, item.step, chunk, block, Pass.AGAIN if item.again else pass_)
+        yield Action(verb, self.stage, chunk, *pieces.rest(), block, pass_=pass_, works=tuple(works))
 
-    # Backward
+    def transfer(self, item: Item, step: Crossing, chunk: int, block: int | None, pass_: Pass) -> Action:
+        return Action(
+            step.verb,
+            self.stage,
+            chunk if step.chunk is None else step.chunk,
+            item.layer,
+            block=block if step.block is None else step.block,
+            exchange=None if item.exchange is None else item.exchange.letter,
+            back=item.back,
+            peer=step.peer,
+            incoming=step.peer is not None and step.verb is Verb.WAIT,
+            pass_=Pass.TRAIN if item.back else pass_,
+            call=item.call,
+            width=step.width,
+        )
 
-    def backward(self, at: RankBlock, chunk: int) -> Iterator[Action]:
-        for exchange in CATALOGUE:
-            yield from exchange.enter_stage(at, chunk, back=True)
-        for group in reversed(range(self.last_group + 1)):
-            which = [k for k, segment in enumerate(self.segments) if segment.group == group]
-            if group < self.last_group:
-                span = range(which[0], which[-1] + 1)
-                end = self.segments[which[-1]].last
-                yield from self.segments_forward(span, at, chunk, "full", end, regroup=True)
-            for k in reversed(which):
-                yield from self.segment_backward(k, at, chunk)
-        for exchange in CATALOGUE:
-            yield from exchange.leave_stage(at, chunk, back=True)
 
-    def segment_backward(self, k: int, at: RankBlock, chunk: int) -> Iterator[Action]:
-        segment, does = self.segments[k], self.does(self.segments[k], at)
-        before = self.segments[k - 1] if k > 0 else None
-        after = self.segments[k + 1] if k + 1 < len(self.segments) else None
-        cells: tuple[list[Action], list[Action]] = ([], [])
-        if after is not None and self.crosses_late(k + 1):
-            yield from self.leave(after, after, segment, at, chunk, Pass.TRAIN, back=True)
-        if does:
-            if after is not None:
-                yield from self.arrive(after, at, chunk, Pass.TRAIN, back=True)
-            cells = self.cells(segment, at, chunk, Verb.BACKWARD, Pass.TRAIN, segment.last, moves=True)
-        yield from cells[0]
-        if segment.apart:
-            yield from LETTERS[segment.apart].around_half(at, segment.first, back=True)
-        if before is not None and not self.crosses_late(k):
-            yield from self.leave(segment, segment, before, at, chunk, Pass.TRAIN, back=True)
-        yield from cells[1]
-        yield from self.around_inputs(k, at, back=True)
+def exchange_for(at: Place, call: Call) -> type[Exchange] | None:
+    """Return the exchange by which a verb crosses ranks; None: its rows stay on the rank."""
+    layer, cut = at.plan.layers[at.layer], at.plan.parts > 1 and bool(at.steps)
+    if call.verb == "recur":
+        return next((exchange for exchange in options_on("time") if exchange.option == layer.along), Stay)
+    if call.verb in ("sum", "top"):
+        return None if not cut else Total if call.verb == "sum" else Top
+    if call.kept or not cut:
+        return None
+    return next((exchange for exchange in options_on("vertex") if exchange.option == layer.across), None)
 
-    def crosses_late(self, k: int) -> bool:
-        """Whether gradients before a segment cross when the group before it was computed again: its last layer dealt
-        rows out, and brings their gradients back too.
-        """
-        before, reader = self.segments[k - 1] if k else None, self.segments[k]
-        return before is not None and before.group != reader.group and reader.arrives == before.apart != ""
 
-    # What crosses before a segment, and its cells
-
-    def leave(
-        self, reader: Segment, own: Segment, other: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool
-    ) -> Iterator[Action]:
-        """Post what crosses before `reader` on its way from the segment `own` to the `other`.
-
-        A rank without work in `own` posts all the same, here, where the ranks that have work do: what crosses an axis
-        is matched by its order. One without work in the `other` waits at once.
-        """
-        exchange = self.crosses(reader, back=back)
-        reads = self.does(other, at)
-        if exchange is not None and exchange.takes_part(at) and (reads or self.does(own, at)):
-            yield exchange.crossing(Verb.POST, at, reader.first, chunk, back=back, pass_=pass_)
-            if not reads:
-                yield exchange.crossing(Verb.WAIT, at, reader.first, chunk, back=back, pass_=pass_)
-
-    def arrive(self, reader: Segment, at: RankBlock, chunk: int, pass_: Pass, *, back: bool) -> Iterator[Action]:
-        """Wait for what crosses before `reader`."""
-        exchange = self.crosses(reader, back=back)
-        if exchange is not None and exchange.takes_part(at):
-            yield exchange.crossing(Verb.WAIT, at, reader.first, chunk, back=back, pass_=pass_)
-
-    def crosses(self, reader: Segment, *, back: bool) -> Exchange | None:
-        """Return the exchange before a segment; None where nothing crosses, or no gradient is wanted."""
-        exchange = LETTERS.get(reader.arrives)
-        returns = exchange is not None and (not back or exchange.returns(self.facts, reader.first))
-        return exchange if returns else None
-
-    def around_inputs(self, k: int, at: RankBlock, *, back: bool) -> Iterator[Action]:
-        """What the exchange of the segment after has to do around the cells that feed it."""
-        after = self.segments[k + 1] if k + 1 < len(self.segments) else None
-        if after is not None and after.apart:
-            yield from LETTERS[after.apart].around_inputs(at, after.first, back=back)
-
-    def cells(
-        self, segment: Segment, at: RankBlock, chunk: int, verb: Verb, pass_: Pass, end: int, *, moves: bool
-    ) -> tuple[list[Action], list[Action]]:
-        """Give a segment's cells: those that others wait for, with the states that cross (`moves`), and the rest."""
-        first, last, back = segment.first, min(segment.last, end), verb is Verb.BACKWARD
-        if segment.last < segment.first:
-            return [], []
-        if not segment.apart:
-            cells = [self.cell(verb, first, last, at, chunk, side, pass_) for side in self.sides]
-            return cells[:1], cells[1:]
-        exchange = LETTERS[segment.apart]
-        actions: list[Action] = []
-        for own in reversed(range(segment.chunks)) if back else range(segment.chunks):
-            actions += exchange.before_cell(at, first, own, back=back) if moves else ()
-            actions.append(self.cell(verb, first, last, at, own, None, pass_))
-            actions += exchange.after_cell(at, first, own, back=back) if moves else ()
-        return actions, []
-
-    def cell(
-        self, verb: Verb, first: int, last: int, at: RankBlock, chunk: int, side: Side | None, pass_: Pass
-    ) -> Action:
-        mine = self.facts.stage_halves(self.stage)
-        if first == mine.start and last == mine.stop - 1:
-            return Action(verb, self.stage, chunk, side=side, block=at.number(), pass_=pass_)
-        return Action(verb, self.stage, chunk, first, last, side, at.number(), pass_=pass_)
+def steps_of(at: Place, call: Call, exchange: type[Exchange] | None, *, back: bool) -> list[Crossing | Work]:
+    """Return what a use of a verb posts, waits for and computes."""
+    inside = [] if exchange is None else list(exchange.expand(at, call, back=back))
+    outside: list[Crossing | Work] = [Work(at.layer, "top")] if call.verb == "top" else []
+    if call.kept:
+        inside = [Work(at.layer, "ready")]
+    elif call.verb in ("aggregate", "gather"):
+        inside, outside = inside or [Work(at.layer, "behind", at.share)], [Work(at.layer, "before", at.share)]
+    return [*inside, *outside] if back else [*outside, *inside]

@@ -6,26 +6,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 
-from trisect.exchanges.catalogue import exchange_of
-from trisect.exchanges.facts import Facts
-from trisect.exchanges.reduce import stage_bytes
-from trisect.nn.halves import HalfKind
 from trisect.plan.cluster import PAIRS, UNRATED, Cluster, Device, Link
+from trisect.plan.volume import post_bytes, reduce_bytes
 from trisect.plan.work import drawing_work, kind_of, pair_rows_work, pair_work, work_of
 from trisect.plan.workload import Workload
-from trisect.schedule.action import Action, Side, Verb
+from trisect.schedule.action import Action, Verb
+from trisect.views.carry import Carry
+from trisect.views.exchange import LETTERS, Work
+from trisect.views.plan import Plan
 
 # What an optimiser reads and writes for each number that it steps: value, gradient, two moments, and back.
 _STEP_ACCESSES = 7.0
 # To say which part scores a pair, and which rows of others it reads, takes as long as to draw it.
 _DEALT = 2.0
-_HALF_STATE = (HalfKind.TEMPORAL, HalfKind.SUMMARY)
 
 
-def working_ranks(facts: Facts, ranks: int) -> int:
+def working_ranks(plan: Plan, ranks: int) -> int:
     """Say how many of a host's ranks work at the same time: stages take turns unless chunks or blocks follow."""
-    stages = facts.layout.layer
-    if stages == 1 or facts.blocks > 1 or (facts.stale and facts.layout.chunks > 1):
+    stages = plan.layout.layer
+    if stages == 1 or plan.blocks > 1 or (plan.stale and plan.layout.chunks > 1):
         return ranks
     return max(1, ranks // stages)
 
@@ -35,20 +34,20 @@ class CostModel:
     """The costs of the actions of a schedule, each on its own rank.
 
     Attributes:
-        facts: of the layout as it is.
+        plan: of the layout as it is.
         acting: of the schedule whose actions are asked for; a smaller world with the same parts, stages and runs may
             stand for a large one.
     """
 
     workload: Workload
-    facts: Facts
+    plan: Plan
     cluster: Cluster
-    acting: Facts
+    acting: Plan
 
     @cached_property
     def world(self) -> int:
         """How many ranks there are in truth."""
-        return self.facts.layout.world
+        return self.plan.layout.world
 
     # Work
 
@@ -59,7 +58,7 @@ class CostModel:
     @cached_property
     def _working(self) -> int:
         """How many ranks of a host work at the same time."""
-        return working_ranks(self.facts, self.cluster.ranks_on_host(self.world))
+        return working_ranks(self.plan, self.cluster.ranks_on_host(self.world))
 
     @cached_property
     def _device(self) -> Device:
@@ -77,26 +76,26 @@ class CostModel:
         """The share of a lone rank's speed that a rank has, in work of a kind."""
         return min(1.0, self._share * float(self.cluster.device.keeps(kind, back=back) ** self._crowding))
 
-    def _kind(self, half: int) -> tuple[str, float]:
-        """The kind of the layer of a half, and the width of its rows in bytes; what is no layer is not rated."""
-        number = self.facts.halves[half].layer
+    def _kind(self, number: int) -> tuple[str, float]:
+        """Return the kind of a layer, and the width of its rows in bytes; what is no layer is not rated."""
         if number >= len(self.workload.layers):
             return UNRATED, 0.0
-        layer = self.workload.layers[number]
-        return kind_of(layer), float(self.facts.dtype.itemsize * max(layer.in_channels, layer.out_channels))
+        trace = self.plan.layers[number]
+        width = float(self.plan.dtype.itemsize * max(trace.in_channels, trace.out_channels))
+        return kind_of(self.workload.layers[number], trace), width
 
     def _pairs(self, steps: int, *, back: bool) -> float:
         """The seconds that a loss on pairs takes: parts share the pairs, and each draws all of them; the first product
         is made of each row that it reads.
         """
-        channels, size, device, facts = self.workload.pair_channels, self.facts.dtype.itemsize, self._device, self.facts
+        channels, size, device, plan = self.workload.pair_channels, self.plan.dtype.itemsize, self._device, self.plan
         by_row, by_pair, by_draw = device.ratios(PAIRS, size * channels, back=back)
-        cut = facts.parts > 1
-        rows = max(facts.rows) + (max(self.workload.fetched_rows(facts.layout)) / facts.parts if cut else 0.0)
-        pairs = self.workload.pairs / facts.parts
+        cut = plan.parts > 1
+        rows = max(plan.rows) + (max(self.workload.fetched_rows(plan.layout)) / plan.parts if cut else 0.0)
+        pairs = self.workload.pairs / plan.parts
         drawn = 0.0 if back else self.workload.pairs * (_DEALT if cut else 1.0)
         parts = (
-            (pair_rows_work(facts.out_channels, channels, size, back=back), rows, by_row),
+            (pair_rows_work(plan.out_channels, channels, size, back=back), rows, by_row),
             (pair_work(channels, size, back=back), pairs, by_pair),
             (drawing_work(), drawn, by_draw),
         )
@@ -123,8 +122,8 @@ class CostModel:
 
     def _chunks_for_one(self, action: Action) -> float:
         """Say for how many messages of a carry one stands, where fewer chunks stand for all."""
-        carries = action.peer is not None and exchange_of(action).hands_on
-        return self.facts.carry_chunks / self.acting.carry_chunks if carries else 1.0
+        carries = action.exchange == Carry.letter
+        return self.plan.carry_chunks / self.acting.carry_chunks if carries else 1.0
 
     @cached_property
     def _turns(self) -> float:
@@ -138,69 +137,68 @@ class CostModel:
             return 0.0, 0.0
         acting = self.acting
         run = rank // (acting.parts * acting.layout.layer)
-        key = (run, action.stage, action.verb, action.first, action.last, action.side, action.block)
+        key = (run, action.verb, action.works, action.block)
         cost = self._cells.get(key)
         if cost is None:
-            cost = self._cells[key] = self._work(run, action)
+            steps, back = acting.runs[action.block or 0][run], action.verb is Verb.BACKWARD
+            costs = [self.work(work, steps, acting.steps(action.block or 0), back=back) for work in action.works]
+            cost = self._cells[key] = sum(each for each, _ in costs), sum(each for _, each in costs)
         return cost
 
-    def _work(self, run: int, action: Action) -> tuple[float, float]:
-        facts, acting = self.facts, self.acting
-        halves = facts.stage_halves(action.stage)
-        first = halves.start if action.first is None else action.first
-        last = halves.stop - 1 if action.last is None else action.last
-        steps = acting.runs[action.block or 0][run]
-        rows, entries, columns = self._rows(action, steps)
-        back = action.verb is Verb.BACKWARD
-        seconds = overhead = 0.0
-        for k in range(first, last + 1):
-            work, count, calls = work_of(facts, k, back=back), len(steps), 1.0
-            kind, own = facts.halves[k].kind, rows
-            if back and kind not in _HALF_STATE and not self._reached(k, steps):
-                continue
-            if kind in _HALF_STATE and facts.halves[k].layer < len(facts.layers):
-                layer = facts.layers[facts.halves[k].layer]
-                if layer.along == "carry" and layer.state != "weight":
-                    own, calls = rows / acting.carry_chunks, facts.carry_chunks / acting.carry_chunks
-                elif layer.along == "redistribute":
-                    own, count = rows / facts.layout.time, len(facts.steps(action.block or 0))
-                elif layer.state == "weight" and layer.along == "none":
-                    count = len(facts.steps(action.block or 0))
-            table, read = columns, entries
-            if kind is HalfKind.AGGREGATE:
-                table, read = float(facts.vertices), self._all_entries(steps)
-            name, width = self._kind(k)
-            ratios = self._device.ratios(name, width, back=back)
-            each = work.seconds(self._device, rows=own, entries=read, table=table, steps=count, ratios=ratios)
-            seconds += each / self._share_of(name, back=back)
-            if kind is HalfKind.OUTPUT and self.workload.pairs:
-                seconds += self._pairs(count, back=back)
-            overhead += calls * ratios[2] * work.overhead(self.cluster.device, count)
-            if facts.stale and name != UNRATED:
-                overhead += work.calls * self.cluster.device.stale
+    def work(self, work: Work, steps: range, every: range, *, back: bool) -> tuple[float, float]:
+        """Return the seconds of some work and those that its calls take.
+
+        Args:
+            steps: of the rank; `every`: of the whole block.
+        """
+        plan, acting, number = self.plan, self.acting, work.layer
+        kind, width = self._kind(number)
+        states = work.part in ("recur", "top")
+        if back and not states and not self._reached(number, steps):
+            return 0.0, 0.0
+        rows, entries, columns = self._rows(work.side, steps)
+        share, count, calls = work.share, len(steps), 1.0
+        if states and number < len(plan.layers):
+            layer = plan.layers[number]
+            if layer.along == Carry.option and layer.state != "weight":
+                calls = plan.carry_chunks / acting.carry_chunks
+            elif layer.along == "redistribute":
+                share, count = share / plan.layout.time, len(every)
+            elif layer.state == "weight" and layer.along == "none":
+                count = len(every)
+        if work.part == "sum":
+            columns, entries = float(plan.vertices), self._all_entries(steps)
+        each, ratios = work_of(plan, number, work.part, back=back), self._device.ratios(kind, width, back=back)
+        seconds = each.seconds(
+            self._device, rows=rows * share, entries=entries * share, table=columns, steps=count, ratios=ratios
+        )
+        seconds /= self._share_of(kind, back=back)
+        if work.part == "loss" and self.workload.pairs:
+            seconds += self._pairs(count, back=back)
+        overhead = calls * ratios[2] * each.overhead(self.cluster.device, count)
+        if plan.stale and kind != UNRATED:
+            overhead += each.calls * self.cluster.device.stale
         return seconds, overhead
 
-    def _reached(self, half: int, steps: range) -> bool:
-        """Say whether a gradient comes to the rows of a half: from a loss at some of the steps, or along time."""
+    def _reached(self, number: int, steps: range) -> bool:
+        """Whether a gradient comes to the rows of a layer: from a loss at some of the steps, or along time."""
         if steps.stop > self.workload.loss_from:
             return True
-        halves, number = self.facts.halves, self.facts.halves[half].layer
-        summarised = any(later.kind is HalfKind.SUMMARY and later.layer > number for later in halves)
-        return summarised or any(layer.state not in (None, "weight") for layer in self.facts.layers[number:])
+        layers = self.plan.layers
+        summarised = any(later.summarises for later in layers[number + 1 :])
+        return summarised or any(layer.state not in (None, "weight") for layer in layers[number:])
 
-    def _rows(self, action: Action, steps: range) -> tuple[float, float, float]:
-        """Give the rows and entries (of a step) that a cell goes over, and the rows that it reads from."""
-        facts = self.facts
-        part_rows = max(facts.rows)
-        by_columns = any(layer.across == "redistribute" for layer in facts.layers)
-        parts = self.workload.parts(1 if by_columns else facts.parts)
-        heaviest = 1.0 if by_columns else parts.heaviest
-        entries = self._all_entries(steps) / facts.parts * heaviest
-        columns = part_rows + (self._remote(steps) / facts.parts if facts.parts > 1 else 0.0)
-        share = 1.0 / facts.layout.chunks if facts.stale else 1.0
-        if action.side is not None:
+    def _rows(self, side: str, steps: range) -> tuple[float, float, float]:
+        """Return the rows and entries (of a step) that a piece goes over, and the rows that it reads from."""
+        plan, part_rows = self.plan, max(self.plan.rows)
+        parts = self.workload.parts(1 if plan.across == "redistribute" else plan.parts)
+        heaviest = 1.0 if plan.across == "redistribute" else parts.heaviest
+        entries = self._all_entries(steps) / plan.parts * heaviest
+        columns = part_rows + (self._remote(steps) / plan.parts if plan.parts > 1 else 0.0)
+        share = 1.0 / plan.chunks
+        if side:
             boundary = min(1.0, max(0.0, parts.boundary))
-            share *= boundary if action.side is Side.BOUNDARY else 1.0 - boundary
+            share *= boundary if side == "boundary" else 1.0 - boundary
         return part_rows * share, entries * share, columns
 
     def _all_entries(self, steps: range) -> float:
@@ -208,13 +206,13 @@ class CostModel:
         return sum(entries[step] for step in steps) / max(1, len(steps)) if steps else 0.0
 
     def _remote(self, steps: range) -> float:
-        remote = self.facts.remote
+        remote = self.plan.remote
         return sum(remote[min(step, len(remote) - 1)] for step in steps) / max(1, len(steps)) if steps else 0.0
 
     def _step(self, action: Action) -> tuple[float, float]:
         """The optimiser goes over all numbers of the stage; each layer's tensors are a few calls."""
-        size = stage_bytes(self.facts)[action.stage]
-        layers = self.facts.bounds[action.stage + 1] - self.facts.bounds[action.stage]
+        size = self.plan.stage_bytes[action.stage]
+        layers = self.plan.bounds[action.stage + 1] - self.plan.bounds[action.stage]
         seconds = _STEP_ACCESSES * size / self.cluster.device.elementwise / self._share
         return seconds, layers * self.cluster.device.half
 
@@ -231,27 +229,25 @@ class CostModel:
         key = (
             (action.message, action.stage, rank // self.acting.parts)
             if action.peer is not None
-            else (action.verb, action.message)
+            else (action.verb, action.message, action.width, rank // (self.acting.parts * self.acting.layout.layer))
         )
         if key not in self._bytes:
             self._bytes[key] = self._volume(rank, action)
         return self._bytes[key]
 
     def _volume(self, rank: int, action: Action) -> float:
-        exchange = exchange_of(action)
-        fetched = self.workload.fetched_rows(self.facts.layout)
         if action.verb is Verb.REDUCE:
-            return float(sum(exchange.volume(self.facts, [(rank, action)], fetched).values()))
+            return float(reduce_bytes(self.plan, action.stage))
+        fetched = self.workload.fetched_rows(self.plan.layout)
         if action.peer is not None:
-            # of two ranks: rows and steps of their own, which the acting facts have as they are
-            return float(sum(exchange.volume(self.acting, [(rank, action)], fetched).values()))
-        total = sum(exchange.volume(self.facts, [(rank, action)], fetched).values())
-        runs = sum(1 for run in self.facts.runs[action.block or 0] if run) if exchange.axis == "vertex" else 0
-        ranks = self.facts.parts * (max(1, runs) if exchange.axis == "vertex" else self.facts.layout.time)
-        if self.facts.stale:
-            # rows of a chunk cross with the chunk
-            return total / ranks / self.facts.layout.chunks
-        return total / ranks
+            # of two ranks: rows and steps of their own, which the acting plan has as they are
+            return post_bytes(self.acting, rank, action, fetched)[1]
+        size = post_bytes(self.plan, self._true_rank(rank), action, fetched)[1]
+        return size / (self.plan.parts if self._axis(action) == "vertex" else self.plan.layout.time)
+
+    @staticmethod
+    def _axis(action: Action) -> str:
+        return LETTERS[str(action.exchange)].axis
 
     def transfer(self, rank: int, action: Action) -> float:
         """Give the seconds that what an action sends needs on its link."""
@@ -263,7 +259,7 @@ class CostModel:
 
     def _reduce(self, size: float) -> float:
         """A ring: each rank sends its bucket twice less its own share, in 2(P-1) messages. Stages share a link."""
-        layout, within = self.facts.layout, self.cluster.ranks_on_host(self.world)
+        layout, within = self.plan.layout, self.cluster.ranks_on_host(self.world)
         ranks = layout.time * layout.vertex
         spans = self.world > within and (layout.time > 1 or layout.vertex > within)
         link = self.cluster.between if spans else self.cluster.inside
@@ -272,17 +268,17 @@ class CostModel:
 
     def _true_rank(self, rank: int) -> int:
         """Give the rank of the whole world that a rank of the acting one stands for."""
-        acting, layout = self.acting.layout, self.facts.layout
+        acting, layout = self.acting.layout, self.plan.layout
         part, stage = rank % acting.vertex, rank // acting.vertex % acting.layer
         return (rank // (acting.vertex * acting.layer) * layout.layer + stage) * layout.vertex + part
 
     def _group(self, rank: int, action: Action) -> tuple[int, int]:
         """Give the first and the last rank of the world with which an action exchanges rows."""
-        own, layout = self._true_rank(rank), self.facts.layout
+        own, layout = self._true_rank(rank), self.plan.layout
         if action.peer is not None:
             peer = self._true_rank(action.peer)
             return min(own, peer), max(own, peer)
-        if exchange_of(action).axis == "vertex":
+        if self._axis(action) == "vertex":
             first = own - own % layout.vertex
             return first, first + layout.vertex - 1
         stride = layout.layer * layout.vertex
@@ -296,7 +292,7 @@ class CostModel:
         """Say whether rows leave the host."""
         if self.world <= self.cluster.ranks_on_host(self.world):
             return False
-        key = (rank, exchange_of(action).axis if action.peer is None else action.peer)
+        key = (rank, self._axis(action) if action.peer is None else action.peer)
         if key not in self._crossings:
             first, last = self._group(rank, action)
             self._crossings[key] = self.cluster.host_of(first, self.world) != self.cluster.host_of(last, self.world)
@@ -309,12 +305,12 @@ class CostModel:
         """Say how many ranks of a host send over its link to others at once, each the share of its rows that leaves."""
         if not self._crosses(rank, action):
             return 1.0
-        layout, within = self.facts.layout, self.cluster.ranks_on_host(self.world)
+        layout, within = self.plan.layout, self.cluster.ranks_on_host(self.world)
         first, last = self._group(rank, action)
         if action.peer is not None:
             # only the ranks at the end of a host have their peer on another
             return float(min(last - first, within))
-        along_vertices = exchange_of(action).axis == "vertex"
+        along_vertices = self._axis(action) == "vertex"
         members = layout.vertex if along_vertices else layout.time
         at_home = min(members, within) if along_vertices else max(1, within // (layout.layer * layout.vertex))
         return within * (members - at_home) / (members - 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trisect.exchanges.catalogue import exchange_of, volume
-from trisect.exchanges.facts import Facts
 from trisect.layout import Layout
 from trisect.partition.method import cut_bytes
 from trisect.partition.timeline import MOST_EVENTS
@@ -15,8 +13,11 @@ from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.memory import Memory, MemoryModel
 from trisect.plan.timing import Seconds, epoch_seconds, representative
+from trisect.plan.volume import volume
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Verb
+from trisect.views.exchange import LETTERS
+from trisect.views.plan import Plan
 
 AXES = ("vertex", "layer", "time", "weights")
 # Worlds of so many ranks have their bytes added up rank by rank; of larger ones a part stands for the rest.
@@ -97,58 +98,59 @@ def estimate(
         memory: of the same workload, so that layers are looked at once.
         timed: whether seconds are worked out too.
     """
-    return estimate_facts(workload, workload.facts(layout), cluster, memory, timed=timed)
+    return estimate_plan(workload, workload.plan(layout), cluster, memory, timed=timed)
 
 
-def estimate_facts(
-    workload: Workload, facts: Facts, cluster: Cluster, memory: MemoryModel | None = None, *, timed: bool = True
+def estimate_plan(
+    workload: Workload, plan: Plan, cluster: Cluster, memory: MemoryModel | None = None, *, timed: bool = True
 ) -> Estimate:
-    """Work out what facts would cost, which a run may have made from its data as they were cut."""
-    model, layout = MemoryModel(workload) if memory is None else memory, facts.layout
+    """Work out what plan would cost, which a run may have made from its data as they were cut."""
+    model, layout = MemoryModel(workload) if memory is None else memory, plan.layout
     sized = cluster.resized(layout.world)
-    seconds = epoch_seconds(workload, facts, sized) if timed else None
-    moved, exact_bytes = bytes_by_axis(workload, facts, sized) if timed else (dict.fromkeys(AXES, 0), False)
+    seconds = epoch_seconds(workload, plan, sized) if timed else None
+    moved, exact_bytes = bytes_by_axis(workload, plan, sized) if timed else (dict.fromkeys(AXES, 0), False)
     return Estimate(
-        layout=facts.layout,
+        layout=plan.layout,
         seconds=seconds,
         bytes_by_axis=moved,
         exact_bytes=exact_bytes,
-        memory=model.of(facts, sized.device),
+        memory=model.of(plan, sized.device),
         room=sized.memory_of_rank(layout.world),
         exact=is_exact(layout, timeline=workload.timeline),
-        launch=_launch_bytes(workload, facts),
+        launch=_launch_bytes(workload, plan),
     )
 
 
-def _launch_bytes(workload: Workload, facts: Facts) -> int:
+def _launch_bytes(workload: Workload, plan: Plan) -> int:
     """What the partitioner takes; nothing where rows are turned into columns, or nothing is cut by vertex."""
-    pieces = facts.parts if facts.timeline else facts.parts * facts.layout.chunks
-    if pieces == 1 or any(layer.across == "redistribute" for layer in facts.layers):
+    pieces = plan.parts if plan.timeline else plan.parts * plan.layout.chunks
+    if pieces == 1 or plan.across == "redistribute":
         return 0
     entries = min(2 * workload.events, 2 * MOST_EVENTS) if workload.timeline else max(workload.entries)
-    return cut_bytes(workload.vertices, entries, facts.layout.partition)
+    return cut_bytes(workload.vertices, entries, plan.layout.partition)
 
 
-def bytes_by_axis(workload: Workload, facts: Facts, cluster: Cluster) -> tuple[dict[str, int], bool]:
+def bytes_by_axis(workload: Workload, plan: Plan, cluster: Cluster) -> tuple[dict[str, int], bool]:
     """Give the bytes that leave all ranks in an epoch by axis, and whether they are exact."""
     total = dict.fromkeys(AXES, 0)
-    if facts.layout.world <= _WHOLE:
-        for (axis, _), size in volume(facts, schedule_of(facts), workload.fetched_rows(facts.layout)).items():
+    if plan.layout.world <= _WHOLE:
+        for (axis, _), size in volume(plan, schedule_of(plan), workload.fetched_rows(plan.layout)).items():
             total[axis] += size
-        return total, workload.parts(facts.parts).measured and not facts.fetches and not workload.described
-    few = representative(facts, min(facts.layout.time, 8), stale=8)
-    costs = CostModel(workload, facts, cluster, few)
-    pieces = facts.layout.chunks / few.layout.chunks if facts.stale else 1.0
+        return total, workload.parts(plan.parts).measured and not plan.fetches and not workload.described
+    few = representative(plan, min(plan.layout.time, 8), stale=8)
+    costs = CostModel(workload, plan, cluster, few)
+    pieces = plan.layout.chunks / few.layout.chunks if plan.stale else 1.0
     factor = {
-        "vertex": pieces * facts.parts * facts.layout.time / (few.parts * few.layout.time),
-        "layer": pieces * facts.parts * facts.layout.time / (few.parts * few.layout.time),
-        "weights": facts.parts * facts.layout.time / (few.parts * few.layout.time),
+        "vertex": pieces * plan.parts * plan.layout.time / (few.parts * few.layout.time),
+        "layer": pieces * plan.parts * plan.layout.time / (few.parts * few.layout.time),
+        "weights": plan.parts * plan.layout.time / (few.parts * few.layout.time),
         # states cross between runs: one time fewer than there are runs
-        "time": facts.parts * max(1, facts.layout.time - 1) / (few.parts * max(1, few.layout.time - 1)),
+        "time": plan.parts * max(1, plan.layout.time - 1) / (few.parts * max(1, few.layout.time - 1)),
     }
     sums = dict.fromkeys(AXES, 0.0)
     for rank, actions in enumerate(schedule_of(few).ranks):
         for action in actions:
             if action.verb in (Verb.POST, Verb.REDUCE):
-                sums[exchange_of(action).axis] += costs.bytes(rank, action)
+                axis = "weights" if action.verb is Verb.REDUCE else LETTERS[str(action.exchange)].axis
+                sums[axis] += costs.bytes(rank, action)
     return {axis: round(sums[axis] * factor[axis]) for axis in AXES}, False

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from trisect.exchanges.facts import Facts
 from trisect.plan.build import schedule_of
 from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.timing import costs_of
 from trisect.plan.workload import Workload
 from trisect.schedule.simulate import Span, simulate
+from trisect.views.plan import Plan
 
 # Of larger worlds nothing is drawn, and no more spans than this are kept of all ranks together.
 MOST_RANKS = 64
 MOST_SPANS = 20_000
 
 
-def expected_spans(workload: Workload, facts: Facts, cluster: Cluster) -> list[list[Span]] | None:
+def expected_spans(workload: Workload, plan: Plan, cluster: Cluster) -> list[list[Span]] | None:
     """Give the spans of each rank in an epoch, those that take no time left out; None for worlds of many ranks.
 
     Where there are too many, the longest are given.
     """
-    if facts.layout.world > MOST_RANKS:
+    if plan.layout.world > MOST_RANKS:
         return None
-    costs = CostModel(workload, facts, cluster.resized(facts.layout.world), facts)
-    spans = simulate(schedule_of(facts), *costs_of(costs))
+    costs = CostModel(workload, plan, cluster.resized(plan.layout.world), plan)
+    spans = simulate(schedule_of(plan), *costs_of(costs))
     return [_longest(rank, MOST_SPANS // len(spans)) for rank in spans]
 
 

@@ -11,19 +11,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from torch import nn
+
 from trisect.errors import LayoutError
-from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.exchanges.reduce import stage_bytes
-from trisect.nn.halves import AnyLayer
 from trisect.ops._products import sums_bytes
 from trisect.ops.memory import HUGE, SMALLEST
 from trisect.ops.spmm.grouping import worthwhile
 from trisect.partition.halo import features_at_once
 from trisect.plan.cluster import Device
-from trisect.plan.plan import forward_only
-from trisect.plan.probe import Passing, Saved, SavedTensor, key_of, saved_by
-from trisect.plan.segments import overlaps, segments_of
+from trisect.plan.probe import Passing, Saved, SavedTensor, saved_by
 from trisect.plan.workload import Workload
+from trisect.views.plan import Plan
+from trisect.views.trace import LayerTrace, key_of
 
 # bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
 _ENTRY, _ROW = 8, 16
@@ -100,40 +99,40 @@ class MemoryModel:
         self.unprobed: dict[str, str] = {}
         """The layers that could not be run to see what they keep, each with the reason."""
 
-    def of(self, facts: Facts, device: Device) -> Memory:
+    def of(self, plan: Plan, device: Device) -> Memory:
         """Give the memory of the rank that takes most."""
-        return max((self.of_stage(facts, device, stage) for stage in range(facts.layout.layer)), key=lambda m: m.total)
+        return max((self.of_stage(plan, device, stage) for stage in range(plan.layout.layer)), key=lambda m: m.total)
 
-    def of_stage(self, facts: Facts, device: Device, stage: int) -> Memory:
+    def of_stage(self, plan: Plan, device: Device, stage: int) -> Memory:
         """Give the memory of the heaviest rank of a stage."""
-        work, size, last = self.workload, facts.dtype.itemsize, stage == facts.layout.layer - 1
-        rows, parameters = max(facts.rows), stage_bytes(facts)[stage]
-        alone = facts.layout.world == 1
-        steps = max(len(run) for block in facts.runs for run in block)
-        held = steps if facts.timeline else 1
-        columns = self._columns(facts)
-        first, end = facts.bounds[stage], facts.bounds[stage + 1]
-        spatial = any(facts.layers[k].spatial and not (k == 0 and facts.aggregated) for k in range(first, end))
+        work, size, last = self.workload, plan.dtype.itemsize, stage == plan.layout.layer - 1
+        rows, parameters = max(plan.rows), plan.stage_bytes[stage]
+        alone = plan.layout.world == 1
+        steps = max(len(run) for block in plan.runs for run in block)
+        held = steps if plan.timeline else 1
+        columns = self._columns(plan)
+        first, end = plan.bounds[stage], plan.bounds[stage + 1]
+        spatial = any(plan.layers[k].spatial and not (k == 0 and plan.aggregated) for k in range(first, end))
         features = adjacency = snapshots = 0.0
         if stage == 0 or alone:
-            kept_steps = work.steps if facts.timeline and not facts.fixed else 1
+            kept_steps = work.steps if plan.timeline and not plan.fixed else 1
             features = rows * work.features * size * kept_steps
-            if facts.aggregated:
-                features += rows * work.features * size * (work.steps if facts.timeline else 1)
-        if facts.timeline:
-            snapshots = self._snapshots(facts) if spatial or (alone and not facts.aggregated) else 0.0
+            if plan.aggregated:
+                features += rows * work.features * size * (work.steps if plan.timeline else 1)
+        if plan.timeline:
+            snapshots = self._snapshots(plan) if spatial or (alone and not plan.aggregated) else 0.0
         elif spatial or alone:
-            adjacency = self._adjacency(facts)
-        activations = self._activations(facts, device, stage, rows, held)
-        gradients = self._passing(facts, device, stage, rows, held)
-        halo = self._boards(facts, device, stage, columns, held)
-        pairs = self._pairs(facts, device, held) if last else 0.0
-        remembered = work.remembered(facts.layout.time) if last else 0  # in training and in evaluation
+            adjacency = self._adjacency(plan)
+        activations = self._activations(plan, device, stage, rows, held)
+        gradients = self._passing(plan, device, stage, rows, held)
+        halo = self._boards(plan, device, stage, columns, held)
+        pairs = self._pairs(plan, device, held) if last else 0.0
+        remembered = work.remembered(plan.layout.time) if last else 0  # in training and in evaluation
         # what a pass of training takes has been given back when an exact one begins, and is not there yet before it
         a_pass = activations + gradients + halo
-        exact = self._exact_pass(facts, device, stage, rows, held) - a_pass
-        ranked = self._evaluation(facts) if last else 0.0
-        first_sums = self._first_sums(facts, rows, columns) - a_pass if stage == 0 else 0.0
+        exact = self._exact_pass(plan, device, stage, rows, held) - a_pass
+        ranked = self._evaluation(plan) if last else 0.0
+        first_sums = self._first_sums(plan, rows, columns) - a_pass if stage == 0 else 0.0
         return Memory(
             libraries=device.libraries + (0 if alone else device.joined),
             parameters=2.0 * parameters,
@@ -142,48 +141,48 @@ class MemoryModel:
             adjacency=adjacency,
             activations=activations,
             gradients=gradients,
-            history=self._history(facts, device, stage, columns),
+            history=self._history(plan, device, stage, columns),
             halo=halo,
-            carries=self._carries(facts, device, stage, rows),
+            carries=self._carries(plan, device, stage, rows),
             snapshots=snapshots,
-            messages=self._messages(facts, stage, rows, held),
+            messages=self._messages(plan, stage, rows, held),
             labels=self._labels(last=last),
             pairs=pairs + remembered,
             evaluation=max(0.0, max(ranked, exact) - pairs),
-            reading=max(0.0, self._reading(facts, alone=alone), first_sums),
+            reading=max(0.0, self._reading(plan, alone=alone), first_sums),
         )
 
     # What the data take
 
-    def _columns(self, facts: Facts) -> float:
+    def _columns(self, plan: Plan) -> float:
         """Own rows and those of other parts that are read, of the heaviest step."""
-        remote = max(facts.remote) / facts.parts if facts.parts > 1 and facts.remote else 0.0
-        return max(facts.rows) + remote
+        remote = max(plan.remote) / plan.parts if plan.parts > 1 and plan.remote else 0.0
+        return max(plan.rows) + remote
 
-    def _adjacency(self, facts: Facts) -> float:
+    def _adjacency(self, plan: Plan) -> float:
         """The matrix and, unless it is its own, its transpose."""
-        by_columns = any(layer.across == "redistribute" for layer in facts.layers)
-        parts = self.workload.parts(1 if by_columns else facts.parts)
-        share = 1.0 if by_columns else parts.heaviest / facts.parts
-        entries, rows = max(self.workload.entries) * share, facts.vertices if by_columns else max(facts.rows)
+        by_columns = plan.across == "redistribute"
+        parts = self.workload.parts(1 if by_columns else plan.parts)
+        share = 1.0 if by_columns else parts.heaviest / plan.parts
+        entries, rows = max(self.workload.entries) * share, plan.vertices if by_columns else max(plan.rows)
         one = entries * _ENTRY + rows * _ROW
-        return one if self.workload.symmetric and facts.parts == 1 else 2.0 * one
+        return one if self.workload.symmetric and plan.parts == 1 else 2.0 * one
 
-    def _snapshots(self, facts: Facts) -> float:
+    def _snapshots(self, plan: Plan) -> float:
         """Prepared matrices of the steps that are kept, each with its transpose, and groups of them."""
         work = self.workload
-        share = work.parts(facts.parts).heaviest / facts.parts
-        entries = sum(work.entries[: work.training]) * work.distinct * share / facts.layout.time
-        rows = max(facts.rows) * work.training / facts.layout.time
+        share = work.parts(plan.parts).heaviest / plan.parts
+        entries = sum(work.entries[: work.training]) * work.distinct * share / plan.layout.time
+        rows = max(plan.rows) * work.training / plan.layout.time
         alone = 2.0 * (entries * _ENTRY + rows * _ROW)
         # narrow rows are summed up over two steps at once, of matrices that are laid over each other for it
         widths = [
-            layer.message_channels // (facts.parts if layer.across == "redistribute" else 1)
-            for number, layer in enumerate(facts.layers)
-            if layer.spatial and layer.across != "halo" and not (number == 0 and facts.aggregated)
+            layer.message_channels // (plan.parts if layer.across == "redistribute" else 1)
+            for number, layer in enumerate(plan.layers)
+            if layer.spatial and layer.across != "halo" and not (number == 0 and plan.aggregated)
         ]
-        size = facts.dtype.itemsize
-        if not any(worthwhile(width, facts.dtype, 2, work.overlaid, 0, 1) for width in widths):
+        size = plan.dtype.itemsize
+        if not any(worthwhile(width, plan.dtype, 2, work.overlaid, 0, 1) for width in widths):
             return alone
         return alone + (1.0 if work.symmetric else 2.0) * work.overlaid * entries * (4 + 2 * size) + rows * _ROW
 
@@ -193,7 +192,7 @@ class MemoryModel:
             self.workload.events * 12.0 if self.workload.timeline else 0
         )
 
-    def _pairs(self, facts: Facts, device: Device, steps: int) -> float:
+    def _pairs(self, plan: Plan, device: Device, steps: int) -> float:
         """What a loss keeps of the pairs of its steps, those that exist in all steps, and what one makes of its rows.
 
         Where vertices are cut, all pairs of an epoch are drawn on every rank, which then takes its own.
@@ -201,108 +200,108 @@ class MemoryModel:
         work = self.workload
         if not work.pairs:
             return 0.0
-        drawn = _PAIR * work.pairs * steps if facts.parts > 1 else 0.0
+        drawn = _PAIR * work.pairs * steps if plan.parts > 1 else 0.0
         existing = _PAIR_STORED * work.events * (2.0 if work.symmetric else 1.0)
-        own = _PAIR_INDEX * work.pairs / facts.parts * steps
-        return own + _PAIR_ROWS * self._pair_rows(facts, device) + drawn + existing
+        own = _PAIR_INDEX * work.pairs / plan.parts * steps
+        return own + _PAIR_ROWS * self._pair_rows(plan, device) + drawn + existing
 
-    def _pair_rows(self, facts: Facts, device: Device) -> float:
+    def _pair_rows(self, plan: Plan, device: Device) -> float:
         """One product of the rows that a part's pairs of a step are made of."""
-        rows = max(facts.rows) + self._fetched(facts)
-        return paged(rows * self.workload.pair_channels * facts.dtype.itemsize, device)
+        rows = max(plan.rows) + self._fetched(plan)
+        return paged(rows * self.workload.pair_channels * plan.dtype.itemsize, device)
 
-    def _evaluation(self, facts: Facts) -> float:
+    def _evaluation(self, plan: Plan) -> float:
         """Sampled pairs that measures keep for the run, and the scores of those of one step; after training."""
         at_once, kept = self.workload.judged_pairs
         # the steps of a run are dealt to its parts, and those of a timeline to ranks along time
-        share = 1.0 / (facts.parts * facts.layout.time)
+        share = 1.0 / (plan.parts * plan.layout.time)
         return at_once * _RANKED + _PAIR * kept * share
 
-    def _exact_pass(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+    def _exact_pass(self, plan: Plan, device: Device, stage: int, rows: int, steps: int) -> float:
         """All rows forward for measures, nothing kept: a layer's input and what it makes of it, or outputs and scores.
 
         Chunks are one, and the rows of other parts are read.
         """
-        exact, size = forward_only(facts), facts.dtype.itemsize
-        entries, most = self._entries_of_part(facts), 0.0
-        for number in range(facts.bounds[stage], facts.bounds[stage + 1]):
-            layer, saved = facts.layers[number], self.saved(number, facts)
+        exact, size = plan.forward_only(), plan.dtype.itemsize
+        entries, most = self._entries_of_part(plan), 0.0
+        for number in range(plan.bounds[stage], plan.bounds[stage + 1]):
+            layer, saved = plan.layers[number], self.saved(number, plan)
             read = 0.0 if number == 0 else paged(rows * steps * layer.in_channels * size, device)
             written = paged(rows * steps * layer.out_channels * size, device) if saved.writes else 0.0
             most = max(most, read + written + saved.forward.bytes(rows, entries, steps))
-        if stage == facts.layout.layer - 1 and not self.workload.pairs:
+        if stage == plan.layout.layer - 1 and not self.workload.pairs:
             # of a split's rows at a step: a copy, and that in double precision
-            scored = self.workload.judged * rows * facts.out_channels * (size + 8.0)
-            most = max(most, paged(rows * steps * facts.out_channels * size, device) + scored)
-        return most + self._boards(exact, device, stage, self._columns(facts), steps)
+            scored = self.workload.judged * rows * plan.out_channels * (size + 8.0)
+            most = max(most, paged(rows * steps * plan.out_channels * size, device) + scored)
+        return most + self._boards(exact, device, stage, self._columns(plan), steps)
 
-    def _first_sums(self, facts: Facts, rows: int, columns: float) -> float:
+    def _first_sums(self, plan: Plan, rows: int, columns: float) -> float:
         """The rows of other parts that the first layer's sums are made of, some features at once, before training.
 
         Rows are sent and received, put behind the own ones, and summed up.
         """
-        if facts.timeline or facts.parts == 1 or not facts.aggregated or facts.layers[0].across == "redistribute":
+        if plan.timeline or plan.parts == 1 or not plan.aggregated or plan.layers[0].across == "redistribute":
             return 0.0
         width = self.workload.features
-        at_once = features_at_once(round(columns), width, facts.dtype.itemsize)
-        return facts.dtype.itemsize * at_once * (2.0 * (columns - rows) + columns + (rows if at_once < width else 0))
+        at_once = features_at_once(round(columns), width, plan.dtype.itemsize)
+        return plan.dtype.itemsize * at_once * (2.0 * (columns - rows) + columns + (rows if at_once < width else 0))
 
-    def _reading(self, facts: Facts, *, alone: bool) -> float:
+    def _reading(self, plan: Plan, *, alone: bool) -> float:
         """Edges as they were read, which one process holds beside what it makes of them."""
         return self.workload.events * 24.0 if alone and not self.workload.timeline else 0.0
 
     # What a pass takes
 
-    def saved(self, number: int, facts: Facts) -> Saved:
+    def saved(self, number: int, plan: Plan) -> Saved:
         """Give what a layer keeps for backward."""
         layer = self.workload.layers[number]
-        aggregated = number == 0 and facts.aggregated
+        aggregated = number == 0 and plan.aggregated
         key = (*key_of(layer), aggregated)
         if key not in self._saved:
             try:
-                _require_small(layer, facts.dtype.itemsize)
-                self._saved[key] = saved_by(layer, aggregated=aggregated, dtype=facts.dtype, degree=self._degree())
+                _require_small(layer, plan.dtype.itemsize)
+                self._saved[key] = saved_by(
+                    layer, plan.timeline, aggregated=aggregated, dtype=plan.dtype, degree=self._degree()
+                )
             except Exception as error:  # a user's layer may want what a few rows of a ring do not have
                 kind = "" if isinstance(error, LayoutError) else f"{type(error).__name__}: "
                 self.unprobed[repr(layer)] = f"{kind}{error}".split("\n")[0]
-                width = (layer.in_channels + layer.out_channels) * facts.dtype.itemsize
-                each = SavedTensor(_UNKNOWN * layer.out_channels * facts.dtype.itemsize, 0.0, 0.0)
+                trace = plan.layers[number]
+                width = (trace.in_channels + trace.out_channels) * plan.dtype.itemsize
+                each = SavedTensor(_UNKNOWN * trace.out_channels * plan.dtype.itemsize, 0.0, 0.0)
                 passing = Passing(width, 0.0, 0.0, share=1.0)
                 self._saved[key] = Saved((each,), reads=True, writes=True, forward=passing, backward=passing)
         return self._saved[key]
 
-    def _layers_kept(self, facts: Facts, stage: int) -> range:
+    def _layers_kept(self, plan: Plan, stage: int) -> range:
         """The layers whose activations are there at the same time: all, or with recompute those of one group."""
-        first, end = facts.bounds[stage], facts.bounds[stage + 1]
-        if not facts.recompute:
+        first, end = plan.bounds[stage], plan.bounds[stage + 1]
+        if not plan.recompute:
             return range(first, end)
-        segments = segments_of(facts, stage)
-        halves = [k for segment in segments if segment.group == 0 for k in range(segment.first, segment.last + 1)]
-        layers = {facts.halves[k].layer for k in halves} or {first}
-        return range(first, min(end, first + max(1, len(layers))))
+        return range(first, min(end, first + max(1, len(plan.groups(stage)[0]))))
 
-    def _activations(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+    def _activations(self, plan: Plan, device: Device, stage: int, rows: int, steps: int) -> float:
         """What autograd saves of the layers of a stage, and with recompute what each group begins with."""
-        kept = self._layers_kept(facts, stage)
-        total = sum(self._kept_by(facts, device, stage, rows, steps))
+        kept = self._layers_kept(plan, stage)
+        total = sum(self._kept_by(plan, device, stage, rows, steps))
         # rows that are dealt out again lie where they were made, and where the temporal half reads them
-        again = sum(self._dealt(facts, k) for k in self._dealers(facts, stage))
-        total += again * rows * steps * facts.dtype.itemsize
-        if facts.recompute:
-            groups = (facts.bounds[stage + 1] - facts.bounds[stage]) / max(1, len(kept))
-            width = max(facts.layers[number].in_channels for number in kept)
-            total += groups * paged(rows * steps * width * facts.dtype.itemsize, device)
+        again = sum(self._dealt(plan, k) for k in self._dealers(plan, stage))
+        total += again * rows * steps * plan.dtype.itemsize
+        if plan.recompute:
+            groups = (plan.bounds[stage + 1] - plan.bounds[stage]) / max(1, len(kept))
+            width = max(plan.layers[number].in_channels for number in kept)
+            total += groups * paged(rows * steps * width * plan.dtype.itemsize, device)
         return total
 
-    def _kept_by(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> list[float]:
+    def _kept_by(self, plan: Plan, device: Device, stage: int, rows: int, steps: int) -> list[float]:
         """What autograd saves of each layer, with the input that it has from the layer before."""
-        entries = self._entries_of_part(facts)
-        size = facts.dtype.itemsize
-        kept, totals = self._layers_kept(facts, stage), []
-        shares = self._shares(facts, stage)
+        entries = self._entries_of_part(plan)
+        size = plan.dtype.itemsize
+        kept, totals = self._layers_kept(plan, stage), []
+        shares = self._shares(plan)
         before: Saved | None = None
         for number in kept:
-            saved, layer, total = self.saved(number, facts), facts.layers[number], 0.0
+            saved, layer, total = self.saved(number, plan), plan.layers[number], 0.0
             for tensor in saved.inside:
                 total += in_pieces(tensor.bytes(rows * steps, entries * steps), device, shares, pooled=tensor.pooled)
             # the input is the output of the layer before: one of the two keeps it, or neither
@@ -312,36 +311,31 @@ class MemoryModel:
             totals.append(total)
             before = saved
         if before is not None and before.writes:
-            totals[-1] += in_pieces(rows * steps * facts.layers[kept[-1]].out_channels * size, device, shares)
+            totals[-1] += in_pieces(rows * steps * plan.layers[kept[-1]].out_channels * size, device, shares)
         return totals
 
-    def _shares(self, facts: Facts, stage: int) -> list[float]:
-        """The shares of a part's rows that cells have: chunks, the boundary and the interior of a part, or all."""
-        if facts.stale and facts.layout.chunks > 1:
-            return [1.0 / facts.layout.chunks] * facts.layout.chunks
-        if overlaps(facts, stage):
-            boundary = min(1.0, self.workload.parts(facts.parts).boundary)
-            return [boundary, 1.0 - boundary]
-        return [1.0]
+    def _shares(self, plan: Plan) -> list[float]:
+        """The shares of a part's rows that cells have: chunks, or all."""
+        return [1.0 / plan.chunks] * plan.chunks
 
     def _degree(self) -> int:
         """Entries of a row, as far as a few rows can have them."""
         return min(_MOST_ENTRIES, max(1, int(max(self.workload.entries) / max(1, self.workload.vertices))))
 
-    def _entries_of_part(self, facts: Facts) -> float:
+    def _entries_of_part(self, plan: Plan) -> float:
         training = self.workload.entries[: self.workload.training]
-        return sum(training) / len(training) / facts.parts
+        return sum(training) / len(training) / plan.parts
 
-    def _passing(self, facts: Facts, device: Device, stage: int, rows: int, steps: int) -> float:
+    def _passing(self, plan: Plan, device: Device, stage: int, rows: int, steps: int) -> float:
         """What is there beside all activations at the moment that takes most: what a layer has for a while on its way
         forward or back, when those after it have let go of theirs; and the outputs with what the loss makes of them.
         """
-        size, share = facts.dtype.itemsize, max(self._shares(facts, stage))
-        entries = self._entries_of_part(facts)
-        activations = self._kept_by(facts, device, stage, rows, steps)
+        size, share = plan.dtype.itemsize, max(self._shares(plan))
+        entries = self._entries_of_part(plan)
+        activations = self._kept_by(plan, device, stage, rows, steps)
         most = after = 0.0
-        for number, kept in zip(reversed(self._layers_kept(facts, stage)), reversed(activations), strict=True):
-            saved = self.saved(number, facts)
+        for number, kept in zip(reversed(self._layers_kept(plan, stage)), reversed(activations), strict=True):
+            saved = self.saved(number, plan)
             forward, backward = (
                 each.bytes(rows * share, entries * share, steps) for each in (saved.forward, saved.backward)
             )
@@ -349,15 +343,15 @@ class MemoryModel:
             most = max(most, extra - after)
             after += kept
         # what is dealt out again lies side by side, then cut for its readers, then side by side from all of them
-        dealt = max((self._dealt(facts, number) for number in self._dealers(facts, stage)), default=0)
+        dealt = max((self._dealt(plan, number) for number in self._dealers(plan, stage)), default=0)
         most = max(most, _DEALT * rows * steps * dealt * size)
-        shared = {layer.writes for layer in facts.layers if layer.writes is not None}
-        width = max(layer.out_channels for layer in facts.layers[facts.bounds[stage] : facts.bounds[stage + 1]])
+        shared = {layer.writes for layer in plan.layers if layer.writes is not None}
+        width = max(layer.out_channels for layer in plan.layers[plan.bounds[stage] : plan.bounds[stage + 1]])
         most += len(shared) * paged(rows * steps * width * size, device)
-        if stage == facts.layout.layer - 1:
+        if stage == plan.layout.layer - 1:
             # a loss on pairs reads the outputs of other parts behind the own ones, as one more tensor
-            rows += self._fetched(facts)
-            most += (4.0 if facts.fetches else 2.0) * paged(rows * steps * facts.out_channels * size, device)
+            rows += self._fetched(plan)
+            most += (4.0 if plan.fetches else 2.0) * paged(rows * steps * plan.out_channels * size, device)
         return most
 
     def _sums(self, number: int, rows: float, size: int) -> float:
@@ -365,45 +359,45 @@ class MemoryModel:
         weights = (p.shape for p in self.workload.layers[number].parameters() if p.dim() == 2 and p.requires_grad)
         return max((sums_bytes(rows, inputs, outputs, size) for outputs, inputs in weights), default=0.0)
 
-    def _fetched(self, facts: Facts) -> int:
+    def _fetched(self, plan: Plan) -> int:
         """Give the outputs of other parts that a part's loss reads at a step."""
-        return max(self.workload.fetched_rows(facts.layout)) // facts.parts if facts.fetches else 0
+        return max(self.workload.fetched_rows(plan.layout)) // plan.parts if plan.fetches else 0
 
-    def _dealers(self, facts: Facts, stage: int) -> list[int]:
+    def _dealers(self, plan: Plan, stage: int) -> list[int]:
         """Give the layers of a stage whose rows are dealt to other ranks along time before their temporal half."""
-        numbers = range(facts.bounds[stage], facts.bounds[stage + 1])
-        return [k for k in numbers if facts.layout.time > 1 and facts.layers[k].along == "redistribute"]
+        numbers = range(plan.bounds[stage], plan.bounds[stage + 1])
+        return [k for k in numbers if plan.layout.time > 1 and plan.layers[k].along == "redistribute"]
 
-    def _dealt(self, facts: Facts, number: int) -> int:
+    def _dealt(self, plan: Plan, number: int) -> int:
         """Give how many numbers of a row are dealt out before a layer's temporal half."""
-        layer = facts.layers[number]
-        beside = layer.concat and not (number == 0 and facts.fixed)
-        return layer.inside_channels + (layer.in_channels if beside else 0)
+        call, fixed = plan.layers[number].recurrence, number == 0 and plan.fixed
+        frames = () if call is None else zip(call.widths, call.inputs, strict=True)
+        return sum(width for width, features in frames if not (fixed and features))
 
-    def _history(self, facts: Facts, device: Device, stage: int, columns: float) -> float:
+    def _history(self, plan: Plan, device: Device, stage: int, columns: float) -> float:
         """Rows of an earlier epoch, and where they are kept apart from this epoch's, those too."""
-        if not facts.stale or facts.timeline:
+        if not plan.stale or plan.timeline:
             return 0.0
-        recipe = facts.layout.recipe
+        recipe = plan.layout.recipe
         copies = 2.0 if recipe is not None and recipe.apart else 1.0
         return copies * sum(
-            paged(columns * layer.message_channels * facts.dtype.itemsize, device)
-            for _, layer in self._readers(facts, stage)
+            paged(columns * layer.message_channels * plan.dtype.itemsize, device)
+            for _, layer in self._readers(plan, stage)
         )
 
-    def _readers(self, facts: Facts, stage: int) -> list[tuple[int, LayerFacts]]:
+    def _readers(self, plan: Plan, stage: int) -> list[tuple[int, LayerTrace]]:
         return [
-            (number, facts.layers[number])
-            for number in range(facts.bounds[stage], facts.bounds[stage + 1])
-            if facts.layers[number].spatial and not (number == 0 and facts.aggregated)
+            (number, plan.layers[number])
+            for number in range(plan.bounds[stage], plan.bounds[stage + 1])
+            if plan.layers[number].spatial and not (number == 0 and plan.aggregated)
         ]
 
-    def _boards(self, facts: Facts, device: Device, stage: int, columns: float, steps: int) -> float:
+    def _boards(self, plan: Plan, device: Device, stage: int, columns: float, steps: int) -> float:
         """Rows of other parts beside the own ones, or their gradients."""
-        if facts.parts == 1 or facts.stale:
+        if plan.parts == 1 or plan.stale:
             return 0.0
-        size, rows = facts.dtype.itemsize, max(facts.rows)
-        readers = self._readers(facts, stage)
+        size, rows = plan.dtype.itemsize, max(plan.rows)
+        readers = self._readers(plan, stage)
         if any(layer.across == "redistribute" for _, layer in readers):
             # the message by rows and by columns, and the sums by columns and by rows: each as large as the others
             widest = max(layer.message_channels for _, layer in readers)
@@ -412,48 +406,47 @@ class MemoryModel:
         # forward has the rows of two layers at a time, and no gradients yet; backward has the gradients of one
         return sum(sizes[-1:])
 
-    def _carries(self, facts: Facts, device: Device, stage: int, rows: int) -> float:
+    def _carries(self, plan: Plan, device: Device, stage: int, rows: int) -> float:
         """The states between blocks, and those that begin and end a run."""
-        if not facts.timeline:
+        if not plan.timeline:
             return 0.0
-        size, count = facts.dtype.itemsize, facts.blocks + 1 if facts.blocks > 1 or facts.layout.time > 1 else 1
+        size, count = plan.dtype.itemsize, plan.blocks + 1 if plan.blocks > 1 or plan.layout.time > 1 else 1
         total = 0.0
-        for number in range(facts.bounds[stage], facts.bounds[stage + 1]):
-            layer = facts.layers[number]
-            if layer.state is not None:
-                frames, width = layer.state_shape(rows)
-                total += count * frames * width * size
+        for number in range(plan.bounds[stage], plan.bounds[stage + 1]):
+            form = plan.layers[number].form
+            if form is not None:
+                total += count * math.prod(form.shape(rows)) * size
         return total
 
-    def _messages(self, facts: Facts, stage: int, rows: int, steps: int) -> float:
+    def _messages(self, plan: Plan, stage: int, rows: int, steps: int) -> float:
         """Messages between ranks that lie in shared memory or in buffers until they are read."""
-        if facts.layout.world == 1:
+        if plan.layout.world == 1:
             return 0.0
-        size, total = facts.dtype.itemsize, 0.0
-        chunks = facts.layout.chunks if facts.stale else 1
-        if facts.parts > 1:
-            widths = [layer.message_channels for _, layer in self._readers(facts, stage)]
-            remote = max(facts.remote) / facts.parts if facts.remote else 0.0
-            if any(layer.across == "redistribute" for _, layer in self._readers(facts, stage)):
-                remote = rows * (facts.parts - 1) / facts.parts
+        size, total = plan.dtype.itemsize, 0.0
+        chunks = plan.layout.chunks if plan.stale else 1
+        if plan.parts > 1:
+            widths = [layer.message_channels for _, layer in self._readers(plan, stage)]
+            remote = max(plan.remote) / plan.parts if plan.remote else 0.0
+            if any(layer.across == "redistribute" for _, layer in self._readers(plan, stage)):
+                remote = rows * (plan.parts - 1) / plan.parts
             total += _SLOTS * remote * steps * max(widths, default=0) * size / chunks
-            total += 2.0 * self._fetched(facts) * steps * facts.out_channels * size
-        if facts.layout.layer > 1:
-            boundary = sum(facts.boundary_widths(stage)) if stage > 0 else 0
-            after = sum(facts.boundary_widths(stage + 1)) if stage + 1 < facts.layout.layer else 0
-            kept = facts.blocks if facts.timeline else 1
+            total += 2.0 * self._fetched(plan) * steps * plan.out_channels * size
+        if plan.layout.layer > 1:
+            boundary = sum(plan.boundary_widths(stage)) if stage > 0 else 0
+            after = sum(plan.boundary_widths(stage + 1)) if stage + 1 < plan.layout.layer else 0
+            kept = plan.blocks if plan.timeline else 1
             total += rows * steps * size * (boundary * max(1, kept) + after / chunks)
-        if facts.layout.time > 1:
-            others = (facts.layout.time - 1) / facts.layout.time
-            dealers = self._dealers(facts, stage)
+        if plan.layout.time > 1:
+            others = (plan.layout.time - 1) / plan.layout.time
+            dealers = self._dealers(plan, stage)
             # sent and received, in memory that ranks share: rows on their way to the temporal half, those that wait for
             # their reader, and rows that are read where they lie on the way back
-            wide = max((_SLOTS * self._dealt(facts, k) + facts.layers[k].out_channels for k in dealers), default=0)
+            wide = max((_SLOTS * self._dealt(plan, k) + plan.layers[k].out_channels for k in dealers), default=0)
             total += 2.0 * others * rows * steps * size * wide
             widths = [
-                math.prod(layer.state_shape(1))
-                for number, layer in enumerate(facts.layers)
-                if layer.state in ("vertex", "window") and number not in dealers
+                math.prod(layer.form.shape(1))
+                for number, layer in enumerate(plan.layers)
+                if layer.form is not None and layer.form.kind != "weight" and number not in dealers
             ]
             total += _SLOTS * rows * max(widths, default=0) * size
         return total
@@ -469,7 +462,7 @@ def in_pieces(count: float, device: Device, shares: Sequence[float], *, pooled: 
     return sum(paged(size, device) if pooled and size >= SMALLEST else size * _SCATTERED for size in pieces)
 
 
-def _require_small(layer: AnyLayer, size: int) -> None:
+def _require_small(layer: nn.Module, size: int) -> None:
     """Raise where a layer is too wide to be run for a plan."""
     weights = size * sum(p.numel() for p in layer.parameters())
     if weights > _LARGEST:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trisect.exchanges.facts import equal_shares
+from trisect.views.timecut import equal_shares
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from trisect.errors import LayoutError
-from trisect.graph.adjacency import Adjacency
-from trisect.nn.base import Layer
-from trisect.nn.halves import AnyLayer
-from trisect.nn.temporal.dynamic import DynamicLayer
 from trisect.noise import Noise
 from trisect.ops.backward import run_backward
 from trisect.ops.memory import empty, is_pooled, pooling_all
 from trisect.plan.storages import StorageLog
+from trisect.views.trace import edge_channels, key_of, real, ring, trace_of
 from trisect.views.view import View
 
 _ROWS, _DEGREE, _STEPS = 128, 3, 8
@@ -91,12 +89,18 @@ _looked_at: dict[tuple[object, ...], Saved] = {}
 
 
 def saved_by(
-    layer: AnyLayer, *, aggregated: bool = False, dtype: torch.dtype = torch.float32, degree: int = _DEGREE
+    layer: nn.Module,
+    timeline: bool,
+    *,
+    aggregated: bool = False,
+    dtype: torch.dtype = torch.float32,
+    degree: int = _DEGREE,
 ) -> Saved:
     """List what a layer keeps when it is run in training; layers that are alike are run once in a process.
 
     Args:
         layer: may lie on the meta device.
+        timeline: whether x has a dim of steps.
         aggregated: whether it is the first layer, and its sum over neighbours is at hand.
         degree: about how many entries a row of the matrix has: which of a layer's moments takes most depends on it.
 
@@ -106,32 +110,28 @@ def saved_by(
     count = sum(parameter.numel() for parameter in layer.parameters())
     if count > MOST_PARAMETERS:
         raise LayoutError(f"it has {count:,} parameters, more than are allocated to try a layer")
-    key = (*key_of(layer), aggregated, dtype, degree)
+    key = (*key_of(layer), timeline, aggregated, dtype, degree)
     saved = _looked_at.get(key)
     if saved is None:
         if len(_looked_at) >= _MOST:
             _looked_at.clear()
-        saved = _looked_at[key] = look(layer, aggregated, dtype, degree)
+        saved = _looked_at[key] = look(layer, timeline, aggregated, dtype, degree)
     return saved
 
 
-def look(layer: AnyLayer, aggregated: bool, dtype: torch.dtype, degree: int) -> Saved:
+def look(layer: nn.Module, timeline: bool, aggregated: bool, dtype: torch.dtype, degree: int) -> Saved:
     """Run a layer on a few rows, and list what it keeps; see `saved_by`."""
-    real = copy.deepcopy(layer)
-    if any(p.is_meta for p in real.parameters()) or any(b.is_meta for b in real.buffers()):
-        # what `to_empty` does, without the tables of shapes that torch loads for tensors without memory
-        real._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))  # type: ignore[no-untyped-call]
-    real.to(dtype)
+    tried = copy.deepcopy(real(layer)).to(dtype)
     with torch.no_grad():
-        for parameter in real.parameters():
+        for parameter in tried.parameters():
             parameter.fill_(0.01)
-    steps = _STEPS if isinstance(layer, DynamicLayer) else 1
+    steps = _STEPS if timeline else 0
     with pooling_all():
         runs = [
-            _record(real, rows, entries, aggregated, dtype, steps)
+            _record(tried, rows, entries, aggregated, dtype, steps)
             for rows, entries in ((_ROWS, degree), (2 * _ROWS, degree), (_ROWS, degree + 1))
         ]
-        longer = _record(real, _ROWS, degree, aggregated, dtype, 2 * steps) if steps > 1 else runs[0]
+        longer = _record(tried, _ROWS, degree, aggregated, dtype, 2 * steps) if timeline else runs[0]
     small, rows_doubled, degree_higher = (run.sizes for run in runs)
     origins = runs[0].origins
     if not len(small) == len(rows_doubled) == len(degree_higher):
@@ -140,10 +140,11 @@ def look(layer: AnyLayer, aggregated: bool, dtype: torch.dtype, degree: int) -> 
         origins = [all(origins)]
     inside = []
     for sizes, pooled in zip(zip(small, rows_doubled, degree_higher, strict=True), origins, strict=True):
-        row, entry, constant = _line(sizes, _ROWS * steps, degree)
+        row, entry, constant = _line(sizes, _ROWS * max(1, steps), degree)
         inside.append(SavedTensor(row, entry, constant, pooled))
     forward, backward = (
-        _passing([getattr(run, name) for run in (*runs, longer)], degree, steps) for name in ("forward", "backward")
+        _passing([getattr(run, name) for run in (*runs, longer)], degree, max(1, steps))
+        for name in ("forward", "backward")
     )
     return Saved(tuple(inside), runs[0].reads, runs[0].writes, runs[0].pooled, forward, backward)
 
@@ -177,7 +178,7 @@ class _Run:
     backward: int
 
 
-def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int = _STEPS) -> _Run:
+def _record(layer: Any, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int) -> _Run:
     """Run a layer on some rows of a ring, forward and back, and note the storages that it saves and those that pass."""
     call, inputs = _call_of(layer, rows, degree, aggregated, dtype, steps)
     # what a matrix remembers of itself (its transpose, groups of steps) is no part of a pass, and made before it
@@ -222,37 +223,20 @@ def _record(layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: to
 
 
 def _call_of(
-    layer: AnyLayer, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int
+    layer: Any, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    """Give a function that runs the layer once, and the tensors that it reads."""
-    matrix, noise = _ring(rows, degree, dtype), Noise(0, 1, vertices=torch.arange(rows))
-    dynamic = isinstance(layer, DynamicLayer)
-    shape = (steps, rows, layer.in_channels) if dynamic else (rows, layer.in_channels)
+    """Return a function that runs the layer once, and the tensors that it reads; without steps, on a graph."""
+    matrix, noise = ring(rows, degree, dtype, edge_channels(layer)), Noise(0, 1, vertices=torch.arange(rows))
+    shape = (steps, rows, layer.in_channels) if steps else (rows, layer.in_channels)
     x = torch.ones(shape, dtype=dtype).requires_grad_(not aggregated)
-    sums = x.detach().clone() if aggregated and layer.preaggregates else None
-    reads = layer.reads if isinstance(layer, Layer) else ()
-    shared = {name: torch.ones(rows, layer.out_channels, dtype=dtype) for name in reads}
+    sums = x.detach().clone() if aggregated and trace_of(layer, timeline=steps > 0).preaggregates else None
+    shared = {name: torch.ones(rows, layer.out_channels, dtype=dtype) for name in getattr(layer, "reads", ())}
 
     def call() -> Tensor:
         features = None if sums is None else (x, sums)
-        view = View.whole([matrix] * steps if dynamic else matrix, noise, features=features)
+        view = View.whole([matrix] * steps if steps else matrix, noise, features=features)
         view.shared.update(shared)
         out: Tensor = layer(x, view)
         return out
 
     return call, [x, *shared.values(), *([] if sums is None else [sums])]
-
-
-def _ring(rows: int, degree: int, dtype: torch.dtype) -> Adjacency:
-    """Each row reads the `degree` rows after it."""
-    columns = (torch.arange(rows)[:, None] + torch.arange(degree)[None]) % rows
-    pointers = torch.arange(0, rows * degree + 1, degree)
-    indices = columns.sort(1).values.flatten().to(torch.int32)
-    return Adjacency.from_csr(pointers, indices, torch.ones(rows * degree, dtype=dtype), rows)
-
-
-def key_of(layer: nn.Module) -> tuple[object, ...]:
-    """Give what two layers have in common that keep alike: class, text and the shapes of parameters."""
-    shapes = tuple((name, tuple(p.shape)) for name, p in layer.named_parameters())
-    extra = (layer.reads, layer.writes) if isinstance(layer, Layer) else ()
-    return (type(layer), repr(layer), shapes, extra)

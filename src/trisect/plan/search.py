@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any, Literal
 
 from trisect.errors import LayoutError
-from trisect.exchanges.facts import Facts
 from trisect.layout import Layout, Wire
 from trisect.plan.bound import least_of_any, least_seconds
 from trisect.plan.cluster import Cluster, origin_of
-from trisect.plan.estimate import AXES, Estimate, bytes_by_axis, estimate_facts, is_exact
+from trisect.plan.estimate import AXES, Estimate, bytes_by_axis, estimate_plan, is_exact
 from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
 from trisect.plan.timing import epoch_seconds
 from trisect.plan.workload import Workload
+from trisect.views.plan import Plan
 
 Temporal = Literal["auto", "redistribute", "carry", "halo"]
 Spatial = Literal["auto", "halo", "redistribute"]
@@ -139,7 +139,7 @@ class _Search:
         self._sized: dict[int, Cluster] = {}
         self._queue: list[_Entry] = []
         self._entries, self._few = 0, max(counts) <= _FEW
-        work = least_of_any(workload, workload.facts(Layout()), self._of(1))
+        work = least_of_any(workload, workload.plan(Layout()), self._of(1))
         for world in counts:
             self._push(work / world, Layout(vertex=world), partial(self._open_world, world))
 
@@ -175,10 +175,10 @@ class _Search:
 
     def _push_layout(self, layout: Layout, opens: Callable[[], None] | None = None) -> None:
         try:
-            facts = self.workload.facts(layout)
+            plan = self.workload.plan(layout)
         except LayoutError:
             return
-        self._push(least_seconds(self.workload, facts, self._of(layout.world)), layout, opens)
+        self._push(least_seconds(self.workload, plan, self._of(layout.world)), layout, opens)
 
     def _open_world(self, world: int) -> None:
         for cut in _cuts_of(self.workload, world):
@@ -198,11 +198,11 @@ class _Search:
 
     def _look(self, layout: Layout) -> None:
         """Simulate a layout that fits; of one that does not, look at those that take less memory and more time."""
-        facts = self.workload.facts(layout)
-        looked = self._estimate(facts)
+        plan = self.workload.plan(layout)
+        looked = self._estimate(plan)
         self.tried += 1
         if looked.fits:
-            self.timed.append(self._simulate(looked, facts))
+            self.timed.append(self._simulate(looked, plan))
             return
         self.refused.append(looked)
         if layout.recompute or layout.chunks > 1 or looked.memory.of_data > looked.room:
@@ -212,16 +212,16 @@ class _Search:
         if layout.layer == 1 and layout.blocks != counts[-1]:
             self._push_layout(replace(layout, blocks=counts[counts.index(layout.block_count) + 1]))
 
-    def _estimate(self, facts: Facts) -> Estimate:
-        return estimate_facts(self.workload, facts, self._of(facts.layout.world), self.memory, timed=False)
+    def _estimate(self, plan: Plan) -> Estimate:
+        return estimate_plan(self.workload, plan, self._of(plan.layout.world), self.memory, timed=False)
 
-    def _simulate(self, looked: Estimate, facts: Facts) -> Estimate:
-        return replace(looked, seconds=epoch_seconds(self.workload, facts, self._of(facts.layout.world)))
+    def _simulate(self, looked: Estimate, plan: Plan) -> Estimate:
+        return replace(looked, seconds=epoch_seconds(self.workload, plan, self._of(plan.layout.world)))
 
     def with_bytes(self, timed: Estimate) -> Estimate:
         """Give an estimate with the bytes that leave ranks, which only the best are told with."""
-        facts = self.workload.facts(timed.layout)
-        moved, exact = bytes_by_axis(self.workload, facts, self._of(timed.layout.world))
+        plan = self.workload.plan(timed.layout)
+        moved, exact = bytes_by_axis(self.workload, plan, self._of(timed.layout.world))
         return replace(timed, bytes_by_axis=moved, exact_bytes=exact)
 
     def _round_wires(self) -> None:
@@ -230,8 +230,8 @@ class _Search:
             seconds = each.seconds
             if seconds is not None and seconds.communication > _WORTH_IT * seconds.total:
                 for wire in _WIRES:
-                    facts = self.workload.facts(replace(each.layout, wire=wire))
-                    self.timed.append(self._simulate(self._estimate(facts), facts))
+                    plan = self.workload.plan(replace(each.layout, wire=wire))
+                    self.timed.append(self._simulate(self._estimate(plan), plan))
 
     def _look_at_memory(self) -> None:
         """Look at what would be slower too, to say of it whether it fits."""
@@ -240,7 +240,7 @@ class _Search:
             if entry.opens is not None:
                 entry.opens()
                 continue
-            looked = self._estimate(self.workload.facts(entry.layout))
+            looked = self._estimate(self.workload.plan(entry.layout))
             self.tried += 1
             if not looked.fits:
                 self.refused.append(looked)

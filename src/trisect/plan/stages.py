@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from trisect.exchanges.facts import LayerFacts
+from trisect.views.trace import LayerTrace
 
 
 def stage_bounds(costs: Sequence[float], stages: int) -> list[int]:
@@ -43,16 +43,19 @@ def _cut(
     return best[stages][count], bounds[::-1]
 
 
-def layer_costs(layers: Sequence[LayerFacts]) -> list[float]:
+def layer_costs(layers: Sequence[LayerTrace], *, aggregated: bool) -> list[float]:
     """Say what each layer costs against the others: products of a row with the weights, and the rows that it reads.
 
     Of a static model twenty neighbours a row are assumed, and an element of a neighbour takes as long as about ten
     products (measured with float32, hidden 100, one thread); a first layer whose aggregation is kept reads none. Of a
     dynamic model all weights count, and twenty for each element that is read.
+
+    Args:
+        aggregated: whether the sum of the features is kept.
     """
     if any(layer.state is not None for layer in layers):
         return [float(layer.parameters) + 20.0 * layer.in_channels for layer in layers]
-    reads = [layer.spatial and not (number == 0 and layer.preaggregates) for number, layer in enumerate(layers)]
+    reads = [layer.spatial and not (number == 0 and aggregated) for number, layer in enumerate(layers)]
     return [
         float(layer.parameters) + (200.0 * layer.message_channels if read else 0.0)
         for layer, read in zip(layers, reads, strict=True)

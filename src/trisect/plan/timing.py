@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trisect.exchanges.facts import Facts
 from trisect.plan.build import schedule_of
 from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.workload import Workload
 from trisect.schedule.action import COMPUTE, Action, Verb
 from trisect.schedule.simulate import Cost, simulate
+from trisect.views.plan import Plan
 
 # Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
 _RUNS = (4, 8)
@@ -58,62 +58,62 @@ class Seconds:
         )
 
 
-def epoch_seconds(workload: Workload, facts: Facts, cluster: Cluster, *, whole: bool = False) -> Seconds:
-    """Give the time of an epoch under the facts of a layout.
+def epoch_seconds(workload: Workload, plan: Plan, cluster: Cluster, *, whole: bool = False) -> Seconds:
+    """Give the time of an epoch under the plan of a layout.
 
     Args:
         whole: simulate every rank, however many there are.
     """
-    times, chunks = facts.layout.time, facts.layout.chunks
-    if facts.stale and chunks > _STALE[1] and not whole:
-        less, some = (_simulated(workload, facts, cluster, representative(facts, stale=count)) for count in _STALE)
+    times, chunks = plan.layout.time, plan.layout.chunks
+    if plan.stale and chunks > _STALE[1] and not whole:
+        less, some = (_simulated(workload, plan, cluster, representative(plan, stale=count)) for count in _STALE)
         return some.plus(some.plus(less, -1.0), (chunks - _STALE[1]) / (_STALE[1] - _STALE[0]))
     if whole or times <= _RUNS[1]:
-        return _simulated(workload, facts, cluster, facts if whole else representative(facts))
-    if not any(layer.along == "carry" for layer in facts.layers):
-        return _simulated(workload, facts, cluster, representative(facts, _runs_apart(facts)))
-    acting = [representative(facts, runs) for runs in _RUNS]
-    few, more = (_simulated(workload, facts, cluster, smaller) for smaller in acting)
+        return _simulated(workload, plan, cluster, plan if whole else representative(plan))
+    if not any(layer.along == "carry" for layer in plan.layers):
+        return _simulated(workload, plan, cluster, representative(plan, _runs_apart(plan)))
+    acting = [representative(plan, runs) for runs in _RUNS]
+    few, more = (_simulated(workload, plan, cluster, smaller) for smaller in acting)
     # what an epoch takes longer for each further run is the time of a chunk, of which there are more in truth
     between = 1.0 / (_RUNS[1] - _RUNS[0])
-    shorter = acting[1].carry_chunks / facts.carry_chunks
+    shorter = acting[1].carry_chunks / plan.carry_chunks
     return more.plus(more.plus(few, -1.0), between * ((times - 1) * shorter - (_RUNS[1] - 1)))
 
 
-def _runs_apart(facts: Facts) -> int:
+def _runs_apart(plan: Plan) -> int:
     """Say how many runs are simulated where none waits for all before it.
 
     Under a window runs differ in how many others they read: all of them, as long as they are few enough.
     """
-    window = max(layer.window for layer in facts.layers)
-    if window > 1 and facts.blocks * facts.layout.time <= _APART:
-        return facts.layout.time
+    window = max(layer.window for layer in plan.layers)
+    if window > 1 and plan.blocks * plan.layout.time <= _APART:
+        return plan.layout.time
     return max(_RUNS[1], 2 * window)
 
 
-def representative(facts: Facts, runs: int | None = None, stale: int | None = None) -> Facts:
+def representative(plan: Plan, runs: int | None = None, stale: int | None = None) -> Plan:
     """Give a smaller world of the same stages: at most two parts, so many runs along time, and so many of the chunks
     that read history.
     """
-    layout, parts = facts.layout, min(2, facts.parts)
-    pieces = layout.chunks if stale is None or not facts.stale else min(stale, layout.chunks)
-    chunks = min(facts.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
+    layout, parts = plan.layout, min(2, plan.parts)
+    pieces = layout.chunks if stale is None or not plan.stale else min(stale, layout.chunks)
+    chunks = min(plan.carry_chunks, _CHUNKS if runs is None else _FEW_CHUNKS)
     runs = layout.time if runs is None else min(runs, layout.time)
-    if parts == facts.parts and runs == layout.time and facts.carry_chunks == chunks and pieces == layout.chunks:
-        return facts
+    if parts == plan.parts and runs == layout.time and plan.carry_chunks == chunks and pieces == layout.chunks:
+        return plan
     return replace(
-        facts,
+        plan,
         layout=replace(layout, vertex=parts, time=runs, chunks=pieces),
-        rows=(max(facts.rows),) * parts,
-        chunk_rows=facts.chunk_rows[:parts],
-        runs=tuple(block[:runs] for block in facts.runs),
+        rows=(max(plan.rows),) * parts,
+        chunk_rows=plan.chunk_rows[:parts],
+        runs=tuple(block[:runs] for block in plan.runs),
         carry_chunks=chunks,
     )
 
 
-def _simulated(workload: Workload, facts: Facts, cluster: Cluster, acting: Facts) -> Seconds:
+def _simulated(workload: Workload, plan: Plan, cluster: Cluster, acting: Plan) -> Seconds:
     schedule = schedule_of(acting)
-    costs = CostModel(workload, facts, cluster, acting)
+    costs = CostModel(workload, plan, cluster, acting)
 
     link, busy = costs_of(costs)
 

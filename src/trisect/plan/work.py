@@ -1,4 +1,4 @@
-"""What a half of a layer has to do: operations, bytes that are gathered, bytes that are gone through, calls.
+"""What a part of a layer has to do: operations, bytes that are gathered, bytes that are gone through, calls.
 
 All are counted for one row, one entry of the matrix, one step or one call, so that the work of any cell is a sum.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.nn.base import Layer
-from trisect.nn.halves import AnyLayer, HalfKind
+from torch import nn
+
 from trisect.nn.temporal.dynamic import SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.plan.cluster import UNRATED, Device
+from trisect.views.plan import Plan
+from trisect.views.trace import LayerTrace
 
 # Attention and the like read each neighbour's row for the score, the weight and the sum.
 _PASSES_OF_OTHERS = 3.0
@@ -71,37 +72,34 @@ class Work:
         return self.calls * device.half + self.step_calls * device.step * steps
 
 
-def work_of(facts: Facts, half: int, *, back: bool) -> Work:
-    """Give the work of a half, forward or backward."""
-    kind, number = facts.halves[half].kind, facts.halves[half].layer
-    size = facts.dtype.itemsize
-    if kind is HalfKind.OUTPUT:
-        return Work(touched=(4.0 if back else 3.0) * size * facts.out_channels, calls=2.0, step_calls=1.0)
-    if number >= len(facts.layers):
-        head = float(facts.head or 0)
-        width = facts.layers[-1].out_channels + facts.out_channels
-        factor = 2.0 if back else 1.0
-        return Work(flops=2.0 * head * factor, touched=factor * size * width, calls=1.0)
-    layer = facts.layers[number]
-    # nobody asks for the gradient of the data's features
+def work_of(plan: Plan, number: int, part: str, *, back: bool) -> Work:
+    """Return the work of a part of a layer, forward or backward; see `views.exchange.Work` for the parts."""
+    size = plan.dtype.itemsize
+    if part == "loss":
+        return Work(touched=(4.0 if back else 3.0) * size * plan.out_channels, calls=2.0, step_calls=1.0)
+    # no gradient of the data's features is wanted
     dense = (1.0 if number == 0 else 2.0) if back else 1.0
     factor = 2.0 if back else 1.0
-    many = 1.0 if facts.timeline else 0.0
-    if kind is HalfKind.TEMPORAL:
+    many = 1.0 if plan.timeline else 0.0
+    if number >= len(plan.layers):
+        width = plan.layers[-1].out_channels + plan.out_channels
+        return Work(flops=2.0 * float(plan.head or 0) * factor, touched=factor * size * width, calls=1.0)
+    layer = plan.layers[number]
+    if part == "recur":
         return _temporal(layer, size, factor)
-    if kind is HalfKind.SUMMARY:
+    if part == "top":
         return Work(touched=factor * size * layer.in_channels, calls=1.0, step_calls=2.0)
-    if kind is HalfKind.LOCAL:
+    if part == "local":
         width = layer.in_channels + layer.out_channels
         return Work(flops=2.0 * layer.parameters * dense, touched=factor * size * width, calls=1.0, step_calls=many)
     product = 2.0 * spatial_weights(layer) * dense
     first = layer.message_channels != layer.in_channels
-    if kind is HalfKind.PREPARE:
+    if part == "before":
         touched = size * (layer.message_channels + layer.in_channels) if first else 0.0
         return Work(flops=product if first else 0.0, touched=factor * touched, calls=0.5)
-    if kind is HalfKind.AGGREGATE:
-        return Work(gathered=size * layer.message_channels / facts.parts, passes=1.0, calls=1.0, step_calls=many)
-    ready = facts.halves[half].aggregated
+    if part == "sum":
+        return Work(gathered=size * layer.message_channels / plan.parts, passes=1.0, calls=1.0, step_calls=many)
+    ready = part == "ready"
     sums = 0.0 if ready or layer.across == "redistribute" else (1.0 if layer.collects else _PASSES_OF_OTHERS)
     return Work(
         flops=product if ready or not first else 0.0,
@@ -113,24 +111,24 @@ def work_of(facts: Facts, half: int, *, back: bool) -> Work:
     )
 
 
-def kind_of(layer: AnyLayer) -> str:
-    """Give the name by which the speed of a layer is kept: of its class, and of its temporal part."""
+def kind_of(layer: nn.Module, trace: LayerTrace) -> str:
+    """Return the name by which the speed of a layer is kept: of its class, and of its temporal part."""
     if isinstance(layer, SpatialTemporal):
         return f"{type(layer.spatial).__name__}+{type(layer.temporal).__name__}"
     if isinstance(layer, Evolving):
         return f"{type(layer).__name__}{layer.variant}"
     name = type(layer).__name__
-    return f"{UNRATED}{name}" if isinstance(layer, Layer) and not layer.spatial else name
+    return name if trace.spatial else f"{UNRATED}{name}"
 
 
-def spatial_weights(layer: LayerFacts) -> float:
+def spatial_weights(layer: LayerTrace) -> float:
     """Give how many numbers of a layer a row is multiplied with in its spatial part."""
     if layer.state is None:
         return float(layer.parameters)
     return float(layer.in_channels * layer.inside_channels)
 
 
-def _temporal(layer: LayerFacts, size: int, factor: float) -> Work:
+def _temporal(layer: LayerTrace, size: int, factor: float) -> Work:
     """The temporal half: gates of each vertex, frames of a window, or a weight matrix that evolves."""
     if layer.state == "weight":
         # six matrices of the weight's rows are multiplied with it

@@ -1,4 +1,4 @@
-"""`Workload`: a model and the sizes of its data, before anything is cut; and its facts under a layout."""
+"""`Workload`: a model and the sizes of its data, before anything is cut; and its plan under a layout."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
+from torch import nn
 
-from trisect.exchanges.facts import Facts, LayerFacts, Runs, equal_shares, facts_of
 from trisect.layout import Layout
 from trisect.nn.base import Layer
-from trisect.nn.halves import AnyLayer
 from trisect.partition.timeline import deal
 from trisect.plan.parts import Parts
-from trisect.plan.plan import make_facts
+from trisect.plan.plan import make_plan
 from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.views.plan import Plan, Runs
+from trisect.views.timecut import equal_shares
+from trisect.views.trace import LayerTrace, trace_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +26,7 @@ class Workload:
     """All that a plan must know of a model and its data.
 
     Attributes:
-        layers: of the model; they may lie on the meta device. `head` and `extra`: see `make_facts`.
+        layers: of the model; they may lie on the meta device. `head` and `extra`: see `make_plan`.
         vertices, features: how many there are.
         entries: of the prepared matrix of each step, self-loops included.
         distinct: the share of these entries that a matrix has in memory, where edges come several times in its window.
@@ -46,7 +48,7 @@ class Workload:
         drops: whether the model drops elements (dropout) in training.
     """
 
-    layers: tuple[AnyLayer, ...]
+    layers: tuple[nn.Module, ...]
     head: Layer | None
     vertices: int
     entries: tuple[int, ...]
@@ -76,9 +78,9 @@ class Workload:
     _runs: dict[tuple[int, int], Runs] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def outline(self) -> tuple[LayerFacts, ...]:
-        """The facts of each layer."""
-        return tuple(facts_of(layer) for layer in self.layers)
+    def outline(self) -> tuple[LayerTrace, ...]:
+        """The plan of each layer."""
+        return tuple(trace_of(layer, timeline=self.timeline) for layer in self.layers)
 
     @property
     def steps(self) -> int:
@@ -103,8 +105,8 @@ class Workload:
             self._runs[blocks, times] = deal(self.work[: self.training], blocks, times)
         return self._runs[blocks, times]
 
-    def facts(self, layout: Layout) -> Facts:
-        """Give the facts of the model under a layout, as ranks would make them."""
+    def plan(self, layout: Layout) -> Plan:
+        """Give the plan of the model under a layout, as ranks would make them."""
         parts = self.parts(1 if layout.spatial == "redistribute" else layout.vertex)
         rows = parts.rows
         if layout.spatial == "redistribute":
@@ -113,11 +115,11 @@ class Workload:
         runs: Runs = ((range(1),),)
         if self.timeline:
             runs = self.runs(layout.block_count, layout.time)
-        facts = make_facts(
+        plan = make_plan(
             self.layers,
             self.head,
             layout,
-            bounds=stage_bounds(layer_costs(self.outline), layout.layer),
+            bounds=stage_bounds(layer_costs(self.outline, aggregated=self.aggregated), layout.layer),
             runs=runs,
             rows=rows,
             chunk_rows=None if self.timeline else [equal_shares(count, layout.chunks) for count in rows],
@@ -131,9 +133,9 @@ class Workload:
             extra=self.extra,
             dtype=self.dtype,
         )
-        if layout.vertex > 1 and layout.spatial == "auto" and facts.layers[-1].across == "redistribute":
-            return self.facts(replace(layout, spatial="redistribute"))
-        return facts
+        if layout.vertex > 1 and layout.spatial == "auto" and plan.layers[-1].across == "redistribute":
+            return self.plan(replace(layout, spatial="redistribute"))
+        return plan
 
     def fetched_rows(self, layout: Layout) -> list[int]:
         """Estimate the output rows that the loss reads of other parts, of each step: of half of the pairs, which are

@@ -51,8 +51,7 @@ def box_of(run: RunView) -> Box:
     layers = words.layers
     stages: list[list[int]] = []
     for first, last in words.stages:
-        numbers = [n for kind, n in words.halves[first : last + 1] if kind != "output" and n < layers]
-        stages.append(sorted(set(numbers)))
+        stages.append(list(range(first, min(last + 1, layers))))
     runs: list[list[tuple[int, int]]] | None = None
     if plan.at("runs"):
         runs = [

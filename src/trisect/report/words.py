@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trisect.pipeline.events import NAMES
 from trisect.report.values import Values
-from trisect.schedule.action import Action, Side, Verb
+from trisect.schedule.action import Action, Verb
 
 _COMPUTED = {Verb.FORWARD: "forward", Verb.AGAIN: "forward again", Verb.BACKWARD: "backward"}
 _CROSSING = {
@@ -21,7 +21,6 @@ _CROSSING = {
     "fetch": "output rows",
     "total": "sums over all rows",
 }
-_SIDES = {Side.BOUNDARY: ", rows that other parts read", Side.INTERIOR: ", rows that no other part reads"}
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,13 @@ class Phrase:
 
 
 class Words:
-    """The language of one run: it knows which layers its halves belong to.
+    """The language of one run.
 
     Args:
-        plan: plan.json, whose `halves` are such as `prepare 3`, and whose `stages` are [first half, last half].
+        plan: plan.json, whose `stages` are [first layer, last layer]; a head is the layer after the last.
     """
 
     def __init__(self, plan: Values) -> None:
-        self.halves: list[tuple[str, int]] = []
-        for half in plan.at("halves"):
-            kind, _, layer = (half.text() or "").partition(" ")
-            self.halves.append((kind, int(layer) if layer.isdecimal() and len(layer) < 7 else 0))
         bounds = [stage.counts() for stage in plan.at("stages")]
         self.stages = [(pair[0], pair[1]) for pair in bounds if len(pair) == 2]
         self.layers = sum(1 for _ in plan.at("layers"))
@@ -65,13 +60,11 @@ class Words:
             return Phrase("gradients of the parameters are added up over ranks", "reduce")
         if action.exchange is None:
             first, last = self._range(action)
-            side = "" if action.side is None else _SIDES[action.side]
             verb = _COMPUTED[action.verb]
-            layer = self.halves[first][1] if first is not None and first < len(self.halves) else None
-            return Phrase(f"{verb} of {self._layers(first, last)}{side}", verb.replace("forward again", "again"), layer)
+            return Phrase(f"{verb} of {self._layers(first, last)}", verb.replace("forward again", "again"), first)
         exchange = NAMES[action.exchange]
         rows = _CROSSING.get(exchange, f"{exchange} rows")
-        reader = "" if action.first is None else f" for {self._layers(action.first, action.first, whole=True)}"
+        reader = "" if action.first is None else f" for {self._layers(action.first, action.first)}"
         what = f"{'gradients of ' if action.back else ''}{rows}{reader}"
         if action.verb is Verb.WAIT:
             return Phrase(f"waiting for {what}", "wait")
@@ -91,29 +84,20 @@ class Words:
         return text
 
     def _range(self, action: Action) -> tuple[int | None, int | None]:
-        """Give the first and last half that an action computes."""
+        """Return the first and last layer that an action computes."""
         if action.first is not None:
             return action.first, action.first if action.last is None else action.last
         return self.stages[action.stage] if action.stage < len(self.stages) else (None, None)
 
-    def _layers(self, first: int | None, last: int | None, *, whole: bool = False) -> str:
-        """Name the layers of a range of halves."""
+    def _layers(self, first: int | None, last: int | None) -> str:
+        """Name the layers from the first to the last."""
         if first is None or last is None:
             return "all layers of the stage"
-        if last >= len(self.halves) or first > last:
-            return f"half {first}" if first == last else f"halves {first}–{last}"
-        kinds = self.halves[first : last + 1]
-        numbers = [layer for kind, layer in kinds if kind != "output" and (not self.layers or layer < self.layers)]
-        parts = []
-        if numbers and numbers[0] == numbers[-1]:
-            parts.append(f"layer {numbers[0]}" + (f" ({kinds[0][0]})" if first == last and not whole else ""))
-        elif numbers:
-            parts.append(f"layers {numbers[0]}–{numbers[-1]}")
-        if any(kind != "output" and self.layers and layer >= self.layers for kind, layer in kinds):
-            parts.append("the head")
-        if kinds[-1][0] == "output":
-            parts.append("the loss")
-        return " and ".join(parts)
+        if self.layers and first >= self.layers:
+            return "the head"
+        head = bool(self.layers) and last >= self.layers
+        named = layer_name(range(first, (self.layers if head else last + 1)))
+        return f"{named} and the head" if head else named
 
 
 def layer_name(layers: Sequence[int]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 from trisect.errors import LayoutError
 
@@ -32,13 +33,6 @@ class Pass(Enum):
     REFRESH = "r"
 
 
-class Side(Enum):
-    """Which rows of a chunk: those that other parts read or that read other parts, or the rest."""
-
-    BOUNDARY = "b"
-    INTERIOR = "i"
-
-
 COMPUTE = frozenset({Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD, Verb.STEP})
 TRANSFER = frozenset({Verb.POST, Verb.EXPECT, Verb.WAIT})
 
@@ -50,16 +44,14 @@ class Letter:
     Attributes:
         axis: the mesh axis that it goes along.
         paired: whether it is between two ranks; otherwise all ranks along the axis take part.
-        hands_on: whether it carries the state that a half makes; otherwise what the half reads.
     """
 
     name: str
     axis: str
     paired: bool = False
-    hands_on: bool = False
 
 
-# The classes of `trisect.exchanges` declare themselves here as they are defined.
+# The classes of `trisect.views.exchange` declare themselves here as they are defined.
 EXCHANGES: dict[str, Letter] = {}
 
 
@@ -72,7 +64,7 @@ def declare(letter: str, meaning: Letter) -> None:
 
 _TEXT = re.compile(
     r"(?P<stage>\d+)(?P<verb>[FABPEWGU])(?:(?P<exchange>[a-z])(?P<back>[FB]))?(?P<chunk>\d+)"
-    r"(?:\.(?P<first>\d+)(?:-(?P<last>\d+))?)?(?P<side>[bi])?(?:@(?P<block>\d+))?(?:(?P<direction>[<>])(?P<peer>\d+))?"
+    r"(?:\.(?P<first>\d+)(?:-(?P<last>\d+))?)?(?:@(?P<block>\d+))?(?:(?P<direction>[<>])(?P<peer>\d+))?"
     r"(?:~(?P<pass>[aer]))?"
 )
 
@@ -81,24 +73,25 @@ _TEXT = re.compile(
 class Action:
     """One thing that one rank does, as a value.
 
-    Its text is stage, letter, chunk, and what else it needs: `2F0` (stage 2, forward, chunk 0, all halves of the
-    stage), `0F0.4-6b` (halves 4 to 6 of the boundary rows), `0PhF0.5` (halo rows before half 5 leave), `0WhF0.5` (those
-    of the others are here), `0PbF3>1` (the activations of chunk 3 go to rank 1), `1EbF3<0` (rank 1 makes room for them)
-    and `1WbF3<0` (has them), `0PcB1.3@4>1` (the gradient of a carry at half 3, vertex chunk 1, block 4, goes to rank
-    1), `0A0.3@4` (half 3 of block 4 again, since nothing of it was kept), `0F0~e` (evaluation), `0G0` (add up
-    gradients), `0U0` (step).
+    Its text is stage, letter, chunk, and what else it needs: `2F0` (stage 2, forward, chunk 0), `0F0.4-6` (a piece of
+    that, layers 4 to 6, between two crossings), `0PhF0.5` (halo rows that layer 5 reads leave), `0WhF0.5` (those of the
+    others are here), `0PbF3>1` (the activations of chunk 3 go to rank 1), `1EbF3<0` (rank 1 makes room for them) and
+    `1WbF3<0` (has them), `0PcB1.3@4>1` (the gradient of a carry of layer 3, rows of chunk 1, block 4, goes to rank 1),
+    `0A0@4~a` (block 4 again, since nothing of it was kept), `0F0~e` (evaluation), `0G0` (add up gradients), `0U0`
+    (step). A cell is computed in pieces between what it posts and waits for; several may have the same text.
 
     Attributes:
         stage: which run of layers.
         chunk: which vertices; 0 where they are not cut.
-        first, last: the halves of the model that are computed; of a transfer, `first` is the half that reads what
-            crosses. None: all halves of the stage, or what crosses between stages.
-        side: of a computation, which rows; None: all of the chunk.
+        first, last: the layers that a piece computes; of a transfer, `first` is the layer whose verb it is of. None:
+            the whole cell, or what crosses between stages.
         block: which block of snapshots (of a transfer along time: the reader's); None on a static graph.
         exchange: of a transfer, the letter of its exchange.
         back: of a transfer, whether gradients cross.
         peer: the other rank of a transfer between two.
         incoming: whether this rank receives from its peer.
+        works, call, width: what planning knows of it besides: the work of a piece, the verb that a transfer is of, and
+            how many channels of a row cross. They take no part in comparisons.
     """
 
     verb: Verb
@@ -106,13 +99,15 @@ class Action:
     chunk: int = 0
     first: int | None = None
     last: int | None = None
-    side: Side | None = None
     block: int | None = None
     exchange: str | None = None
     back: bool = False
     peer: int | None = None
     incoming: bool = False
     pass_: Pass = Pass.TRAIN
+    works: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    call: Any = field(default=None, compare=False, repr=False)
+    width: int = field(default=0, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.exchange is not None) != (self.verb in TRANSFER):
@@ -134,17 +129,8 @@ class Action:
             )
         if self.last is not None and (self.first is None or self.exchange is not None):
             raise LayoutError(
-                f"an action of verb {name} names a last half, and no halves are computed from a first one"
+                f"an action of verb {name} names a last layer, and no layers are computed from a first one"
             )
-        if self.side is not None and (self.first is None or self.exchange is not None):
-            raise LayoutError(f"an action of verb {name} names a side of its rows, and computes no halves of them")
-
-    @property
-    def half(self) -> int:
-        """The half that reads what a transfer brings."""
-        if self.first is None:
-            raise RuntimeError(f"internal error: {self} names no half")
-        return self.first
 
     @property
     def other(self) -> int:
@@ -169,7 +155,6 @@ class Action:
         text += str(self.chunk)
         if self.first is not None:
             text += f".{self.first}" + ("" if self.last is None else f"-{self.last}")
-        text += "" if self.side is None else self.side.value
         text += "" if self.block is None else f"@{self.block}"
         text += "" if self.peer is None else f"{'<' if self.incoming else '>'}{self.peer}"
         return text + (f"~{self.pass_.value}" if self.pass_.value else "")
@@ -193,7 +178,6 @@ class Action:
             chunk=int(match["chunk"]),
             first=number("first"),
             last=number("last"),
-            side=None if match["side"] is None else Side(match["side"]),
             block=number("block"),
             exchange=match["exchange"],
             back=match["back"] == "B",

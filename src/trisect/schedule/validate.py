@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from trisect.errors import LayoutError
-from trisect.schedule.action import Action, Verb
-from trisect.schedule.flow import first_flaw
+from trisect.schedule.action import Action, Pass, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.simulate import StuckError, simulate
+
+_Cell = tuple[int | None, int | None]
 
 
 def validate(schedule: Schedule) -> None:
@@ -22,7 +24,6 @@ def validate(schedule: Schedule) -> None:
         raise LayoutError(f"{stuck}\n{_marked(schedule, stuck.positions)}") from None
     _check_all_received(schedule)
     _check_collectives(schedule)
-    _check_flow(schedule)
 
 
 def _check_collectives(schedule: Schedule) -> None:
@@ -40,52 +41,50 @@ def _check_collectives(schedule: Schedule) -> None:
                 _refuse(schedule, rank, position, action, wrong)
 
 
-def _check_flow(schedule: Schedule) -> None:
-    """Each action of each rank finds what it reads."""
-    starts: dict[int, int] = {}
-    for action in (action for actions in schedule.ranks for action in actions):
-        if action.exchange is None and action.first is not None:
-            starts[action.stage] = min(action.first, starts.get(action.stage, action.first))
-    for rank, actions in enumerate(schedule.ranks):
-        stage = rank // schedule.layout.vertex % schedule.layout.layer
-        flaw = first_flaw(actions, starts.get(stage, 0), idles=schedule.layout.time > 1)
-        if flaw is not None:
-            position, wrong = flaw
-            positions = [position if r == rank else -1 for r in range(schedule.world)]
-            raise LayoutError(
-                f"internal error: rank {rank}: {wrong}; the schedule is wrong\n{_marked(schedule, positions)}"
-            )
-
-
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
-    """A cell goes forward once, backward once and after its forward (and after it was computed again, where it was);
-    nothing is computed after the step.
+    """A cell goes forward once, backward once and after its forward (and after it was computed again, where it was),
+    the latest first; it begins when its input has come, and what leaves it goes when it has ended; the step is last.
     """
-    passes: set[tuple[object, ...]] = set()
-    forward: set[tuple[object, ...]] = set()
-    again: set[tuple[object, ...]] = set()
-    backward: set[tuple[object, ...]] = set()
+    begun: dict[_Cell, list[tuple[Verb, Pass]]] = defaultdict(list)
+    now: tuple[_Cell, Verb, Pass] | None = None
+    waiting: list[_Cell] = []
+    last_block = max((action.block or 0 for action in actions), default=0)
     stepped = False
     for position, action in enumerate(actions):
-        cell = (action.stage, action.chunk, action.first, action.last, action.side, action.block)
-        wrong = None
-        if action.verb is Verb.FORWARD:
-            wrong = "is a second forward" if (cell, action.pass_) in passes else None
-            passes.add((cell, action.pass_))
-            forward.add(cell)
-        elif action.verb is Verb.AGAIN:
-            wrong = "is a second recomputation" if cell in again else None
-            wrong = "comes after its backward" if cell in backward else wrong
-            again.add(cell)
-        elif action.verb is Verb.BACKWARD:
-            wrong = "comes before its forward" if cell not in forward and cell not in again else None
-            wrong = "is a second backward" if cell in backward else wrong
-            backward.add(cell)
-        elif action.verb is Verb.STEP:
-            stepped = True
-        if action.verb in (Verb.FORWARD, Verb.BACKWARD, Verb.AGAIN) and stepped:
-            wrong = "comes after the step of its stage"
+        cell, wrong = ((None, action.chunk) if action.block is None else (action.block, None)), None
+        done = {verb for verb, _ in begun[cell]}
+        if action.exchange == "b":
+            cell_runs = (Verb.BACKWARD if action.back else Verb.FORWARD) in done
+            if action.verb is Verb.POST and not cell_runs:
+                wrong = "leaves before the cell that makes it"
+            elif action.verb is Verb.WAIT and cell_runs:
+                wrong = "is waited for when its cell has begun"
+        elif action.verb in (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD) and now != (cell, action.verb, action.pass_):
+            wrong = _wrong_turn(action, begun[cell], action.block is not None and action.block < last_block)
+            if action.verb is Verb.FORWARD:
+                waiting.append(cell)
+            elif action.verb is Verb.BACKWARD and wrong is None and waiting.pop() != cell:
+                wrong = "comes before the backward of a cell that went forward later"
+            begun[cell].append((action.verb, action.pass_))
+            now = cell, action.verb, action.pass_
+            wrong = "comes after the step of its stage" if stepped else wrong
+        stepped = stepped or action.verb is Verb.STEP
         _refuse(schedule, rank, position, action, wrong)
+
+
+def _wrong_turn(action: Action, begun: Sequence[tuple[Verb, Pass]], kept_nothing: bool) -> str | None:
+    """Return what is wrong where a cell begins anew, after those turns of it; None where nothing is."""
+    done = {verb for verb, _ in begun}
+    if (action.verb, action.pass_) in begun:
+        names = {Verb.FORWARD: "forward", Verb.AGAIN: "recomputation", Verb.BACKWARD: "backward"}
+        return f"is a second {names[action.verb]}"
+    if action.verb is Verb.AGAIN and Verb.BACKWARD in done:
+        return "comes after its backward"
+    if action.verb is Verb.BACKWARD and Verb.FORWARD not in done:
+        return "comes before its forward"
+    if action.verb is Verb.BACKWARD and kept_nothing and Verb.AGAIN not in done:
+        return "comes before it was computed again, and of its block nothing was kept"
+    return None
 
 
 def _check_transfers(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:

@@ -23,10 +23,10 @@ from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition import PartGraph, cut_graph, part_graph_of, quality
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
-from trisect.plan.choose import sums_apart
 from trisect.settings.writing import to_json
 from trisect.shards.arrays import load_array, save_array
 from trisect.shards.timeline_files import TimelineCut, is_timeline_cut, read_timeline_cut
+from trisect.views import catalogue
 
 _META, _FEATURES, _AGGREGATED = "cut.json", "x.npy", "aggregated.npy"
 
@@ -43,7 +43,7 @@ class Cut:
         remote: rows that each part reads from others.
         symmetric: whether the matrix is its own transpose.
         quality: of the parts, as the summary shows it.
-        spatial: by which exchange rows cross parts; where that sums up neighbours in a half of its own (`by_columns`),
+        spatial: by which exchange rows cross parts; where that sums up whole columns (`by_columns`),
             parts are equal in size, and the full matrix is on disk.
         edge_channels: how many features an edge has that layers read.
     """
@@ -65,7 +65,7 @@ class Cut:
     @property
     def by_columns(self) -> bool:
         """Say whether a rank sums up neighbours for all rows, with the full matrix."""
-        return sums_apart(self.spatial)
+        return catalogue.by_columns(self.spatial)
 
     @property
     def vertices(self) -> int:
@@ -109,13 +109,13 @@ def write_graph_shards(
     order = choose_order(graph) if reorder else None
     graph = graph if order is None else graph.reordered(order)
     spatial, partition = layout.spatial, Partition.equal(graph.vertices, layout.vertex)
-    if not sums_apart(spatial):
+    if not catalogue.by_columns(spatial):
         cut = cut_graph(graph.adjacency, layout.vertex, layout.chunks, method=layout.partition)
         if spatial == "auto" and layout.vertex > 1:
             volume = quality(graph.adjacency, cut.owner_by_vertex(), layout.vertex).volume
             spatial = choose([last - first for first, last in map(cut.part, range(layout.vertex))], volume)
-        partition = partition if sums_apart(spatial) else cut
-    columns = sums_apart(spatial)
+        partition = partition if catalogue.by_columns(spatial) else cut
+    columns = catalogue.by_columns(spatial)
     graph = graph.reordered(partition.order)
     values = torch.float64 if dtype == torch.float64 else torch.float32
     adjacency = graph.normalised(form.normalisation, self_loops=form.self_loops, dtype=values)

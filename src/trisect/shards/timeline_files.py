@@ -16,7 +16,6 @@ from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.partition import imbalance
 from trisect.partition.timeline import Runs
-from trisect.plan.choose import sums_apart
 from trisect.shards.arrays import load_array
 from trisect.shards.kept_runs import KeptRuns
 from trisect.shards.part_blocks import block_stream
@@ -24,6 +23,7 @@ from trisect.shards.part_events import PartEvents, PartReads
 from trisect.shards.shard import Shard
 from trisect.shards.timeline_part import TimelinePart
 from trisect.shards.whole_timeline import whole_timeline
+from trisect.views.catalogue import by_columns
 
 _HOST = torch.device("cpu")
 META = "timeline.json"
@@ -145,7 +145,7 @@ def read_timeline_part(
         ledger: counts the snapshots that are brought to the device.
         device: where they are read.
     """
-    if len(cut.starts) == 2 or sums_apart(cut.spatial):
+    if len(cut.starts) == 2 or by_columns(cut.spatial):
         rows = slice(cut.starts[part_index], cut.starts[part_index + 1])
         return whole_timeline(
             cut.timeline, form, dtype, budget, ledger, aggregated=cut.aggregated, rows=rows, device=device

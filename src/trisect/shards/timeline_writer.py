@@ -19,10 +19,10 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import Runs, halo_rows
-from trisect.plan.choose import sums_apart
 from trisect.settings.writing import to_json
 from trisect.shards.arrays import create_array, save_array
 from trisect.shards.timeline_files import ARRAYS, META
+from trisect.views.catalogue import by_columns
 
 
 def write_timeline_shards(
@@ -47,7 +47,7 @@ def write_timeline_shards(
         aggregated: whether Â·x of the first layer is to be kept.
         vertex_work: by which the runs were balanced (see `step_work`).
     """
-    cut = partition.parts > 1 and not sums_apart(spatial)
+    cut = partition.parts > 1 and not by_columns(spatial)
     for name in ARRAYS:
         array = getattr(timeline, name)
         if array is not None and not (cut and name in ("x", "edge_x")):

@@ -17,13 +17,11 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.rows import Shape
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.exchanges.facts import NONE, Facts
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Layer
-from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
@@ -31,8 +29,7 @@ from trisect.partition.halo import PartGraph, features_at_once
 from trisect.partition.order import choose_order
 from trisect.partition.partition import Partition
 from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
-from trisect.plan.choose import sums_apart
-from trisect.plan.plan import make_facts
+from trisect.plan.plan import make_plan
 from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
@@ -43,6 +40,9 @@ from trisect.tasks import BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.blocks import keeps_aggregation, with_blocks
 from trisect.train.program import Program
+from trisect.views.catalogue import by_columns
+from trisect.views.plan import Plan
+from trisect.views.trace import NONE, trace_of
 
 
 def cut_timeline_shards(
@@ -66,13 +66,13 @@ def cut_timeline_shards(
     timeline = timeline if order is None else timeline.reordered(order)
     aggregated = keeps_aggregation(model.stack, timeline, options.dtype, free // 4)
     partition, spatial = Partition.equal(timeline.vertices, layout.vertex), layout.spatial
-    if layout.vertex > 1 and not sums_apart(spatial):
+    if layout.vertex > 1 and not by_columns(spatial):
         cut = cut_timeline(timeline, layout.vertex, method=layout.partition)
         rows = [cut.part(p)[1] - cut.part(p)[0] for p in range(layout.vertex)]
         if spatial == "auto":
             remote = int(halo_rows(timeline, cut.owner_by_vertex(), layout.vertex, range(training)).sum())
             spatial = choose_spatial(model, layout, training, rows, remote, aggregated=aggregated)
-        if not sums_apart(spatial):
+        if not by_columns(spatial):
             partition, timeline = cut, timeline.reordered(cut.order)
     vertex_work = work_of_vertex(model, aggregated=aggregated)
     runs = deal(step_work(timeline, vertex_work)[:training], layout.block_count, layout.time)
@@ -93,7 +93,7 @@ def choose_spatial(
     model: AnyModel, layout: Layout, steps: int, rows: Sequence[int], remote: int, *, aggregated: bool
 ) -> str:
     """Choose how rows cross parts by the bytes that do, from what a cut of the vertices would make ranks read."""
-    facts = make_facts(
+    facts = make_plan(
         model.stack,
         None,
         replace(layout, time=1, layer=1, spatial="auto"),
@@ -103,7 +103,7 @@ def choose_spatial(
         aggregated=aggregated,
         stale=layout.recipe is not None,
     )
-    return next((layer.across for layer in facts.layers if layer.across != NONE), layout.spatial)
+    return layout.spatial if facts.across == NONE else facts.across
 
 
 def one_process(
@@ -168,12 +168,12 @@ def facts_for(
     bounds: Sequence[int],
     dtype: torch.dtype,
     **sizes: Any,
-) -> Facts:
-    """Give the facts of a model and its task under a layout; `sizes` are the data's, as `make_facts` has them."""
+) -> Plan:
+    """Give the facts of a model and its task under a layout; `sizes` are the data's, as `make_plan` has them."""
     head: Layer | None = model.head if isinstance(model, DynamicModel) else None
     extra = 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad)
     fetches = task.reads_pairs and layout.vertex > 1
-    return make_facts(model.stack, head, layout, bounds=bounds, extra=extra, fetches=fetches, dtype=dtype, **sizes)
+    return make_plan(model.stack, head, layout, bounds=bounds, extra=extra, fetches=fetches, dtype=dtype, **sizes)
 
 
 def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
@@ -237,8 +237,7 @@ def name_modules(model: nn.Module, decoder: nn.Module | None) -> nn.ModuleDict:
 
 def preaggregates(model: AnyModel) -> bool:
     """Say whether the first layer asks no more of its neighbours than Â·x of the features, which is made once."""
-    first: AnyLayer = model.stack[0]
-    return reads_neighbours(first) and first.preaggregates
+    return trace_of(model.stack[0], timeline=False).preaggregates
 
 
 def sizes_of(starts: Sequence[int]) -> list[int]:
@@ -267,7 +266,8 @@ def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:
     weights = 0 if head is None else sum(parameter.numel() for parameter in head.parameters())
     for layer in model.stack:
         # a weight that evolves is made once a step, not once a vertex
-        evolves, size = getattr(layer, "state_kind", None) == "weight", layer.in_channels * layer.out_channels
+        evolves = trace_of(layer, timeline=True).state == "weight"
+        size = layer.in_channels * layer.out_channels
         weights += size if evolves else sum(parameter.numel() for parameter in layer.parameters())
     gathered = sum(layer.in_channels for layer in model.stack[1 if aggregated else 0 :])
     return max(1.0, weights / (2.0 * max(1, gathered)))

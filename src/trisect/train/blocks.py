@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.halves import AnyLayer, reads_neighbours
 from trisect.partition.timeline import step_work
+from trisect.views.trace import trace_of
 
 # what a dynamic layer keeps of a step for its backward pass, and the gradients beside it, in units of its output
 _COPIES = 8
@@ -19,15 +20,16 @@ _ENTRY = 16
 _ROW = 32
 
 
-def step_bytes(layers: Sequence[AnyLayer], rows: int, entries: int, itemsize: int) -> int:
+def step_bytes(layers: Sequence[Any], rows: int, entries: int, itemsize: int) -> int:
     """Estimate the bytes that one step takes until its backward pass: activations of all layers, and the snapshot."""
-    width = sum(layer.out_channels for layer in layers)
+    width: int = sum(layer.out_channels for layer in layers)
     return _COPIES * width * rows * itemsize + _ENTRY * entries + _ROW * rows
 
 
-def carry_bytes(layers: Sequence[AnyLayer], rows: int, itemsize: int) -> int:
+def carry_bytes(layers: Sequence[Any], rows: int, itemsize: int) -> int:
     """Estimate the bytes that the state of all layers takes between two blocks."""
-    return 2 * sum(layer.out_channels for layer in layers) * rows * itemsize
+    width: int = sum(layer.out_channels for layer in layers)
+    return 2 * width * rows * itemsize
 
 
 def choose_blocks(steps: int, run_count: int, step: int, carry: int, budget: int) -> int:
@@ -47,7 +49,7 @@ def choose_blocks(steps: int, run_count: int, step: int, carry: int, budget: int
 
 
 def with_blocks(
-    layout: Layout, layers: Sequence[AnyLayer], timeline: Timeline, training: int, dtype: torch.dtype, free: int
+    layout: Layout, layers: Sequence[Any], timeline: Timeline, training: int, dtype: torch.dtype, free: int
 ) -> Layout:
     """Fill in the number of blocks that memory asks for, where the layout says `auto`.
 
@@ -69,8 +71,8 @@ def with_blocks(
     return replace(layout, blocks=blocks)
 
 
-def keeps_aggregation(layers: Sequence[AnyLayer], timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:
+def keeps_aggregation(layers: Sequence[Any], timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:
     """Say whether Â·x of the first layer is kept: where it can use that, and all steps fit the budget."""
     width = 2 if timeline.x is None else timeline.x.shape[-1]
     size = timeline.steps * timeline.vertices * width * dtype.itemsize
-    return reads_neighbours(layers[0]) and layers[0].preaggregates and size <= budget
+    return trace_of(layers[0], timeline=True).preaggregates and size <= budget

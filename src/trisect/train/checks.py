@@ -8,7 +8,6 @@ import torch
 
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, DataError, LayoutError
-from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -19,6 +18,7 @@ from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.assemble import feature_width
+from trisect.views.trace import trace_of
 
 
 def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
@@ -28,6 +28,9 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     width = feature_width(data)
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}; make them equal.")
+    head = getattr(model, "head", None)
+    if head is not None and trace_of(head, timeline=True).spatial:
+        raise ConfigError(f"head {head} reads neighbours; use one that reads none, or put it among the layers.")
     _check_edges(model, data)
     decoded = task.decoder_outline(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:
@@ -91,7 +94,8 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
     else:
         _require_timeline(layout, model, vertices, training)
     if layout.vertex > 1:
-        reading = [layer for layer in map(facts_of, model.stack) if layer.spatial]
+        traces = [trace_of(layer, timeline=training is not None) for layer in model.stack]
+        reading = [layer for layer in traces if layer.spatial]
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
@@ -139,5 +143,5 @@ def _require_timeline(layout: Layout, model: AnyModel, vertices: int, training: 
         raise LayoutError(
             f"layout.vertex is {layout.vertex}, more than the timeline's {vertices} vertices; use fewer parts."
         )
-    layers = [facts_of(layer) for layer in model.stack]
+    layers = [trace_of(layer, timeline=True) for layer in model.stack]
     check_asked([layer for layer in layers if layer.state is not None], "temporal", layout.temporal, "time")

@@ -11,7 +11,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import step_work
 from trisect.plan.cluster import Cluster
-from trisect.plan.estimate import Estimate, estimate_facts
+from trisect.plan.estimate import Estimate, estimate_plan
 from trisect.plan.expected import expected_spans
 from trisect.plan.memory import MemoryModel
 from trisect.plan.parts import Parts
@@ -99,7 +99,7 @@ def estimate_setup(
     device = cluster.resized(layout.world).device
     by_stage = [round(memory.of_stage(facts, device, stage).total) for stage in range(layout.layer)]
     return Expectation(
-        estimate_facts(workload, facts, cluster, memory),
+        estimate_plan(workload, facts, cluster, memory),
         tuple(by_stage[rank // layout.vertex % layout.layer] for rank in range(layout.world)),
         expected_spans(workload, facts, cluster),
         cluster,

@@ -18,7 +18,6 @@ import torch
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
 from trisect.errors import DataError, LayoutError, TrisectError
-from trisect.exchanges.facts import Facts, equal_shares
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -39,6 +38,8 @@ from trisect.train.job import Job
 from trisect.train.processes.memory import rss_bytes
 from trisect.train.sizes import least_bytes, sizes_before_reading, sizes_of
 from trisect.train.workloads import DescribedData, workload_of_description
+from trisect.views.plan import Plan
+from trisect.views.timecut import equal_shares
 
 VARIABLE = "TRISECT_MEMORY_CHECK"
 # A run is refused where it needs this much more than is free.
@@ -80,7 +81,7 @@ def shortage(workload: Workload, layout: Layout, cluster: Cluster, *, held: int 
     model = MemoryModel(workload)
     lacking: list[Shortage] = []
     for choice in with_each_blocks(workload, layout):
-        lack = _shortage(workload.facts(choice), model, cluster.resized(layout.world), held)
+        lack = _shortage(workload.plan(choice), model, cluster.resized(layout.world), held)
         if lack is None:
             return None
         lacking.append(lack)
@@ -96,7 +97,7 @@ def with_each_blocks(workload: Workload, layout: Layout) -> list[Layout]:
     return [replace(layout, blocks=count) for count in counts]
 
 
-def _shortage(facts: Facts, model: MemoryModel, cluster: Cluster, held: int) -> Shortage | None:
+def _shortage(facts: Plan, model: MemoryModel, cluster: Cluster, held: int) -> Shortage | None:
     layout, device = facts.layout, cluster.device
     ranks = cluster.ranks_on_host(layout.world)
     stages = [replace(model.of_stage(facts, device, stage), snapshots=0.0) for stage in range(layout.layer)]
@@ -141,7 +142,7 @@ def remedy(workload: Workload, layout: Layout, cluster: Cluster, devices: int, *
         if fitting:
             best = min(
                 fitting,
-                key=lambda each: least_seconds(guessed, guessed.facts(each.layout), cluster.resized(each.layout.world)),
+                key=lambda each: least_seconds(guessed, guessed.plan(each.layout), cluster.resized(each.layout.world)),
             )
             return f"use the layout {best.layout}, which needs {show_size(best.memory.total)} a rank"
     return (

@@ -17,7 +17,6 @@ from trisect.comm.transport import Transport
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, LayoutError
-from trisect.graph.adjacency import Adjacency
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import DynamicModel, Model, Normalisation
@@ -34,8 +33,7 @@ from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
 from trisect.train.processes.joined import joined
 from trisect.train.ranks import cut_data, rank_setup
 from trisect.train.setup import Setup
-from trisect.views.timecut import TimeCut
-from trisect.views.view import View
+from trisect.views.trace import trace_of
 
 
 def parallelize(
@@ -84,7 +82,8 @@ def parallelize(
                 f"the layout is {chosen}, and {type(model).__name__} is a module of your own, which can be cut by"
                 " vertex; to cut it by layer, time or chunks, give a list of layers."
             )
-        wrapped = Wrapped(model, feature_width(data), _trial(timeline=isinstance(data, Timeline)))
+        wrapped = Wrapped(model, feature_width(data))
+        wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
         maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
     else:
         maker = model_maker(model, {}, seed)
@@ -104,14 +103,6 @@ def parallelize(
     shards = read_cut(host.folder)
     _agree(maker, Transport(mesh, Ledger()))
     return Part(rank_setup(shards, maker, OwnLoss(), mesh, training, world.local_size))
-
-
-def _trial(*, timeline: bool) -> View:
-    """Return the view of a ring of a few rows, on which a module is tried."""
-    rows = 8
-    columns = torch.tensor([[row, (row + 1) % rows] for row in range(rows)]).sort(1).values.flatten()
-    ring = Adjacency.from_csr(torch.arange(0, 2 * rows + 1, 2), columns, torch.ones(2 * rows), rows)
-    return View.whole([ring, ring] if timeline else ring)
 
 
 def _agree(maker: Any, transport: Transport) -> None:
@@ -249,7 +240,7 @@ class Part:
             noise = Noise(program.noise.seed, self._epoch, vertices=program.noise.vertices)
         engine.door.noise, engine.door.block = noise, 0
         if engine.along is not None:
-            engine.along.begin(TimeCut(facts.runs, program.mesh.run_index, facts.carry_chunks), keeps=False)
+            engine.along.begin(facts.cut(program.mesh.run_index), keeps=False)
             engine.along.enter(0, again=False)
         view = self._sight.view(self._steps, None, noise, x=x if x is self._x else None)
         stage: Stage = engine.stage_of(facts)

@@ -16,12 +16,8 @@ from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.errors import RunError
-from trisect.exchanges.catalogue import volume
-from trisect.exchanges.facts import Facts
-from trisect.exchanges.history import HistoryUse
 from trisect.layout import Layout
 from trisect.layout.history import MERGED
-from trisect.nn.halves import AnyLayer
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
@@ -31,7 +27,7 @@ from trisect.pipeline.events import Observer
 from trisect.pipeline.rank import Rank, Run
 from trisect.pipeline.resumption import Resumption
 from trisect.plan.build import schedule_of
-from trisect.plan.plan import forward_only, hidden, runs_from, runs_split, runs_until, without_chunks
+from trisect.plan.volume import volume
 from trisect.schedule.action import Action, Pass, Verb
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
@@ -39,6 +35,7 @@ from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
 from trisect.train.processes.memory import peak_rss_bytes
+from trisect.views.plan import Plan, runs_from, runs_split, runs_until
 from trisect.views.staleness import DriftMeter, historical_reads
 
 
@@ -71,7 +68,7 @@ class Program:
         seed: int,
         *,
         mesh: Mesh,
-        facts: Facts,
+        facts: Plan,
         shard: Shard,
         starts: Sequence[int],
         order: Tensor | None,
@@ -104,8 +101,8 @@ class Program:
         self._order: list[int] = []
         self._first_epoch: int | None = None
         self._history_name = None if order is None or self.history is None else history_name(mesh.layout, order)
-        self._schedules: dict[tuple[Facts, Pass], Schedule] = {}
-        self._volumes: dict[Facts, int] = {}
+        self._schedules: dict[tuple[Plan, Pass], Schedule] = {}
+        self._volumes: dict[Plan, int] = {}
         self.engine = self._make_engine()
         self._state: Run | None = None
         self._epoch_facts = facts
@@ -113,7 +110,7 @@ class Program:
 
     def _make_engine(self) -> Rank:
         stage, facts = self.mesh.stage_index, self.facts
-        layers: dict[int, AnyLayer] = {
+        layers: dict[int, nn.Module] = {
             number: self.model.stack[number] for number in range(facts.bounds[stage], facts.bounds[stage + 1])
         }
         last = stage == self.mesh.layout.layer - 1
@@ -129,7 +126,7 @@ class Program:
             self._loss,
             readers=self._readers if facts.fetches else None,
             extra=[] if self.decoder is None else list(self.decoder.parameters()),
-            history=None if history is None else HistoryUse(history.scale, history.apart),
+            history=history,
             drift=self._drift,
         )
 
@@ -150,12 +147,12 @@ class Program:
             if history.refreshes(epoch):
                 self._refresh()
             order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
-        self._epoch_facts = facts = facts if order is not None or facts.timeline else without_chunks(facts)
+        self._epoch_facts = facts = facts if order is not None or facts.timeline else facts.without_chunks()
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
         noise = self.noise if drops else None
-        self._state = self.engine.begin(noise, facts=facts, chunked=not exact, keep=keep, order=order)
+        self._state = self.engine.begin(noise, plan=facts, chunked=not exact, keep=keep, order=order)
 
     def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
         """Do all cells of the epoch that was begun; `on_step` is called where the optimiser steps."""
@@ -196,7 +193,7 @@ class Program:
             raise RuntimeError("internal error: the program was run before an epoch was begun")
         return self._state
 
-    def _schedule(self, facts: Facts, pass_: Pass) -> Schedule:
+    def _schedule(self, facts: Plan, pass_: Pass) -> Schedule:
         schedule = self._schedules.get((facts, pass_))
         if schedule is None:
             schedule = self._schedules[facts, pass_] = schedule_of(facts, pass_=pass_)
@@ -249,10 +246,7 @@ class Program:
         moved = volume(facts, schedule) if not facts.fetches else {}
         return {
             "layout": str(facts.layout),
-            "halves": [str(half) for half in facts.halves],
-            "stages": [
-                [facts.stage_halves(s).start, facts.stage_halves(s).stop - 1] for s in range(facts.layout.layer)
-            ],
+            "stages": [[numbers[0], numbers[-1]] for numbers in map(facts.numbers, range(facts.layout.layer))],
             "layers": [{"across": layer.across, "along": layer.along} for layer in facts.layers],
             "rows": list(facts.rows),
             "runs": [[[run.start, run.stop] for run in block] for block in facts.runs] if facts.timeline else None,
@@ -301,10 +295,10 @@ class Program:
             elif resumption is not None:
                 runs = runs_from(runs, resumption.first)
                 runs = runs if resumption.keep is None else runs_split(runs, resumption.keep)
-        facts = forward_only(facts, runs)
+        facts = facts.forward_only(runs)
         if hidden_only:
-            facts = hidden(facts, dynamic=isinstance(self.model, DynamicModel))
-        state = self.engine.begin(noise, pass_=Pass.EVALUATE, facts=facts)
+            facts = facts.hidden(dynamic=isinstance(self.model, DynamicModel))
+        state = self.engine.begin(noise, pass_=Pass.EVALUATE, plan=facts)
         if resumption is not None:
             self.engine.resume(resumption, facts)
         yield from state.stream(observer, **fields)
@@ -345,8 +339,8 @@ class Program:
     @torch.no_grad()
     def _refresh(self) -> None:
         """Fill the history from an exact pass."""
-        facts = forward_only(self.facts)
-        state = self.engine.begin(None, pass_=Pass.REFRESH, facts=facts, keep=0.0)
+        facts = self.facts.forward_only()
+        state = self.engine.begin(None, pass_=Pass.REFRESH, plan=facts, keep=0.0)
         state.run()
         state.finish()
 

@@ -15,7 +15,6 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
 from trisect.errors import LayoutError
-from trisect.exchanges.facts import facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -44,6 +43,7 @@ from trisect.train.checks import check_fit, check_monitor, require_fit
 from trisect.train.device import check_device
 from trisect.train.program import Program
 from trisect.train.setup import Setup
+from trisect.views.trace import trace_of
 
 
 def cut_data(
@@ -105,7 +105,8 @@ def rank_setup(
     mesh = replace(mesh, layout=replace(layout, spatial=cut.spatial))
     bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
     outline = outline_of(maker, cut.features, bound.channels, cut.edge_channels)
-    bounds = stage_bounds(layer_costs([facts_of(layer) for layer in outline.stack]), mesh.layout.layer)
+    traces = [trace_of(layer, timeline=isinstance(cut, TimelineCut)) for layer in outline.stack]
+    bounds = stage_bounds(layer_costs(traces, aggregated=traces[0].preaggregates), mesh.layout.layer)
     own = range(bounds[mesh.stage_index], bounds[mesh.stage_index + 1])
     last = mesh.stage_index == mesh.layout.layer - 1
     model = stage_of(maker, cut.features, bound.channels, own, cut.edge_channels, last=last)

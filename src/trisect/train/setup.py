@@ -98,8 +98,8 @@ class Setup:
         model = self.program.model
         spatial = [
             parameter
-            for layer in model.layers
-            if isinstance(model, DynamicModel) or getattr(layer, "spatial", False)
+            for layer, trace in zip(model.layers, self.program.facts.layers, strict=True)
+            if isinstance(model, DynamicModel) or trace.spatial
             for parameter in layer.parameters()
         ]
         # a program may know them by other names: a static model on a timeline is wrapped where that is cut

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, unknown
-from trisect.exchanges.facts import equal_shares
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.source import AnyModel, ModelSource, outline_of
@@ -30,6 +29,7 @@ from trisect.tasks import BoundTask, LinkPrediction, TaskContext, make_task
 from trisect.tasks.node import NodeTargets
 from trisect.train.assemble import feature_width, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
+from trisect.views.timecut import equal_shares
 
 # Graphs of more entries are not cut to plan: rows of other parts are estimated from an order that costs one look.
 MOST_ENTRIES = 6_000_000

@@ -14,21 +14,58 @@ from torch import Tensor
 
 from trisect.comm.incoming import Incoming
 from trisect.ops.memory import empty
+from trisect.schedule.action import Action, Verb
+from trisect.views.exchange import Crossing, Place, Work
+from trisect.views.plan import Plan
+from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Stay
 from trisect.views.timecut import TimeCut, equal_shares
+from trisect.views.trace import Call
 from trisect.views.turn import Turn
 
 # For so many messages there is room at a time.
 AHEAD = 8
 
-Place = tuple[int, int]
+BlockOfRun = tuple[int, int]
 
 
 class Carry(Stay):
     """States that are handed on; the gradients of states are handed back."""
 
     name = "carry"
+    letter = "c"
+    option = "carry"
+    paired = True
+
+    @staticmethod
+    def chunks(plan: Plan, form: Form) -> int:
+        """Return in how many chunks of rows a state crosses; a weight has no rows to cut."""
+        return 1 if form.kind == "weight" else plan.carry_chunks
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield chunk by chunk the state that comes, the work and the state that is handed on; gradients in reverse."""
+        cut = at.plan.cut(at.run)
+        others = (cut.before(at.block, at.run), cut.after(at.block, at.run)) if not at.again or back else (None, None)
+        source, target = (
+            place if place and place[1] != at.run else None for place in (others[::-1] if back else others)
+        )
+        count = cls.chunks(at.plan, required(call.form)) if at.steps else 0
+        for chunk in reversed(range(count)) if back else range(count):
+            if source is not None:
+                yield Crossing(Verb.WAIT, 0, at.rank_of_run(source[1]), chunk)
+            yield Work(at.layer, "recur", 1.0 / count)
+            if target is not None:
+                yield Crossing(Verb.POST, 0, at.rank_of_run(target[1]), chunk, target[0])
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """The state of the chunk's rows, forward and back."""
+        form = required(required(action.call).form)
+        bounds = equal_shares(at.plan.rows[at.part], cls.chunks(at.plan, form))
+        count, width = form.shape(bounds[action.chunk + 1] - bounds[action.chunk])
+        return "carry", count * width * at.plan.dtype.itemsize
 
     def forward(self, turn: Turn) -> Tensor:
         """Begin each chunk with the state that comes, and hand on the one after it."""
@@ -78,7 +115,7 @@ class Carry(Stay):
                 self._send(turn, self._form.pack(self.states.wanted.pop(chunk)), chunk, before, back=True)
         return result if gradients is None else gradients
 
-    def _others(self, turn: Turn) -> tuple[Place | None, Place | None]:
+    def _others(self, turn: Turn) -> tuple[BlockOfRun | None, BlockOfRun | None]:
         """Return (block, run) of the runs before and after; this rank's own may be among them."""
         return turn.cut.before(turn.block, turn.run), turn.cut.after(turn.block, turn.run)
 
@@ -90,7 +127,7 @@ class Carry(Stay):
     # Moving
 
     def _arriving(
-        self, turn: Turn, chunks: Sequence[tuple[int, slice]], other: Place | None, *, back: bool
+        self, turn: Turn, chunks: Sequence[tuple[int, slice]], other: BlockOfRun | None, *, back: bool
     ) -> Iterator[Tensor | None]:
         """Yield what comes for each chunk; None where no other rank sends anything."""
         if other is None or other[1] == turn.run:
@@ -107,7 +144,7 @@ class Carry(Stay):
                 message = coming.popleft().wait()
             yield message
 
-    def _send(self, turn: Turn, message: Tensor, chunk: int, other: Place, *, back: bool) -> None:
+    def _send(self, turn: Turn, message: Tensor, chunk: int, other: BlockOfRun, *, back: bool) -> None:
         door, (block, run) = self._door, other
         peer, tag = door.mesh.rank_at(run_index=run), door.tag(_tag(back), turn.call, chunk, block)
         with door.event("post", self.name, turn.call, back=back, peer=peer, block=block):

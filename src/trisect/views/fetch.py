@@ -7,7 +7,7 @@ go back to their owners, who add them up.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,10 +18,25 @@ from trisect.comm.wire import encoded_bytes
 from trisect.layout import Wire
 from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import add_rows
+from trisect.schedule.action import Action
 from trisect.views.door import Door
+from trisect.views.exchange import Exchange, Place
 
 # [step][reader][owner]: positions among the owner part's rows, int64, all different; none where the reader is the owner
 Lists: TypeAlias = Sequence[Sequence[Sequence[Tensor]]]
+
+
+class Fetch(Exchange):
+    """Each part's loss reads its own rows and the rows of others at the far ends of its pairs."""
+
+    name: ClassVar[str] = "fetch"
+    letter: ClassVar[str] = "f"
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """What the loss samples decides how many rows cross at each step."""
+        rows = sum(fetched[step] for step in at.steps) if fetched else 0
+        return "fetch", at.plan.wire_bytes(rows, action.width)
 
 
 def fetch_rows(door: Door, call: Hashable, token: Tensor, x: Tensor, lists: Lists) -> tuple[list[Tensor], Tensor]:

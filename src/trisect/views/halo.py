@@ -11,9 +11,9 @@ add them up.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,13 +26,17 @@ from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import add_rows
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.partition.halo import PartGraph
+from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.exchange import Crossing, Place, Work, crossing
+from trisect.views.plan import Plan
 from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
+from trisect.views.trace import Call
 
-# A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to hide behind.
+# A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to overlap.
 OVERLAP_ROWS = 2048
 
 
@@ -46,8 +50,35 @@ class Halo(Spatial):
         ids: of each step, the user's ids of the columns.
     """
 
+    name: ClassVar[str] = "halo"
+    letter: ClassVar[str] = "h"
+    option: ClassVar[str] = "halo"
+    allows_history: ClassVar[bool] = True
     moves = True
     door: Door
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield a crossing, and interior rows between post and wait where rows are summed up and gradients pulled."""
+        pulls = call.verb == "aggregate" and (at.plan.symmetric or not back)
+        if not pulls or not cls.overlaps(at.plan) or (back and not at.trained(call)):
+            yield from super().expand(at, call, back=back)
+            return
+        post, wait = crossing(call.width)
+        yield from (post, Work(at.layer, "behind", at.share, "interior"))
+        yield from (wait, Work(at.layer, "behind", at.share, "boundary"))
+
+    @staticmethod
+    def overlaps(plan: Plan) -> bool:
+        """Whether interior rows are summed while rows are on their way."""
+        return min(plan.rows) // max(1, len(plan.chunk_rows[0]) - 1) >= OVERLAP_ROWS
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """R·M, with R the rows that all parts together read of others at the own steps; chunks have equal shares."""
+        rows = sum(at.plan.remote[step] for step in at.steps)
+        size = at.plan.wire_bytes(rows, action.width) / at.plan.chunks
+        return "halo-gradients" if action.back else "halo", size
 
     def __init__(
         self,

@@ -25,14 +25,12 @@ from trisect.ops.spmm.collect import Collector, add_rows
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.partition.halo import PartGraph
 from trisect.partition.reach import reach_of
+from trisect.views import halo
 from trisect.views.door import Door
 from trisect.views.ending import Ending
 from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
-
-# A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to hide behind.
-OVERLAP_ROWS = 2048
 
 
 class Boards:
@@ -116,8 +114,8 @@ class Boards:
         if chunk is None:
             return [slice(0, self.graph.adjacency.columns)]
         own = self.graph.rows
-        halo = [slice(own + low, own + high) for low, high in (owner[chunk] for owner in self.graph.receive)]
-        return [self.graph.rows_of(chunk), *(columns for columns in halo if columns.stop > columns.start)]
+        others = [slice(own + low, own + high) for low, high in (owner[chunk] for owner in self.graph.receive)]
+        return [self.graph.rows_of(chunk), *(columns for columns in others if columns.stop > columns.start)]
 
     def _mark(self, columns: Tensor, chunk: int | None, *, value: bool) -> None:
         for some in self.columns_of(chunk):
@@ -190,7 +188,7 @@ class History(Spatial):
         self.moves = boards.parts > 1
         low, high = self._span.start, self._span.stop
         middle = high
-        if self.moves and boards.interior is not None and self.rows >= OVERLAP_ROWS:
+        if self.moves and boards.interior is not None and self.rows >= halo.OVERLAP_ROWS:
             index = 0 if chunk is None else chunk
             middle = boards.interior[index] if chunk is not None or len(boards.interior) == 1 else high
         # boundary rows and interior rows, each with its matrix
@@ -201,8 +199,8 @@ class History(Spatial):
         self._matrices.append(graph.adjacency.rows_between(middle, high))
         chunks = range(len(graph.chunk_rows) - 1) if chunk is None else range(chunk, chunk + 1)
         self._sends = [torch.cat([lists[c] for c in chunks]) for lists in graph.send]
-        halo = [(graph.rows + owner[chunks[0]][0], graph.rows + owner[chunks[-1]][1]) for owner in graph.receive]
-        self._halo = [slice(first, last) for first, last in halo]
+        bounds = [(graph.rows + owner[chunks[0]][0], graph.rows + owner[chunks[-1]][1]) for owner in graph.receive]
+        self._halo = [slice(first, last) for first, last in bounds]
         self._near: tuple[Adjacency, Tensor | None] | None = None
 
     @property

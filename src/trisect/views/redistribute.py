@@ -8,10 +8,10 @@ does the same with the transposed matrices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -23,11 +23,14 @@ from trisect.layout import Wire
 from trisect.ops.memory import empty
 from trisect.ops.spmm.grouping import Snapshots
 from trisect.ops.spmm.sums import aggregate_into
+from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.local import Local
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
+from trisect.views.trace import Call, LayerTrace
 
 
 class RedistributeRows(Spatial):
@@ -38,8 +41,35 @@ class RedistributeRows(Spatial):
         rows: of each part.
     """
 
+    name: ClassVar[str] = "redistribute rows"
+    letter: ClassVar[str] = "r"
+    option: ClassVar[str] = "redistribute"
+    by_columns: ClassVar[bool] = True
     moves = True
     door: Door
+
+    @classmethod
+    def refusal(cls, layer: LayerTrace) -> str | None:
+        """Attention and the like weigh neighbours by whole rows."""
+        return None if layer.collects else "it does more with its neighbours' rows than sum them up"
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield rows that become columns, their sums, and columns that become rows."""
+        if back:
+            yield Work(at.layer, "behind", at.share)
+        if not back or at.trained(call):
+            yield from crossing(call.width)
+            yield Work(at.layer, "sum", at.share)
+            yield from crossing(call.width)
+        if not back:
+            yield Work(at.layer, "behind", at.share)
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """N·M·(P-1)/P elements a step, on the way there or back: each part sends all but its share of the columns."""
+        size = cls.bytes(at.plan.rows, action.width, len(at.steps), at.plan.layout.wire, at.plan.dtype)
+        return "redistribute", size / 2
 
     def __init__(self, matrices: Snapshots, rows: Sequence[int], door: Door) -> None:
         self.door, self.part_rows = door, rows

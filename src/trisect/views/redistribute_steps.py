@@ -6,7 +6,7 @@ fits every module whose rows are independent. It moves again where a block is co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import torch
@@ -16,8 +16,11 @@ from trisect.comm.rows import Shape
 from trisect.comm.wire import encoded_bytes
 from trisect.layout import Wire
 from trisect.ops.memory import empty
+from trisect.schedule.action import Action
+from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.stay import Stay
 from trisect.views.timecut import TimeCut, equal_shares
+from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
 
 
@@ -25,6 +28,34 @@ class RedistributeSteps(Stay):
     """Two all-to-alls along time. A rank without steps does its rows of the steps of all others."""
 
     name = "redistribute steps"
+    letter = "t"
+    option = "redistribute"
+
+    @classmethod
+    def refusal(cls, layer: LayerTrace) -> str | None:
+        """A weight has no rows that could be dealt out."""
+        return "its state is a weight matrix, which has no vertices to deal out" if layer.state == "weight" else None
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield rows that are dealt out, the work, and rows that come back; fixed features are everywhere."""
+        fixed = at.layer == 0 and at.plan.fixed
+        frames = zip(call.widths, call.inputs, call.needs, strict=True)
+        if back:
+            reads = at.plan.reads_trained(at.layer)
+            width = sum(width for width, _, needs in frames if needs or reads)
+            yield from (*crossing(call.out), Work(at.layer, "recur"), *(crossing(width) if width else ()))
+            return
+        width = sum(width for width, features, _ in frames if not (fixed and features))
+        yield from (*(crossing(width) if width else ()), Work(at.layer, "recur"))
+        if not at.ends:
+            yield from crossing(call.out)
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """Rows of the part that other runs do, times what crosses."""
+        rows, wire = [at.plan.rows[at.part]], at.plan.layout.wire
+        return "redistribute", cls.bytes(at.plan.cut(), rows, action.width, at.plan.dtype, wire, at.block)
 
     def forward(self, turn: Turn) -> Tensor:
         """Return the output of the own steps, whose rows other ranks made."""

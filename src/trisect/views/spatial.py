@@ -11,9 +11,10 @@ from torch import Tensor
 from trisect.graph.adjacency import Adjacency
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.exchange import Exchange
 
 
-class Spatial(ABC):
+class Spatial(Exchange, ABC):
     """The spatial side of a view, on frames [steps, rows, channels] and outside of autograd.
 
     `views.aggregate` and `views.gather` make it part of autograd: they call a method ending in `_gradient` in backward,

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from torch import Tensor
 
 from trisect.views.door import Door
+from trisect.views.exchange import Crossing, Exchange, Place, Work
 from trisect.views.states import Form, States
+from trisect.views.trace import Call
 from trisect.views.turn import Turn
 
 
-class Stay:
+class Stay(Exchange):
     """How one recurrent module goes over the blocks and runs of a timeline; a rank keeps one for each call.
 
     `forward` and `backward` are outside of autograd; the blocks go back in the reverse order.
 
-    Attributes:
-        name: as events have it.
     """
 
     name: ClassVar[str] = "stay"
+    axis: ClassVar[str] = "time"
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield the work alone: nothing crosses."""
+        yield Work(at.layer, "recur")
 
     def __init__(self, door: Door, form: Form) -> None:
         self._door, self._form, self.states = door, form, States()

@@ -6,17 +6,42 @@ own share of their gradient, which goes back to the owners of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trisect.comm.rows import Shape
+from trisect.schedule.action import Action
 from trisect.views.door import Door
+from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
+
+if TYPE_CHECKING:
+    from trisect.views.trace import Call
+
+
+class Top(Exchange):
+    """All parts have the candidates of all."""
+
+    name: ClassVar[str] = "summary"
+    letter: ClassVar[str] = "m"
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield the crossing; gradients cross where the rows are trained."""
+        if not back or at.trained(call):
+            yield from crossing(call.width)
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """Each part's candidates to all others, of each step; features that are the same in all steps count once."""
+        plan, count = at.plan, required(action.call).count
+        steps = min(1, len(at.steps)) if at.layer == 0 and plan.fixed else len(at.steps)
+        return "summary", top_bytes(plan.rows, count, steps, action.width, plan.dtype.itemsize)
 
 
 def top_rows(

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from trisect.comm.rows import Shape
+from trisect.schedule.action import Action
 from trisect.views.door import Door
+from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
+
+if TYPE_CHECKING:
+    from trisect.views.trace import Call
+
+
+class Total(Exchange):
+    """Every part has the sums of all."""
+
+    name: ClassVar[str] = "total"
+    letter: ClassVar[str] = "s"
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield the crossing, in backward too whatever is trained."""
+        yield from crossing(call.width)
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """Every part gives its sums to all others."""
+        return "total", total_bytes(at.plan.parts, len(at.steps), action.width, at.plan.dtype.itemsize)
 
 
 def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Tensor:

@@ -200,7 +200,7 @@ class View:
 
         Returns: [..., rows, outputs].
         """
-        narrows = weight is None or (alpha == 0.0 and theta == 1.0 and weight.shape[0] <= weight.shape[1])
+        narrows = weight is None or self.narrows(weight, alpha, theta)
         if slope is not None and (p > 0.0 or not narrows or self.keeps(x)):
             # no kernel does a leaky relu behind a product, or with dropout
             y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
@@ -213,6 +213,11 @@ class View:
         out, token = run_aggregation(spec, self._token if self._meets else None, x, weight, root, bias, add)
         self._take(token)
         return out
+
+    @staticmethod
+    def narrows(weight: Tensor, alpha: float = 0.0, theta: float = 1.0) -> bool:
+        """Whether `aggregate` multiplies by a weight before it sums."""
+        return alpha == 0.0 and theta == 1.0 and weight.shape[0] <= weight.shape[1]
 
     def keeps(self, x: Tensor) -> bool:
         """Whether the sum of x over neighbours is kept: `aggregate` of x itself moves no rows then."""

@@ -5,7 +5,7 @@ One message from each run to each later one that reads its frames, and the gradi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,13 +13,17 @@ from torch import Tensor
 from trisect.comm.incoming import Incoming
 from trisect.comm.wire import encoded_bytes
 from trisect.layout import Wire
+from trisect.schedule.action import Action, Verb
 from trisect.views.door import Door
+from trisect.views.exchange import Crossing, Place, Work
+from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Stay
 from trisect.views.timecut import TimeCut
+from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
 
-Place = tuple[int, int]
+BlockOfRun = tuple[int, int]
 
 
 class Window(Stay):
@@ -29,6 +33,43 @@ class Window(Stay):
     """
 
     name = "window"
+    letter = "w"
+    option = "halo"
+    paired = True
+
+    @classmethod
+    def refusal(cls, layer: LayerTrace) -> str | None:
+        """Only a window of frames has an end."""
+        return None if layer.state == "window" else "it remembers all steps before, not a window of them"
+
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        """Yield one message to each later run that reads own frames, and from each run whose frames are read."""
+        cut, size, work = at.plan.cut(at.run), required(call.form).frames + 1, Work(at.layer, "recur")
+        if at.again and not back:
+            yield work
+            return
+        verb, other = (Verb.WAIT, Verb.POST) if back else (Verb.POST, Verb.WAIT)
+
+        def readers(block: int, runs: range) -> list[Crossing]:
+            read = [run for run in runs if block < cut.blocks and cut.read_before(block, run, at.run, size)]
+            return [Crossing(verb, 0, at.rank_of_run(run), 0, block) for run in read]
+
+        later, next_block = readers(at.block, range(at.run + 1, cut.times)), readers(at.block + 1, range(at.run))
+        owners = [run for run in range(cut.times) if run != at.run and cut.read_before(at.block, at.run, run, size)]
+        reads = [Crossing(other, 0, at.rank_of_run(run)) for run in owners]
+        items: list[list[Crossing | Work]] = [[*later], [*reads], [work], [*next_block]]
+        for index in (2, 1, 3, 0) if back else range(4):
+            yield from items[index]
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """The frames of the part's rows that the reader asks for, or their gradients."""
+        form, ranks = required(required(action.call).form), at.plan.parts * at.plan.layout.layer
+        peer = action.other // ranks
+        reader, owner = (at.run, peer) if action.back else (peer, at.run)
+        frames = len(at.plan.cut().read_before(action.block or 0, reader, owner, form.frames + 1))
+        return "halo", at.plan.wire_bytes(frames * at.plan.rows[at.part], form.widths[0])
 
     def __init__(self, door: Door, form: Form) -> None:
         super().__init__(door, form)
@@ -72,12 +113,12 @@ class Window(Stay):
         read = [(run, cut.read_before(turn.block, turn.run, run, size)) for run in range(cut.times)]
         return [(run, steps) for run, steps in read if steps and run != turn.run]
 
-    def _readers(self, turn: Turn, places: Iterable[Place]) -> list[tuple[Place, tuple[int, ...]]]:
+    def _readers(self, turn: Turn, places: Iterable[BlockOfRun]) -> list[tuple[BlockOfRun, tuple[int, ...]]]:
         """Return those of some runs that read own frames, with the steps of these."""
         read = [(place, turn.cut.read_before(*place, turn.run, self._size)) for place in places]
         return [(place, steps) for place, steps in read if steps]
 
-    def _give(self, turn: Turn, joined: Tensor, places: Iterable[Place]) -> None:
+    def _give(self, turn: Turn, joined: Tensor, places: Iterable[BlockOfRun]) -> None:
         """Send own frames to the runs that read them."""
         for place, steps in self._readers(turn, places):
             frames = [self._past[s] if s in self._past else joined[s - turn.steps.start] for s in steps]
@@ -144,19 +185,19 @@ class Window(Stay):
 
     # Moving. A message is named by the run that reads the frames
 
-    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: Place, *, back: bool) -> Incoming:
+    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: BlockOfRun, *, back: bool) -> Incoming:
         door = self._door
         peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
         return door.transport.receive(len(steps) * turn.rows, self._form.widths[0], turn.dtype, peer, tag)
 
-    def _send(self, turn: Turn, frames: Sequence[Tensor], run: int, reader: Place, *, back: bool) -> None:
+    def _send(self, turn: Turn, frames: Sequence[Tensor], run: int, reader: BlockOfRun, *, back: bool) -> None:
         door = self._door
         peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
         with door.event("post", self.name, turn.call, back=back, peer=peer, block=reader[0]):
             key = door.key(_name(back), (turn.call, reader))
             door.transport.send(torch.cat(list(frames)), peer, tag, "time", "halo", key, mark=turn.mark)
 
-    def _tag(self, turn: Turn, reader: Place, *, back: bool) -> int:
+    def _tag(self, turn: Turn, reader: BlockOfRun, *, back: bool) -> int:
         return self._door.tag(_name(back), turn.call, block=reader[0])
 
     @staticmethod

@@ -20,7 +20,7 @@ def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():
     cluster = Cluster("test", device, inside, inside, devices=2, shares={1: 1.0, 2: 0.5})
     parts = Reference("gcn", {"layers": 3, "hidden": 8}, sample_graph(4.0, 8, 400), layout="vertex=2")
     workload = parts.workload()
-    facts = workload.facts(parse_layout(parts.layout))
+    facts = workload.plan(parse_layout(parts.layout))
 
     def seconds(latency):
         return epoch_seconds(workload, facts, with_latency(cluster, latency)).total

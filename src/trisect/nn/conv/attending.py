@@ -51,16 +51,6 @@ class Attending(Convolution):
         self.attention_dropout = attention_dropout
         self.weight = nn.Parameter(torch.empty(heads * channels, in_channels))
 
-    @property
-    def transform_first(self) -> bool:
-        """W always goes first, since the scores need W·x."""
-        return True
-
-    @property
-    def message_channels(self) -> int:
-        """All heads are read, even where they are averaged afterwards."""
-        return self.heads * self.channels
-
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weight by Glorot's rule, and set the bias to zero; subclasses draw theirs on top."""
         super().reset_parameters(generator)

@@ -56,16 +56,6 @@ class Convolution(Layer):
         self.norm = nn.LayerNorm(out_channels) if norm == "layer" else None
         self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
 
-    @property
-    def transform_first(self) -> bool:
-        """Whether Â(XW) is cheaper than (ÂX)W; for equal widths it also stores one tensor less for backward."""
-        return self.out_channels <= self.in_channels
-
-    @property
-    def message_channels(self) -> int:
-        """Return the narrower of the two widths."""
-        return self.out_channels if self.transform_first else self.in_channels
-
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Set the bias to zero and the norm to the identity; layers draw their weights on top."""
         fill_(self.bias, 0.0)

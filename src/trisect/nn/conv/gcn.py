@@ -28,9 +28,6 @@ class GCNLayer(Convolution):
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
     """
 
-    preaggregates = True
-    collects = True
-
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels))

@@ -30,8 +30,6 @@ class GCN2Layer(Convolution):
     """
 
     reads = ("h0",)
-    preaggregates = True
-    collects = True
 
     def __init__(self, channels: int, *, alpha: float = 0.1, lam: float = 0.5, layer: int = 1, **options: Any) -> None:
         super().__init__(channels, channels, bias=False, **options)
@@ -39,11 +37,6 @@ class GCN2Layer(Convolution):
         self.theta = math.log(lam / layer + 1.0)
         self.weight = nn.Parameter(torch.empty(channels, channels))
         self.reset_parameters()
-
-    @property
-    def transform_first(self) -> bool:
-        """W comes last, since h0 is added between the aggregation and W."""
-        return False
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weight uniformly from ±1/sqrt(channels), as the authors' code does."""

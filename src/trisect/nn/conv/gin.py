@@ -32,8 +32,6 @@ class GINLayer(Convolution):
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight1 [hidden, in], weight2 [out, hidden].
     """
 
-    preaggregates = True
-    collects = True
     eps: Tensor
 
     def __init__(
@@ -60,16 +58,6 @@ class GINLayer(Convolution):
         self.weight2 = nn.Parameter(torch.empty(out_channels, self.hidden_channels))
         self.reset_parameters()
 
-    @property
-    def transform_first(self) -> bool:
-        """Whether W1 narrows the rows."""
-        return self.hidden_channels <= self.in_channels
-
-    @property
-    def message_channels(self) -> int:
-        """Return the narrower side of W1."""
-        return min(self.hidden_channels, self.in_channels)
-
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw weights and biases as torch.nn.Linear does, and set ε to its initial value."""
         super().reset_parameters(generator)
@@ -85,7 +73,7 @@ class GINLayer(Convolution):
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         factor = 1.0 + self.eps
-        if not self.transform_first or g.keeps(x):
+        if self.hidden_channels > self.in_channels or g.keeps(x):
             return self.mlp(g.aggregate(x, add=ops.scale(x, factor)), x, g)
         message = g.dense(x, self.weight1)
         own = ops.scale(message, factor)

@@ -29,25 +29,12 @@ class GINELayer(GINLayer):
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; edge_weight [in_channels, edge_channels].
     """
 
-    preaggregates = False
-    collects = False
-
     def __init__(self, in_channels: int, out_channels: int, edge_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.edge_channels = edge_channels
         self.edge_weight = nn.Parameter(torch.empty(in_channels, edge_channels))
         self.edge_bias = nn.Parameter(torch.empty(in_channels))
         self.reset_parameters()
-
-    @property
-    def transform_first(self) -> bool:
-        """W1 cannot go before the relu of messages."""
-        return False
-
-    @property
-    def message_channels(self) -> int:
-        """Rows are read as they are."""
-        return self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw weights and biases as torch.nn.Linear does, and set ε to its initial value."""

@@ -22,8 +22,6 @@ class LinearLayer(Convolution):
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
     """
 
-    spatial = False
-
     def __init__(
         self,
         in_channels: int,
@@ -56,8 +54,6 @@ class DropoutLayer(Layer):
 
     Shapes: x [..., rows, channels] → [..., rows, channels].
     """
-
-    spatial = False
 
     def __init__(self, channels: int, p: float) -> None:
         super().__init__()

@@ -26,8 +26,6 @@ class ResGCNLayer(Layer):
     Shapes: x [..., rows, channels] → [..., rows, channels]; weight, weight_root [channels, channels].
     """
 
-    collects = True
-
     def __init__(self, channels: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.in_channels = self.out_channels = channels
@@ -45,11 +43,6 @@ class ResGCNLayer(Layer):
         fan_in_(self.weight_root, self.in_channels, generator)
         fill_(self.bias, 0.0)
 
-    @property
-    def transform_first(self) -> bool:
-        """Whether the product goes before the sum."""
-        return True
-
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, channels] → the same."""
         z = g.normalise(x, self.norm, relu=True, p=self.dropout)
@@ -61,8 +54,6 @@ class ReadoutLayer(Layer):
 
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
     """
-
-    spatial = False
 
     def __init__(self, in_channels: int, out_channels: int, *, dropout: float = 0.0) -> None:
         super().__init__()

@@ -41,16 +41,10 @@ class SAGELayer(Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.reduce = reduce
-        self.preaggregates = self.collects = reduce == "sum"
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
         root = nn.Parameter(torch.empty(out_channels, in_channels)) if root_weight else None
         self.register_parameter("weight_root", root)
         self.reset_parameters()
-
-    @property
-    def transform_first(self) -> bool:
-        """W goes first where it narrows; a maximum does not commute with it."""
-        return self.reduce == "sum" and self.out_channels <= self.in_channels
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw both weights uniformly from ±1/sqrt(in_channels), and set the bias to zero."""

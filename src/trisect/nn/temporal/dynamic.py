@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from trisect.errors import ConfigError
-from trisect.nn.base import Layer, Normalisation, State, Temporal, check_widths, edge_channels_of
+from trisect.nn.base import Layer, Normalisation, Temporal, check_widths, edge_channels_of
 from trisect.nn.initial import generator_for
 from trisect.ops.elementwise import twice
 
@@ -19,26 +19,14 @@ if TYPE_CHECKING:
 
 
 class DynamicLayer(nn.Module, ABC):
-    """One layer of a dynamic model: verbs inside a snapshot, and `g.recur` along time.
-
-    Attributes:
-        state_kind: `"vertex"`, `"window"` (see `Temporal`), or `"weight"`: the state is a weight matrix, which has no
-            rows.
-        preaggregates: see `Layer`.
-    """
+    """One layer of a dynamic model: verbs inside a snapshot, and `g.recur` along time."""
 
     in_channels: int
     out_channels: int
-    state_kind: Literal["vertex", "window", "weight"]
-    preaggregates: bool = False
 
     @abstractmethod
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the parameters anew, from the generator or from torch's own."""
-
-    @abstractmethod
-    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Make the state before the first step."""
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Return the layer's output [steps, rows, out_channels]; all else than x is asked of the view.
@@ -74,17 +62,11 @@ class SpatialTemporal(DynamicLayer):
         self.concat = concat
         self.in_channels = spatial.in_channels
         self.out_channels = temporal.out_channels
-        self.state_kind = temporal.state_kind
-        self.preaggregates = spatial.preaggregates
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the spatial part's parameters first, then the temporal part's."""
         self.spatial.reset_parameters(generator)
         self.temporal.reset_parameters(generator)
-
-    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Make the state of the temporal part before the first step."""
-        return self.temporal.initial_state(rows, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [steps, rows, in_channels] → [steps, rows, out_channels]."""
@@ -117,10 +99,6 @@ class DynamicModel(nn.Module):
         if not layers:
             raise ConfigError("a dynamic model needs at least one layer; layers is empty.")
         check_widths([*layers, *([] if head is None else [head])])
-        if head is not None and head.spatial:
-            raise ConfigError(
-                f"head {head} reads neighbours; use a layer with spatial=False, or put it among the layers."
-            )
         if getattr(head, "dropout", 0.0):
             raise ConfigError(f"head {head} drops features; set dropout on the last layer instead.")
         self.layers = nn.ModuleList(layers)

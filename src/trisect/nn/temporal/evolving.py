@@ -117,8 +117,6 @@ class Evolving(DynamicLayer):
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight (W_0) [in_channels, out_channels].
     """
 
-    state_kind = "weight"
-    preaggregates = True
     summary: TopSummary | None
 
     def __init__(
@@ -148,10 +146,6 @@ class Evolving(DynamicLayer):
         if self.summary is not None:
             self.summary.reset_parameters(generator)
 
-    def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
-        """Return W_0, the parameter itself, so that gradients reach it."""
-        return (self.weight,)
-
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [steps, rows, in_channels] → [steps, rows, out_channels]."""
         weights = g.recur(Evolution(self), self.read(x, g))
@@ -179,16 +173,6 @@ class Evolving(DynamicLayer):
         summaries = torch.stack([self.summary.merge(rows) for rows in candidates])
         return summaries if once is x else summaries.expand(len(x), -1, -1)
 
-    @property
-    def transform_first(self) -> bool:
-        """Whether the product with the weight goes before the sum."""
-        return self.out_channels <= self.in_channels
-
-    @property
-    def message_channels(self) -> int:
-        """Return how wide a row is that neighbours read: the narrower of the two widths."""
-        return min(self.in_channels, self.out_channels)
-
     def __repr__(self) -> str:
         return f"Evolving({self.in_channels}, {self.out_channels}, variant={self.variant})"
 
@@ -203,7 +187,7 @@ class Evolution:
 
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:
         """Return W_0, the parameter itself, so that gradients reach it."""
-        return self.layer.initial_state(rows, dtype=dtype, device=device)
+        return (self.layer.weight,)
 
     def __call__(self, frames: Sequence[Tensor], state: State, first_step: int) -> tuple[Tensor, State]:
         """frames: ([steps, in_channels, out_channels or 0],) → (weights [steps, in_channels, out_channels], state)."""

@@ -140,7 +140,8 @@ def _kinds() -> Iterator[Kind]:
 def kind_of_model(model: str, data: Sequence[Graph | Timeline], width: int) -> Kind:
     """Give the trainings of a model, and the kind that most of its layers are of."""
     references = [Reference(model, {"layers": 3, "hidden": width}, each) for each in data]
-    kinds = [kind_of(layer) for layer in references[0].workload().layers]
+    workload = references[0].workload()
+    kinds = [kind_of(*both) for both in zip(workload.layers, workload.outline, strict=True)]
     return Kind(max(set(kinds), key=kinds.count), width, references)
 
 

@@ -83,7 +83,7 @@ def _measure_libraries() -> int:
         fit(reference.model, reference.data, epochs=_EPOCHS, out=Path(folder, "run"), **reference.options)
     workload = reference.workload()
     nothing = Device(flops=1.0, gather={4: 1.0}, elementwise=1.0, memory=1 << 60, libraries=1)
-    return peak_rss_bytes() - round(MemoryModel(workload).of(workload.facts(Layout()), nothing).total)
+    return peak_rss_bytes() - round(MemoryModel(workload).of(workload.plan(Layout()), nothing).total)
 
 
 def _own_seconds(timed: Timed) -> float:
@@ -95,7 +95,7 @@ def _units(reference: Reference, half: float, step: float) -> float:
     fast = Device(flops=1e30, gather={4: 1e30}, elementwise=1e30, memory=1 << 60, half=half, step=step)
     link = Link(bandwidth=1e30)
     workload = reference.workload()
-    return epoch_seconds(workload, workload.facts(Layout()), Cluster("overhead alone", fast, link, link)).overhead
+    return epoch_seconds(workload, workload.plan(Layout()), Cluster("overhead alone", fast, link, link)).overhead
 
 
 def main(folder: Path) -> None:

@@ -121,7 +121,7 @@ def sample_timeline(degree: float, width: int, vertices: int, steps: int = 10) -
 
 def seconds_of(workload: Workload, cluster: Cluster, layout: Layout, letters: str) -> float:
     """Give the seconds of the first rank's actions with these letters, as the cost model has them."""
-    facts = workload.facts(layout)
+    facts = workload.plan(layout)
     costs = CostModel(workload, facts, cluster, facts)
 
     def seconds(action: Action) -> float:

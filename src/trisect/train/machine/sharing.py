@@ -127,7 +127,7 @@ def fitting(
         with_number: gives the cluster; the epoch grows with the number.
     """
     workload = reference.workload()
-    facts = workload.facts(parse_layout(reference.layout))
+    facts = workload.plan(parse_layout(reference.layout))
     for _ in range(_HALVINGS):
         middle = (least + most) / 2
         if epoch_seconds(workload, facts, with_number(middle)).total < seconds:
@@ -139,7 +139,7 @@ def fitting(
 
 def _simulated(reference: Reference, cluster: Cluster) -> float:
     workload = reference.workload()
-    return epoch_seconds(workload, workload.facts(Layout()), cluster).total
+    return epoch_seconds(workload, workload.plan(Layout()), cluster).total
 
 
 def _posting(timed: Timed) -> float:
@@ -148,5 +148,5 @@ def _posting(timed: Timed) -> float:
 
 def waits_of(reference: Reference) -> int:
     """Say how often a rank waits for others in an epoch."""
-    actions = schedule_of(reference.workload().facts(parse_layout(reference.layout))).ranks[0]
+    actions = schedule_of(reference.workload().plan(parse_layout(reference.layout))).ranks[0]
     return sum(action.verb is Verb.WAIT for action in actions)

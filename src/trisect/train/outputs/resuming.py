@@ -9,7 +9,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from trisect.config import Config
-from trisect.exchanges.facts import LayerFacts, facts_of
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.source import AnyModel, full_model, outline_of
@@ -31,6 +30,7 @@ from trisect.train.outputs.states import (
 from trisect.train.outputs.steps import parse_steps
 from trisect.train.run.digest import digest_arrays
 from trisect.train.run.run_directory import RunDirectory
+from trisect.views.trace import LayerTrace, trace_of
 
 
 class Resuming:
@@ -51,7 +51,7 @@ class Resuming:
         if not isinstance(data, Timeline):
             return
         wanted = parse_steps(self._job.steps, data.steps)
-        facts = [facts_of(layer) for layer in self._model(data, outline=True).stack]
+        facts = [trace_of(layer, timeline=True) for layer in self._model(data, outline=True).stack]
         if not all(layer.state in ("vertex", "weight") for layer in facts):
             return
         if self._job.layout.time > 1:
@@ -79,7 +79,7 @@ class Resuming:
                 self._say(f"The state is not kept in {self._next.path.parent}: {error}")
 
     def _begin(
-        self, data: Timeline, limit: int, facts: list[LayerFacts], parameters: str
+        self, data: Timeline, limit: int, facts: list[LayerTrace], parameters: str
     ) -> tuple[int, dict[str, Tensor]]:
         """Give the step to begin with and the states before it, of the latest file that fits; step 0 without one."""
         reason = "no state is kept yet" if limit > 0 else ""
@@ -103,7 +103,7 @@ class Resuming:
         return 0, {}
 
     def _with_new(
-        self, data: Timeline, file: StateFile, states: dict[str, Tensor], facts: list[LayerFacts]
+        self, data: Timeline, file: StateFile, states: dict[str, Tensor], facts: list[LayerTrace]
     ) -> dict[str, Tensor]:
         """Give the states with those of vertices that are new, and therefore had no edge before the step."""
         if not any(layer.state == "vertex" for layer in facts):
@@ -125,12 +125,12 @@ class Resuming:
         return make(self._job.model, feature_width(data), channels, data.edge_channels)
 
 
-def _fits(states: dict[str, Tensor], vertices: int, layers: list[LayerFacts], dtype: torch.dtype) -> bool:
+def _fits(states: dict[str, Tensor], vertices: int, layers: list[LayerTrace], dtype: torch.dtype) -> bool:
     """Say whether these are the states of such layers, by names, shapes and type."""
     shapes: dict[str, tuple[int, int]] = {}
     for number, layer in enumerate(layers):
         rows = layer.in_channels if layer.state == "weight" else vertices
-        shapes |= {f"{number}.{i}": (rows, width) for i, width in enumerate(layer.state_widths)}
+        shapes |= {f"{number}.{i}": (rows, width) for i, width in enumerate(layer.form.widths if layer.form else ())}
     return {name: tuple(t.shape) for name, t in states.items()} == shapes and all(
         t.dtype == dtype for t in states.values()
     )

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from trisect.comm.incoming import Incoming
+from trisect.schedule.action import Action
 from trisect.views.door import Door
+from trisect.views.exchange import Exchange, Place
 
 # So many messages of a rank may be on their way in each direction; their buffers are held.
 AHEAD = 8
@@ -20,7 +23,7 @@ AHEAD = 8
 UNREAD = 4
 
 
-class Boundary:
+class Boundary(Exchange):
     """One direction between this stage and a neighbour.
 
     Args:
@@ -28,6 +31,21 @@ class Boundary:
         widths: of the rows and of each shared input, side by side in a message.
         back: whether gradients cross.
     """
+
+    name: ClassVar[str] = "boundary"
+    letter: ClassVar[str] = "b"
+    axis: ClassVar[str] = "layer"
+    paired: ClassVar[bool] = True
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        """The rows of a chunk, or of the steps of a run, and the shared inputs that later stages read."""
+        plan, rows = at.plan, at.plan.rows[at.part] * len(at.steps)
+        if plan.chunks > 1:
+            bounds = plan.chunk_rows[at.part]
+            rows = bounds[action.chunk + 1] - bounds[action.chunk]
+        width = sum(plan.boundary_widths(action.stage if action.back else action.stage + 1))
+        return "gradients" if action.back else "activations", plan.wire_bytes(rows, width)
 
     def __init__(self, door: Door, peer: int, widths: Sequence[int], *, back: bool) -> None:
         self._door, self._peer, self._widths, self.back = door, peer, list(widths), back

@@ -1,1 +1,0 @@
-"""What crosses between two cells, one class a file: which layers it fits, its actions, its bytes, how rows cross."""
