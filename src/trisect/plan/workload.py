@@ -133,7 +133,7 @@ class Workload:
             extra=self.extra,
             dtype=self.dtype,
         )
-        if layout.vertex > 1 and layout.spatial == "auto" and plan.layers[-1].across == "redistribute":
+        if layout.vertex > 1 and layout.spatial == "auto" and plan.across == "redistribute":
             return self.plan(replace(layout, spatial="redistribute"))
         return plan
 

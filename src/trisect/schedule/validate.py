@@ -43,22 +43,30 @@ def _check_collectives(schedule: Schedule) -> None:
 
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
     """A cell goes forward once, backward once and after its forward (and after it was computed again, where it was),
-    the latest first; it begins when its input has come, and what leaves it goes when it has ended; the step is last.
+    the latest first; it begins when its input has come, and what leaves it goes when it has ended; what its verbs post and
+    wait for is between its pieces; the step is last.
     """
     begun: dict[_Cell, list[tuple[Verb, Pass]]] = defaultdict(list)
+    left: set[tuple[_Cell, bool]] = set()
     now: tuple[_Cell, Verb, Pass] | None = None
     waiting: list[_Cell] = []
     last_block = max((action.block or 0 for action in actions), default=0)
-    stepped = False
+    stepped, crossed = False, None
     for position, action in enumerate(actions):
         cell, wrong = ((None, action.chunk) if action.block is None else (action.block, None)), None
         done = {verb for verb, _ in begun[cell]}
+        if crossed is not None and action.verb is not Verb.EXPECT:
+            goes_on = now == (cell, action.verb, action.pass_)
+            _refuse(schedule, rank, position, action, None if goes_on else f"comes before a piece behind {crossed}")
+            crossed = None
         if action.exchange == "b":
             cell_runs = (Verb.BACKWARD if action.back else Verb.FORWARD) in done
             if action.verb is Verb.POST and not cell_runs:
                 wrong = "leaves before the cell that makes it"
             elif action.verb is Verb.WAIT and cell_runs:
                 wrong = "is waited for when its cell has begun"
+            if action.verb is Verb.POST:
+                left.add((cell, action.back))
         elif action.verb in (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD) and now != (cell, action.verb, action.pass_):
             wrong = _wrong_turn(action, begun[cell], action.block is not None and action.block < last_block)
             if action.verb is Verb.FORWARD:
@@ -68,6 +76,11 @@ def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> 
             begun[cell].append((action.verb, action.pass_))
             now = cell, action.verb, action.pass_
             wrong = "comes after the step of its stage" if stepped else wrong
+        elif action.verb in (Verb.FORWARD, Verb.BACKWARD) and (cell, action.verb is Verb.BACKWARD) in left:
+            wrong = "is computed when what its cell makes has left"
+        elif action.verb in (Verb.POST, Verb.WAIT) and now is not None:
+            wrong = "crosses while another cell is computed" if action.peer is None and now[0] != cell else None
+            crossed = action
         stepped = stepped or action.verb is Verb.STEP
         _refuse(schedule, rank, position, action, wrong)
 

@@ -13,7 +13,11 @@ from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
-from trisect.tasks.base import BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.base import SPLITS, BoundTask, Frames, Split, Statistics, Task, TaskContext
+from trisect.tasks.splits import split_steps
+
+# of the steps of a timeline, for training, validation and test
+_SHARES = (0.6, 0.2, 0.2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +26,8 @@ class Rows:
 
     Attributes:
         y: labels or targets, [rows, …], or None.
-        train, val, test: which rows each split has, bool [rows]; all of them are False where the data have no such
-            split.
+        train, val, test: which rows each split has, bool [rows], on a timeline [steps, rows]; all of them are False
+            where the data have no such split.
         vertices: the user's ids of the rows, int64 [rows].
         steps: of the timeline; range(1) on a graph.
     """
@@ -52,17 +56,22 @@ class OwnLoss(Task):
     """The caller hands a loss for each step."""
 
     def bind(self, data: Graph | Timeline, context: TaskContext) -> BoundOwnLoss:
-        """Any data will do."""
+        """Any data will do; steps of a timeline without splits, whose targets differ in them, are split in order."""
         count = data.vertices
         vertices = torch.arange(count) if context.vertices is None else context.vertices
         none = torch.zeros(count, dtype=torch.bool)
         splits = getattr(data, "splits", None) or {}
-        masks = {name: splits.get(name, none).cpu() for name in ("train", "val", "test")}
+        masks: dict[str, Tensor] = {name: splits.get(name, none).cpu() for name in SPLITS}
+        timeline, y = isinstance(data, Timeline), data.y
         steps = data.steps if isinstance(data, Timeline) else 1
+        per_step = timeline and y is not None and y.shape[:2] == (steps, count)
+        if per_step and not splits:
+            runs, step = split_steps(steps, _SHARES), torch.arange(steps)[:, None]
+            masks = {name: ((step >= run.start) & (step < run.stop)).expand(-1, count) for name, run in runs.items()}
+        elif timeline:
+            masks = {name: mask.expand(steps, -1) for name, mask in masks.items()}
         totals = {name: int(mask.sum()) for name, mask in masks.items()}
-        y = data.y
-        per_step = isinstance(data, Timeline) and y is not None and y.shape[:2] == (steps, count)
-        return BoundOwnLoss(y, masks, vertices.cpu(), steps, totals, isinstance(data, Timeline), per_step)
+        return BoundOwnLoss(y, masks, vertices.cpu(), steps, totals, timeline, per_step)
 
 
 @dataclass(eq=False)
@@ -90,6 +99,8 @@ class BoundOwnLoss(BoundTask):
         y = self.y
         if y is not None and self.per_step:
             y = y[steps.start : steps.stop]
+        if self.timeline:
+            masks = {name: mask[steps.start : steps.stop] for name, mask in masks.items()}
         return Rows(y, masks["train"], masks["val"], masks["test"], self.vertices, steps, self.totals)
 
     def restrict(self, rows: Tensor) -> BoundOwnLoss:
@@ -98,7 +109,7 @@ class BoundOwnLoss(BoundTask):
         y = self.y
         if y is not None:
             y = y[:, rows.to(y.device)] if self.per_step else y[rows.to(y.device)]
-        masks = {name: mask[index] for name, mask in self.masks.items()}
+        masks = {name: mask[..., index] for name, mask in self.masks.items()}
         return replace(self, y=y, masks=masks, vertices=self.vertices[index])
 
     def steps(self, split: Split) -> range:

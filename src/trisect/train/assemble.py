@@ -71,7 +71,7 @@ def cut_timeline_shards(
         rows = [cut.part(p)[1] - cut.part(p)[0] for p in range(layout.vertex)]
         if spatial == "auto":
             remote = int(halo_rows(timeline, cut.owner_by_vertex(), layout.vertex, range(training)).sum())
-            spatial = choose_spatial(model, layout, training, rows, remote, aggregated=aggregated)
+            spatial = choose_spatial(model, layout, training, rows, remote, aggregated=aggregated, timeline=True)
         if not by_columns(spatial):
             partition, timeline = cut, timeline.reordered(cut.order)
     vertex_work = work_of_vertex(model, aggregated=aggregated)
@@ -90,7 +90,14 @@ def cut_timeline_shards(
 
 
 def choose_spatial(
-    model: AnyModel, layout: Layout, steps: int, rows: Sequence[int], remote: int, *, aggregated: bool
+    model: AnyModel,
+    layout: Layout,
+    steps: int,
+    rows: Sequence[int],
+    remote: int,
+    *,
+    aggregated: bool,
+    timeline: bool = False,
 ) -> str:
     """Choose how rows cross parts by the bytes that do, from what a cut of the vertices would make ranks read."""
     facts = make_plan(
@@ -101,6 +108,7 @@ def choose_spatial(
         rows=rows,
         remote=(-(-remote // steps),),
         aggregated=aggregated,
+        timeline=timeline,
         stale=layout.recipe is not None,
     )
     return layout.spatial if facts.across == NONE else facts.across
@@ -235,9 +243,9 @@ def name_modules(model: nn.Module, decoder: nn.Module | None) -> nn.ModuleDict:
     return nn.ModuleDict({"model": model} if decoder is None else {"model": model, "decoder": decoder})
 
 
-def preaggregates(model: AnyModel) -> bool:
+def preaggregates(model: AnyModel, *, timeline: bool = False) -> bool:
     """Say whether the first layer asks no more of its neighbours than Â·x of the features, which is made once."""
-    return trace_of(model.stack[0], timeline=False).preaggregates
+    return trace_of(model.stack[0], timeline=timeline).preaggregates
 
 
 def sizes_of(starts: Sequence[int]) -> list[int]:

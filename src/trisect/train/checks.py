@@ -99,6 +99,8 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
+    if training is None and layout.recipe is not None:
+        _check_sums(model)
     layers = len(model.stack)
     if layout.layer > layers:
         raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")
@@ -107,6 +109,16 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
             "layout.recompute is true, but chunks that read history cannot be computed again; set layout.chunks to 1 or"
             " layout.history to exact, or leave recompute out."
         )
+
+
+def _check_sums(model: AnyModel) -> None:
+    """Raise a LayoutError where a layer asks for sums over all rows, of which a chunk knows its own alone."""
+    for number, layer in enumerate(model.stack):
+        if any(call.verb == "sum" for call in trace_of(layer, timeline=False).calls):
+            raise LayoutError(
+                f"layer {number}, {layer}, sums over all rows (g.sum), which chunks that read history cannot; set"
+                " layout.chunks to 1 or layout.history to exact."
+            )
 
 
 def is_cut(layout: Layout) -> bool:

@@ -59,8 +59,8 @@ def parallelize(
             optimizer.zero_grad()
 
     Args:
-        model: any module called as module(x, g) with g a `trisect.View`, which can be cut by vertex; or a model of
-            `trisect.nn`, a list of its layers or a name, which can be cut by layer and time too.
+        model: any module called as module(x, g) with g a `trisect.View`, which can be cut by vertex, time and chunks;
+            or a model of `trisect.nn`, a list of its layers or a name, which can be cut by layer too.
         graph: what `trisect.fit` takes.
         layout: such as `"vertex=2,layer=2"`.
         seed: of everything random.
@@ -77,10 +77,10 @@ def parallelize(
         raise LayoutError("layout is auto, which parallelize does not choose; ask trisect.plan and name one.")
     maker: Any
     if isinstance(model, nn.Module) and not isinstance(model, (Model, DynamicModel)):
-        if chosen.layer > 1 or chosen.time > 1 or chosen.chunks > 1:
+        if chosen.layer > 1:
             raise LayoutError(
-                f"the layout is {chosen}, and {type(model).__name__} is a module of your own, which can be cut by"
-                " vertex; to cut it by layer, time or chunks, give a list of layers."
+                f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and time;"
+                " to cut it by layer, give a list of layers."
             )
         wrapped = Wrapped(model, feature_width(data))
         wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels

@@ -298,7 +298,7 @@ def workload_of_description(
         training=training,
         work=data.entries,
         timeline=timeline,
-        aggregated=preaggregates(model),
+        aggregated=preaggregates(model, timeline=timeline),
         fixed=data.fixed,
         symmetric=data.undirected and model.normalisation != "row",
         fetches=pairs,

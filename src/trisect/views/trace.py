@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
+from trisect.nn.temporal.plain import recurrent
 from trisect.views.states import Form
 from trisect.views.view import Neighbours, View
 
@@ -293,7 +294,7 @@ class Recorder(View):
         """Note a recurrent module, and do not run it; see `View.recur`."""
         if self.along is None:
             return super().recur(module, *frames)
-        self.recurrences += 1
+        self.recurrences, module = self.recurrences + 1, recurrent(module)
         like, widths = frames[0], tuple(frame.shape[-1] for frame in frames)
         form = Form.of(module, like.dtype, like.device)
         shape = (like.shape[0], *form.shape(1)) if form.kind == "weight" else (*like.shape[:2], module.out_channels)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
+from trisect.nn.temporal.plain import recurrent
 from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
@@ -339,17 +340,29 @@ class View:
         """The matrix of a static graph: own rows × the columns that `gather` gives."""
         return self.spatial.blocks[0]
 
+    @property
+    def edge_index(self) -> Tensor:
+        """The entries of a static graph's matrix, int64 [2, entries]: rows of what `gather` gives, and own rows."""
+        return self.block.edge_index()
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """The value of each entry, in the order of `edge_index`; None where all are 1."""
+        return self.block.edge_weight()
+
     # Other steps
 
     def recur(self, module: Any, *frames: Tensor) -> Tensor:
         """Return what a recurrent module makes of frames along the steps, [steps, rows, channels].
 
         Args:
-            module: a `trisect.nn.Temporal`: module(frames, state, first step) → (output, state after).
+            module: `torch.nn.LSTM` or `GRU`, or a `trisect.nn.Temporal`: module(frames, state, first step) → (output,
+                state after).
             frames: [steps, rows, channels] each, read side by side.
         """
         if self.along is None:
             raise ConfigError(f"{module} works along steps, and the data are a graph without any; give a timeline.")
+        module = recurrent(module)
         self.recurrences += 1
         ends = (self.layer, self.recurrences) == self._last
         out, token = self.along.recur(self._call(), self._next_token(), module, frames, ends=ends)

@@ -61,7 +61,7 @@ _RECORD = {
     "peak_rss_bytes": Maybe(FINITE),
 }
 _EVENT = {"name": TEXT, "start": FINITE, "seconds": FINITE, "epoch": Maybe(COUNT)}
-_PLAN = {"halves": Maybe([TEXT]), "parameters": Maybe(COUNT)}
+_PLAN = {"stages": Maybe([[COUNT]]), "parameters": Maybe(COUNT)}
 _SUMMARY = {
     "layout": Maybe(dict.fromkeys(("time", "layer", "vertex", "chunks"), Maybe(COUNT))),
     "world": COUNT,
