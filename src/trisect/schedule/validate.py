@@ -43,8 +43,8 @@ def _check_collectives(schedule: Schedule) -> None:
 
 def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
     """A cell goes forward once, backward once and after its forward (and after it was computed again, where it was),
-    the latest first; it begins when its input has come, and what leaves it goes when it has ended; what its verbs post and
-    wait for is between its pieces; the step is last.
+    the latest first. It begins when its input has come, and what leaves it goes when it has ended; what its verbs post
+    and wait for is between its pieces. The step is last.
     """
     begun: dict[_Cell, list[tuple[Verb, Pass]]] = defaultdict(list)
     left: set[tuple[_Cell, bool]] = set()
