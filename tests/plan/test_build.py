@@ -677,20 +677,21 @@ def test_cells_go_back_in_the_reverse_order(plan_of: Maker, name: str) -> None:
     for rank, actions in enumerate(schedule):
         back = [k for k, action in enumerate(actions) if action.verb is Verb.BACKWARD]
         first = [k for k in back if cell(actions[k]) == cell(actions[back[0]])]
-        rest = [k for k in back if k not in first]
-        again = [k for k, action in enumerate(actions) if action.verb is Verb.AGAIN]
-        # all that is computed behind the first turn of backward goes before it, alone
-        moved = [*again, *rest]
-        assert rest
+        assert first != back
+        low, high = first[0], first[-1] + 1
+        while actions[low - 1].exchange == "b" and actions[low - 1].verb is Verb.WAIT:
+            low -= 1
+        while actions[high].exchange == "b":
+            high += 1
+        end = next(k for k, action in enumerate(actions) if action.verb in (Verb.REDUCE, Verb.STEP))
 
-        def change(row: list[Action], moved: list[int] = moved, at: int = first[0]) -> list[Action]:
-            others = [action for k, action in enumerate(row) if k not in moved]
-            return [*others[:at], *(row[k] for k in moved), *others[at:]]
+        def change(row: list[Action], low: int = low, high: int = high, end: int = end) -> list[Action]:
+            return [*row[:low], *row[high:end], *row[low:high], *row[end:]]
 
         with pytest.raises(LayoutError, match="comes before the backward of a cell that went forward later") as raised:
             validate(broken(schedule, rank, change))
         ends.append(str(raised.value))
-        if again:
+        if any(action.verb is Verb.AGAIN for action in actions):
             # and without recomputation nothing of its block is there
             lost = broken(schedule, rank, lambda row: [a for a in row if a.pass_ is not Pass.AGAIN])
             with pytest.raises(LayoutError, match="comes before it was computed again, and of its block nothing was"):

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.plan.workloads import cluster, static, timeline
 
-from trisect.exchanges.catalogue import exchange_of, volume
-from trisect.exchanges.redistribute_rows import crossing_bytes
 from trisect.layout import parse_layout
-from trisect.nn.halves import HalfKind
 from trisect.plan.build import schedule_of
 from trisect.plan.costs import CostModel
+from trisect.plan.volume import post_bytes, volume
 from trisect.plan.work import work_of
-from trisect.schedule.action import Action, Side, Verb
+from trisect.schedule.action import Verb
+from trisect.views import halo
+from trisect.views.exchange import LETTERS, Work
 
 LAYOUTS = [
     ("static", "vertex=4"),
@@ -32,16 +32,16 @@ LAYOUTS = [
 @pytest.mark.parametrize(("data", "text"), LAYOUTS)
 def test_bytes_of_all_ranks_are_the_volume(data, text):
     workload = static() if data == "static" else timeline()
-    facts = workload.plan(parse_layout(text))
-    schedule, costs = schedule_of(facts), CostModel(workload, facts, cluster(), facts)
+    plan = workload.plan(parse_layout(text))
+    schedule, costs = schedule_of(plan), CostModel(workload, plan, cluster(), plan)
     total: dict[str, float] = {}
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             if action.verb in (Verb.POST, Verb.REDUCE):
-                axis = exchange_of(action).axis
+                axis = "weights" if action.verb is Verb.REDUCE else LETTERS[action.exchange].axis
                 total[axis] = total.get(axis, 0.0) + costs.bytes(rank, action)
     by_axis: dict[str, float] = {}
-    for (axis, _), size in volume(facts, schedule).items():
+    for (axis, _), size in volume(plan, schedule).items():
         by_axis[axis] = by_axis.get(axis, 0.0) + size
     assert {axis: size for axis, size in total.items() if size} == pytest.approx(by_axis, rel=1e-6)
     wider = static(hidden=16) if data == "static" else timeline(hidden=16)
@@ -49,34 +49,40 @@ def test_bytes_of_all_ranks_are_the_volume(data, text):
     assert sum(volume(other, schedule_of(other)).values()) > 1.3 * sum(by_axis.values())
 
 
-def test_an_epoch_is_the_work_of_its_halves():
+def test_an_epoch_is_the_work_of_its_layers():
     workload = static()
-    facts, machine = workload.plan(parse_layout("vertex=1")), cluster()
-    costs = CostModel(workload, facts, machine, facts)
+    plan, machine = workload.plan(parse_layout("vertex=1")), cluster()
+    costs = CostModel(workload, plan, machine, plan)
+    [forward, backward, _] = schedule_of(plan).ranks[0]
+    # the first sum is kept; each other layer multiplies or sums first
+    parts = [(0, "ready"), *((layer, part) for layer in (1, 2, 3) for part in ("before", "behind")), (5, "loss")]
+    assert [(work.layer, work.part) for work in forward.works] == parts
+    assert [(work.layer, work.part) for work in backward.works] == parts[::-1]
     alone = 0.0
-    for half in range(len(facts.halves)):
-        work = work_of(facts, half, back=False)
+    for layer, part in parts:
+        work = work_of(plan, layer, part, back=False)
         alone += work.seconds(machine.device, rows=1000, entries=workload.entries[0], table=1000, steps=1)
-    assert costs.compute(0, Action(Verb.FORWARD)) == pytest.approx(alone)
-    assert costs.compute(0, Action(Verb.BACKWARD)) > 1.3 * alone
+    assert costs.compute(0, forward) == pytest.approx(alone)
+    assert costs.compute(0, backward) > 1.3 * alone
 
 
 def test_work_of_a_graph_convolution_by_hand():
     workload = static(layers=3, hidden=8)
-    facts = workload.plan(parse_layout("vertex=1"))
-    combine = facts.half_index(HalfKind.COMBINE, 1)
-    forward = work_of(facts, combine, back=False)
-    assert (forward.gathered, forward.passes) == (8 * 4, 1.0)
-    product = [work_of(facts, half, back=False).flops for half in range(len(facts.halves)) if facts.layer_of(half) == 1]
-    assert sum(product) == 2.0 * facts.layers[1].parameters
+    plan = workload.plan(parse_layout("vertex=1"))
+    before, behind = (work_of(plan, 1, part, back=False) for part in ("before", "behind"))
+    assert (behind.gathered, behind.passes) == (8 * 4, 1.0)
+    assert before.flops + behind.flops == 2.0 * plan.layers[1].parameters
+    # a sum that is kept gathers nothing, and is multiplied all the same
+    ready = work_of(plan, 0, "ready", back=False)
+    assert (ready.passes, ready.flops) == (0.0, 2.0 * plan.layers[0].parameters)
 
 
 def test_rows_that_leave_a_host_take_the_slower_link():
     workload = static()
-    facts = workload.plan(parse_layout("layer=4"))
+    plan = workload.plan(parse_layout("layer=4"))
     machine = cluster(hosts=2, devices=2)
-    costs = CostModel(workload, facts, machine, facts)
-    post = [next(a for a in actions if a.verb is Verb.POST and not a.back) for actions in schedule_of(facts).ranks[:3]]
+    costs = CostModel(workload, plan, machine, plan)
+    post = [next(a for a in actions if a.verb is Verb.POST and not a.back) for actions in schedule_of(plan).ranks[:3]]
     inside, across, again = (costs.transfer(rank, action) for rank, action in enumerate(post))
     assert across > 5 * inside
     assert again == pytest.approx(inside)
@@ -88,24 +94,39 @@ def test_rows_that_leave_a_host_take_the_slower_link():
     assert spread.transfer(0, halo) > 5 * one_host.transfer(0, halo)
 
 
-def test_the_sides_of_a_chunk_have_the_rows_of_the_chunk():
-    workload = static(vertices=100_000, edges=400_000)
-    facts = workload.plan(parse_layout("layer=2,vertex=2,chunks=4"))
-    costs = CostModel(workload, facts, cluster(), facts)
-    chunk = costs.compute(0, Action(Verb.FORWARD))
-    last = facts.stage_halves(0).stop - 1
-    sides = [costs.compute(0, Action(Verb.FORWARD, 0, 0, 0, last, side)) for side in Side]
-    assert sum(sides) == pytest.approx(chunk)
-    whole = workload.plan(parse_layout("layer=2,vertex=2"))
-    assert CostModel(workload, whole, cluster(), whole).compute(0, Action(Verb.FORWARD)) == pytest.approx(4 * chunk)
+def test_the_sides_of_a_chunk_have_the_rows_of_the_chunk(monkeypatch):
+    workload = static(vertices=100_000, edges=400_000, halo={2: 0.2})
+
+    def seconds(text):
+        """Those of the first cell of the last stage forward, and how many of its pieces have a side."""
+        plan = workload.plan(parse_layout(text))
+        costs, rank = CostModel(workload, plan, cluster(), plan), plan.layout.world - 1
+        pieces = [a for a in schedule_of(plan).ranks[rank] if a.verb is Verb.FORWARD and a.chunk == 0]
+        return sum(costs.compute(rank, a) for a in pieces), sum(work.side != "" for a in pieces for work in a.works)
+
+    sides, counted = seconds("layer=2,vertex=2,chunks=4")
+    assert counted == 2 * 2
+    monkeypatch.setattr(halo, "OVERLAP_ROWS", 1 << 30)
+    chunk, counted = seconds("layer=2,vertex=2,chunks=4")
+    assert counted == 0
+    assert sides == pytest.approx(chunk)
+    assert seconds("layer=2,vertex=2")[0] == pytest.approx(4 * chunk)
+    plan = workload.plan(parse_layout("layer=2,vertex=2,chunks=4"))
+    costs, every = CostModel(workload, plan, cluster(), plan), range(1)
+    some = [costs.work(Work(1, "behind", 1.0, side), every, every, back=False)[0] for side in ("interior", "boundary")]
+    assert min(some) > 0
+    assert sum(some) == pytest.approx(costs.work(Work(1, "behind"), every, every, back=False)[0])
 
 
 def test_rows_turned_into_columns_between_unequal_parts():
-    facts = static(vertices=1003, hidden=10).plan(parse_layout("vertex=4,spatial=redistribute"))
-    rows, widths = facts.rows, [2, 3, 2, 3]
+    plan = static(vertices=1003, hidden=10).plan(parse_layout("vertex=4,spatial=redistribute"))
+    rows, widths = plan.rows, [2, 3, 2, 3]
     assert len(set(rows)) > 1
     expected = sum(4 * rows[a] * widths[b] for a in range(4) for b in range(4) if a != b)
-    assert crossing_bytes(facts, 1) == expected
+    there, again = [a for a in schedule_of(plan).ranks[0] if a.verb is Verb.POST and a.first == 1 and not a.back]
+    # on the way there and back, each time that of all parts
+    for action in (there, again):
+        assert post_bytes(plan, 0, action, ()) == ("redistribute", expected)
 
 
 @pytest.mark.parametrize("model", ["evolvegcn-o", "evolvegcn-h", "cd-gcn"])
@@ -115,9 +136,9 @@ def test_cells_to_which_no_gradient_comes_have_no_backward(model):
     at_the_end = replace(everywhere, loss_from=7)
 
     def backward(workload, block):
-        facts = workload.plan(parse_layout("blocks=2"))
-        costs = CostModel(workload, facts, cluster(), facts)
-        actions = [a for a in schedule_of(facts).ranks[0] if a.verb is Verb.BACKWARD and a.block == block]
+        plan = workload.plan(parse_layout("blocks=2"))
+        costs = CostModel(workload, plan, cluster(), plan)
+        actions = [a for a in schedule_of(plan).ranks[0] if a.verb is Verb.BACKWARD and a.block == block]
         return sum(costs.compute(0, action) for action in actions)
 
     assert backward(at_the_end, 1) == backward(everywhere, 1) > 0

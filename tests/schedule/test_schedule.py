@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import trisect.exchanges.catalogue  # noqa: F401  the exchanges declare their letters
+import trisect.views.catalogue  # noqa: F401  the exchanges declare their letters
 from trisect.errors import LayoutError
 from trisect.layout import Layout
 from trisect.schedule import Action, Schedule, Verb, draw, simulate, validate
@@ -62,19 +62,27 @@ def test_collective_waits_for_all_ranks() -> None:
         ("0F0 0U0 0B0", r"after the step"),
         ("0F0@0 0A0@0~a 0A0@0~a 0B0@0", r"second recomputation"),
         ("0F0@0 0B0@0 0A0@0~a", r"0A0@0~a comes after its backward"),
+        ("0F0@0 0F0@1 0B0@1 0B0@0", r"0B0@0 comes before it was computed again, and of its block nothing was kept"),
+        ("0F0 0F1 0B0 0B1", r"0B0 comes before the backward of a cell that went forward later"),
+        ("0F0 0F1 0F0", r"0F0 is a second forward"),
+        ("0F0.0-0 0PhF0.1 0F0.1-1 0WhF0.1 0F0.1-1 0F0.1-1", r"0F0.1-1 is a second forward"),
+        ("0F0.0-0 0PhF0.1 0F1 0WhF0.1 0F0.1-1", r"0F1 comes before a piece behind 0PhF0.1"),
+        ("0F0.0-0 0PhF1.1 0F0.1-1 0WhF1.1 0F0.1-1", r"0PhF1.1 crosses while another cell is computed"),
+        ("0PbF0>1 0F0\n1F0", r"0PbF0>1 leaves before the cell that makes it"),
+        ("0F0 0EbF0<1 0WbF0<1\n1EbF0<0 1WbF0<0", r"0WbF0<1 is waited for when its cell has begun"),
         (
-            "0F0 0EbF0<1 0WbF0<1\n1EbF0<0 1WbF0<0",
-            r"deadlocks: rank 0 at 0WbF0<1, rank 1 at 1WbF0<0",
+            "0EbB0<1 0F0 0WbB0<1\n1EbF0<0 1WbF0<0",
+            r"deadlocks: rank 0 at 0WbB0<1, rank 1 at 1WbF0<0",
         ),
         (
-            "0PbF0>1 0PbF1>1\n1EbF1<0 1EbF0<0 1WbF1<0 1WbF0<0",
+            "0F0 0PbF0>1 0F1 0PbF1>1\n1EbF1<0 1EbF0<0 1WbF1<0 1WbF0<0",
             r"rank 1 expects 1WbF1<0, but the next message from rank 0 is 0PbF0>1",
         ),
-        ("0PbF0>1\n1F0", r"never received"),
-        ("0PbF0>7\n1F0", r"names rank 7"),
-        ("0PbF0>0\n1F0", r"names rank 0"),
-        ("0PbF0>1\n1WbF0<0", r"1WbF0<0 is waited for and was not expected"),
-        ("0PbF0>1\n1EbF0<0", r"never waited for"),
+        ("0F0 0PbF0>1\n1F0", r"never received"),
+        ("0F0 0PbF0>7\n1F0", r"names rank 7"),
+        ("0F0 0PbF0>0\n1F0", r"names rank 0"),
+        ("0F0 0PbF0>1\n1WbF0<0", r"1WbF0<0 is waited for and was not expected"),
+        ("0F0 0PbF0>1\n1EbF0<0", r"never waited for"),
         ("0PhF0.1 0PhF0.1 0WhF0.1 0WhF0.1", r"posted a second time"),
         ("0WhF0.1", r"was not posted"),
         ("0PhF0.1", r"never waited for"),
@@ -102,7 +110,7 @@ def test_collectives_that_are_posted_in_different_order_are_refused() -> None:
 
 def test_the_wrong_action_is_marked() -> None:
     with pytest.raises(LayoutError, match=r"rank 1: 1EbF0<0 \[1WbF0<0\]"):
-        validate(Schedule.parse("0F0 0EbF0<1 0WbF0<1\n1EbF0<0 1WbF0<0"))
+        validate(Schedule.parse("0EbB0<1 0F0 0WbB0<1\n1EbF0<0 1WbF0<0"))
 
 
 def test_groups_follow_the_mesh() -> None:

@@ -141,7 +141,7 @@ class CostModel:
         cost = self._cells.get(key)
         if cost is None:
             steps, back = acting.runs[action.block or 0][run], action.verb is Verb.BACKWARD
-            costs = [self.work(work, steps, acting.steps(action.block or 0), back=back) for work in action.works]
+            costs = [self.work(work, steps, self.plan.steps(action.block or 0), back=back) for work in action.works]
             cost = self._cells[key] = sum(each for each, _ in costs), sum(each for _, each in costs)
         return cost
 

@@ -16,8 +16,8 @@ _Cell = tuple[int | None, int | None]
 def validate(schedule: Schedule) -> None:
     """Raise a LayoutError with the grid, the wrong action marked, where the schedule cannot be run."""
     for rank, actions in enumerate(schedule.ranks):
-        _check_order(schedule, rank, actions)
         _check_transfers(schedule, rank, actions)
+        _check_order(schedule, rank, actions)
     try:
         simulate(schedule, lambda rank, action: 1.0)
     except StuckError as stuck:
@@ -55,8 +55,8 @@ def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> 
     for position, action in enumerate(actions):
         cell, wrong = ((None, action.chunk) if action.block is None else (action.block, None)), None
         done = {verb for verb, _ in begun[cell]}
+        goes_on = crossed is not None and now == (cell, action.verb, action.pass_)
         if crossed is not None and action.verb is not Verb.EXPECT:
-            goes_on = now == (cell, action.verb, action.pass_)
             _refuse(schedule, rank, position, action, None if goes_on else f"comes before a piece behind {crossed}")
             crossed = None
         if action.exchange == "b":
@@ -67,7 +67,7 @@ def _check_order(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> 
                 wrong = "is waited for when its cell has begun"
             if action.verb is Verb.POST:
                 left.add((cell, action.back))
-        elif action.verb in (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD) and now != (cell, action.verb, action.pass_):
+        elif action.verb in (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD) and not goes_on:
             wrong = _wrong_turn(action, begun[cell], action.block is not None and action.block < last_block)
             if action.verb is Verb.FORWARD:
                 waiting.append(cell)
