@@ -142,7 +142,7 @@ def finished_run(path: Path) -> RunDirectory:
                 splits = {"val": {"map": epoch / 4, "loss": 1.0}, "test": {"map": 0.5}}
                 recorder.epoch({"epoch": epoch, "loss": 1 / epoch, "lr": 0.1, "seconds": 0.2, **splits})
         recorder.close()
-    directory.write_plan({"halves": ["prepare 0", "combine 0", "prepare 1"], "rows": [3]})
+    directory.write_plan({"stages": [[0, 0], [1, 1]], "layers": [{"across": "none"}] * 2, "rows": [3]})
     numbers = torch.Generator().manual_seed(1)
     logits, labels = torch.randn(40, 3, generator=numbers), torch.randint(3, (40,), generator=numbers)
     scores = summarise(count_classes(logits, labels))

@@ -17,15 +17,10 @@ from trisect.train.run.run_directory import RunDirectory
 RunMaker = Callable[..., RunDirectory]
 
 
-def halves_of(layers: int) -> list[str]:
-    return [f"{kind} {k}" for k in range(layers) for kind in ("prepare", "combine")] + [f"output {layers + 1}"]
-
-
 def plan_of(time: int, layer: int, vertex: int, *, layers: int, steps: int, blocks: int) -> dict[str, Any]:
     own = layers // layer
-    halves = halves_of(layers)
-    stages = [[2 * own * s, 2 * own * (s + 1) - 1] for s in range(layer)]
-    stages[-1][1] = len(halves) - 1
+    stages = [[own * s, own * (s + 1) - 1] for s in range(layer)]
+    stages[-1][1] = layers  # the head
     runs = None
     if steps > 1:
         share = steps / (blocks * time)
@@ -33,7 +28,6 @@ def plan_of(time: int, layer: int, vertex: int, *, layers: int, steps: int, bloc
         runs = [[[cuts[b * time + t], cuts[b * time + t + 1]] for t in range(time)] for b in range(blocks)]
     return {
         "layout": f"time={time},layer={layer},vertex={vertex}",
-        "halves": halves,
         "stages": stages,
         "layers": [{"across": "halo", "along": "none"} for _ in range(layers)],
         "rows": [1000 + 10 * p for p in range(vertex)],
@@ -82,9 +76,9 @@ def actions_of(rank: int, world: int, layers: int, chunks: int) -> list[tuple[st
     for chunk in range(chunks):
         for k in range(layers):
             if world > 1:
-                named += [(f"0PhF{chunk}.{2 * k + 1}", 0.0005), (f"0WhF{chunk}.{2 * k + 1}", 0.002)]
-            named.append((f"0F{chunk}.{2 * k}-{2 * k + 1}", 0.01 + 0.001 * (rank % 3)))
-    named += [(f"0B{chunk}.0-{2 * layers - 1}", 0.03) for chunk in reversed(range(chunks))]
+                named += [(f"0PhF{chunk}.{k}", 0.0005), (f"0WhF{chunk}.{k}", 0.002)]
+            named.append((f"0F{chunk}.{k}-{k}", 0.01 + 0.001 * (rank % 3)))
+    named += [(f"0B{chunk}.0-{layers - 1}", 0.03) for chunk in reversed(range(chunks))]
     return [*named, ("0G0", 0.004), ("0U0", 0.002)]
 
 

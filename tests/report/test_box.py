@@ -58,7 +58,7 @@ def test_very_many_pieces_are_drawn_as_fewer(make_run):
         {"stages": [[99, 99]]},
         {"runs": [[[0, 1]]]},
         {"runs": [[[0, 0], [0, 0]]]},
-        {"halves": []},
+        {"layers": []},
     ],
 )
 def test_a_plan_without_sizes_gives_equal_shares(make_run, forge, forged: dict[str, object]):

@@ -241,7 +241,11 @@ def test_a_forged_run_runs_no_script(make_run, show, forge):
         "summary.json",
         lambda plain: {**plain, "metrics": {"test": {evil: 0.5}}, "partition": {evil: {evil: 1}}},
     )
-    forge(directory, "plan.json", lambda plain: {**plain, "halves": [evil] * 9, "bytes_per_epoch": {evil: 5}})
+    forge(
+        directory,
+        "plan.json",
+        lambda plain: {**plain, "layers": [evil] * 9, "layout": evil, "bytes_per_epoch": {evil: 5}},
+    )
     for rank in range(2):
         file = directory.path / "events" / f"rank-{rank}.jsonl"
         file.write_text(file.read_text().replace("0G0", evil.replace("'", "")))

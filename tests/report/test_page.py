@@ -260,7 +260,11 @@ def test_what_the_command_refuses(make_run, tmp_path: Path, monkeypatch, capsys,
         ("scores.json", "[1]", "is [1], and must be a mapping"),
         ("metrics.jsonl", '{"epoch": "1"}\n', "line 1: it says epoch: '1', and that must be"),
         ("metrics.jsonl", '3\n{"epoch": 1}\n', "is damaged at line 1"),
-        ("plan.json", '{"halves": [1]}', "says halves[0]: 1, and that must be a text"),
+        (
+            "plan.json",
+            '{"stages": [[0, "x"]]}',
+            "says stages[0][1]: 'x', and that must be a whole number of at least 0",
+        ),
     ],
 )
 def test_a_forged_run_directory_is_refused_in_a_sentence(make_run, name: str, text: str, told: str):

@@ -17,8 +17,7 @@ from trisect.report.words import Words
 
 PLAN = Values(
     {
-        "halves": ["local 0", "prepare 1", "combine 1", "temporal 1", "prepare 2", "combine 2", "local 3", "output 4"],
-        "stages": [[0, 3], [4, 7]],
+        "stages": [[0, 1], [2, 3]],
         "layers": [{}, {}, {}],
     }
 )
@@ -36,9 +35,9 @@ def done(start: float, *pairs: tuple[str, float]) -> list[Event]:
 
 def two_ranks(start: float = 100.0) -> list[list[Event]]:
     """Rank 1 waits for the state of each chunk, and rank 0 at the end, when half a second of adding up is left."""
-    first = done(start, ("0F0.2-2@0", 1.0), ("0PcF0.2@0>1", 0.0), ("0F1.2-2@0", 1.0), ("0PcF1.2@0>1", 0.0))
+    first = done(start, ("0F0.1-1@0", 1.0), ("0PcF0.1@0>1", 0.0), ("0F1.1-1@0", 1.0), ("0PcF1.1@0>1", 0.0))
     first += done(start + 2.0, ("0G0", 1.5), ("0U0", 0.5))
-    second = done(start, ("0WcF0.2@0<0", 1.25), ("0F0.2-2@0", 1.0), ("0WcF1.2@0<0", 0.0), ("0F1.2-2@0", 0.75))
+    second = done(start, ("0WcF0.1@0<0", 1.25), ("0F0.1-1@0", 1.0), ("0WcF1.1@0<0", 0.0), ("0F1.1-1@0", 0.75))
     second += done(start + 3.0, ("0G0", 0.5), ("0U0", 0.5))
     return [first, second]
 
@@ -67,8 +66,8 @@ def test_the_schedule_without_delays():
 
 
 def test_pieces_of_a_cell_take_their_own_time():
-    events = done(0.0, ("0F0", 1.0), ("0PcF0.2@0>1", 0.0), ("0F0", 3.0), ("0U0", 0.5))
-    other = done(0.0, ("0WcF0.2@0<0", 1.0), ("0F0", 2.0), ("0U0", 0.5))
+    events = done(0.0, ("0F0", 1.0), ("0PcF0.1@0>1", 0.0), ("0F0", 3.0), ("0U0", 0.5))
+    other = done(0.0, ("0WcF0.1@0<0", 1.0), ("0F0", 2.0), ("0U0", 0.5))
     planned = simulated({1: [events, other]}, TWO_RUNS)
     assert planned is not None
     assert [event.seconds for event in planned[0]] == [1.0, 0.0, 3.0, 0.5]
@@ -77,19 +76,20 @@ def test_pieces_of_a_cell_take_their_own_time():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("0F2.1-5@1", "forward of layers 1–2, chunk 2, block 1"),
-        ("0B3.3-3@2", "backward of layer 1 (temporal), chunk 3, block 2"),
-        ("0A0.1-2@4", "forward again of layer 1, chunk 0, block 4"),
-        ("0F0.5-7@0", "forward of layer 2 and the head and the loss, chunk 0, block 0"),
-        ("0F0.1-2b", "forward of layer 1, rows that other parts read, chunk 0"),
-        ("1F0", "forward of layer 2 and the head and the loss, chunk 0"),
-        ("0PcB3.3@2>1", "sending gradients of the state for layer 1 to rank 1, chunk 3, block 2"),
-        ("0WhF0.5", "waiting for halo rows for layer 2, chunk 0"),
+        ("0F2.1-2@1", "forward of layers 1–2, chunk 2, block 1"),
+        ("0B3.1-1@2", "backward of layer 1, chunk 3, block 2"),
+        ("0A0.1-1@4", "forward again of layer 1, chunk 0, block 4"),
+        ("0F0.2-3@0", "forward of layer 2 and the head, chunk 0, block 0"),
+        ("0B0.3-3", "backward of the head, chunk 0"),
+        ("0F0", "forward of layers 0–1, chunk 0"),
+        ("1F0", "forward of layer 2 and the head, chunk 0"),
+        ("0PcB3.1@2>1", "sending gradients of the state for layer 1 to rank 1, chunk 3, block 2"),
+        ("0WhF0.2", "waiting for halo rows for layer 2, chunk 0"),
+        ("0PfF0.3", "sending output rows for the head, chunk 0"),
         ("1EbF3<0", "making room for activations from rank 0, chunk 3"),
-        ("0PtF0.3@1", "sending rows that change hands for layer 1, chunk 0, block 1"),
-        ("0WrB0.5", "waiting for gradients of rows that change hands for layer 2, chunk 0"),
-        ("0PsF0.5", "sending sums over all rows for layer 2, chunk 0"),
-        ("0F0.17-19", "forward of halves 17–19, chunk 0"),
+        ("0PtF0.1@1", "sending rows that change hands for layer 1, chunk 0, block 1"),
+        ("0WrB0.2", "waiting for gradients of rows that change hands for layer 2, chunk 0"),
+        ("0PsF0.2", "sending sums over all rows for layer 2, chunk 0"),
         ("0G0", "gradients of the parameters are added up over ranks"),
         ("0U0", "step of the optimiser"),
     ],
@@ -100,10 +100,13 @@ def test_words(text: str, told: str):
 
 def test_words_of_what_is_no_action():
     assert parse_action("guard") is None
+    assert parse_action("0F0.1-2b") is None
     assert Words(Values({})).describe(None, "guard") == "guard"
-    assert Words(Values({"halves": [3, None, "x y"], "stages": [5]})).describe(parse_action("0F0")) == (
+    assert Words(Values({"layers": 3, "stages": [5, [1], "x"]})).describe(parse_action("0F0")) == (
         "forward of all layers of the stage, chunk 0"
     )
+    # of a plan that does not say how many layers there are, none is the head
+    assert Words(Values({})).describe(parse_action("0F0.17-19")) == "forward of layers 17–19, chunk 0"
 
 
 def unpacked(numbers: list[int]) -> list[tuple[int, int, int]]:
@@ -127,7 +130,7 @@ def test_data_to_draw():
 
 
 def test_very_many_actions_are_drawn_as_fewer(monkeypatch):
-    events = done(0.0, *((f"0F{k % 3}.1-2", 1e-5) for k in range(5000)), ("0U0", 1.0))
+    events = done(0.0, *((f"0F{k % 3}.0-1", 1e-5) for k in range(5000)), ("0U0", 1.0))
     whole = schedule_data([Panel("Measured", "", [events])], Words(PLAN))
     monkeypatch.setattr("trisect.report.schedule._MOST", 100)
     fewer = schedule_data([Panel("Measured", "", [events])], Words(PLAN))
