@@ -150,9 +150,15 @@ _traced: dict[tuple[object, ...], LayerTrace] = {}
 
 
 def key_of(layer: nn.Module) -> tuple[object, ...]:
-    """Return what layers have in common that ask and keep alike: class, text and the shapes of parameters."""
+    """Return what layers have in common that ask and keep alike: class, text, settings and shapes of parameters."""
     shapes = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in layer.named_parameters())
-    return type(layer), repr(layer), shapes, getattr(layer, "reads", ()), getattr(layer, "writes", None)
+    settings = tuple(
+        (name, key, repr(value))
+        for name, module in layer.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, (bool, int, float, str, tuple))
+    )
+    return type(layer), repr(layer), settings, shapes, getattr(layer, "reads", ()), getattr(layer, "writes", None)
 
 
 def real(layer: nn.Module) -> nn.Module:
@@ -162,6 +168,23 @@ def real(layer: nn.Module) -> nn.Module:
     made = copy.deepcopy(layer)
     # as `to_empty` does, without the tables of shapes that torch loads for tensors without memory
     made._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))  # type: ignore[no-untyped-call]
+    return made
+
+
+def _light(layer: nn.Module) -> nn.Module:
+    """Return the layer, or a copy whose parameters are zeros that take no memory, where they lie on the meta device."""
+    if not any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
+        return layer
+
+    def zeros(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor
+        if isinstance(tensor, nn.Parameter):
+            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    made = copy.deepcopy(layer)
+    made._apply(zeros)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -180,12 +203,16 @@ def edge_channels(layer: nn.Module) -> int:
 
 
 def _trace(layer: nn.Module, *, timeline: bool) -> LayerTrace:
-    made: Any = real(layer)
+    made: Any = _light(layer)
     buffers = {name: buffer.clone() for name, buffer in made.named_buffers()}
-    out, calls = _asked(made, timeline=timeline, keeps=False)
-    _, first = _asked(made, timeline=timeline, keeps=True)
-    for name, buffer in made.named_buffers():
-        buffer.copy_(buffers[name])
+    try:
+        # what a module draws is drawn from a copy of torch's generator
+        with torch.random.fork_rng(devices=[]):
+            out, calls = _asked(made, timeline=timeline, keeps=False)
+            _, first = _asked(made, timeline=timeline, keeps=True)
+    finally:
+        for name, buffer in made.named_buffers():
+            buffer.copy_(buffers[name])
     return LayerTrace(
         made.in_channels,
         out,
