@@ -18,13 +18,13 @@ os.environ.setdefault("TRISECT_POISON", "1")  # before the pool is made: a read 
 
 from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
-from trisect.views.plan import Plan, Runs
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import build
 from trisect.plan.plan import make_plan
 from trisect.train.clusters import CLUSTER_VARIABLE, local_cluster
+from trisect.views.plan import Plan, Runs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -135,8 +135,8 @@ THRESHOLDS: dict[str, Threshold] = {
     "comm.sums._SHORT": Threshold((0, 1024), lambda case: case.ranks > 2),
     # messages that are received ahead, and that wait for their reader
     "plan.build.AHEAD": Threshold((1,), _several),
-    "pipeline.boundary.AHEAD": Threshold((1,), _cut_by_layer),
-    "pipeline.boundary.UNREAD": Threshold((1,), _cut_by_layer),
+    "views.boundary.AHEAD": Threshold((1,), _cut_by_layer),
+    "views.boundary.UNREAD": Threshold((1,), _cut_by_layer),
     # bytes from which on a tensor lies on a buffer of the pool, and from which on that is of huge pages
     "ops.memory.SMALLEST": Threshold((0,), chance=0.9),
     "ops.memory.HUGE": Threshold((1 << 12,)),
@@ -164,10 +164,9 @@ THRESHOLDS: dict[str, Threshold] = {
     "partition.order.CACHE_BYTES": Threshold((256,), _orders),
     "partition.cut.CACHE_BYTES": Threshold((4096,), _cuts_graph, 0.8),
     # the last ones, so that those before them are drawn as they were: messages of a state that are received ahead,
-    # blocks whose messages are on their way, and what the planner believes of the first of all
+    # and blocks whose messages are on their way
     "views.carry.AHEAD": Threshold((1,), _carries, 0.6),
     "views.recur._BLOCKS": Threshold((1,), _recurs_in_runs, 0.6),
-    "plan.segments.OVERLAP_ROWS": Threshold((1,), _halo),
 }
 
 

@@ -140,7 +140,7 @@ def static_cases(world: int) -> list[Case]:
 
 
 # of a cut by vertex alone, and of two ranks
-BOUNDARY = {"pipeline.boundary.AHEAD", "pipeline.boundary.UNREAD"}
+BOUNDARY = {"views.boundary.AHEAD", "views.boundary.UNREAD"}
 NO_BOUNDARY = BOUNDARY | {"plan.build.AHEAD"}
 HANDED_ON = {"views.carry.AHEAD", "views.recur._BLOCKS"}
 TWO_RANKS = {"comm.sums._SHORT"}

@@ -17,14 +17,16 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trisect.comm.mesh import Mesh
+from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
-from trisect.layout import Layout
+from trisect.layout import History, Layout
 from trisect.nn.base import Model
 from trisect.nn.models.source import NamedModel, full_model
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.rank import Run
 from trisect.pipeline.stage import Values
 from trisect.train.setup import Setup
+from trisect.views.history_rows import HistoryRows
 from trisect.views.view import View
 
 ROWS = 12
@@ -139,10 +141,33 @@ def test_a_block_is_given_before_the_next_one_is_computed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Cell, "plain", noted)
     model = NamedModel("cd-gcn", {"hidden": 4}, 0)
-    program = Setup.of(model, timeline, "link-prediction", layout=Layout(blocks=3)).program
+    program = Setup.of(model, timeline, "link-prediction", TrainOptions(), Layout(blocks=3)).program
     given = [(first, list(done)) for first, _ in program.outputs(range(program.facts.runs[-1][-1].stop))]
     assert [cells for _, cells in given] == [[0], [0, 1], [0, 1, 2]]
     assert [first for first, _ in given] == [block[0].start for block in program.facts.runs]
+
+
+def test_history_is_told_of_a_pass(
+    rank_of: Callable[..., Setup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass begins by deciding what its chunks see, turns when all have gone forward, and lets go of the rest."""
+    told: list[object] = []
+    for name in ("begin", "turn", "end"):
+        honest = getattr(HistoryRows, name)
+
+        def noted(rows: HistoryRows, *, honest: Any = honest, name: str = name, **how: Any) -> None:
+            told.append((name, how))
+            honest(rows, **how)
+
+        monkeypatch.setattr(HistoryRows, name, noted)
+    layout = Layout(chunks=3, history=History(start="exact", blend=0.8, period=1))
+    program = rank_of(ring(), MODEL, Mesh(layout, 0, torch.device("cpu")), tmp_path).program
+    for epoch in (1, 2):
+        program.begin(epoch)
+        program.run(program.total_loss)
+    exact = [("begin", {"chunked": False, "keep": 0.0}), ("turn", {}), ("end", {})]
+    stale = [("begin", {"chunked": True, "keep": 0.8}), ("turn", {}), ("end", {})]
+    assert told == [*exact, *stale]
 
 
 def test_an_error_stops_the_pass_at_its_cell(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +195,7 @@ def test_a_parameter_that_nothing_reached_takes_part_with_zeros() -> None:
     parameters = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
     parameters[0].grad = torch.ones(2)
     rank = SimpleNamespace(parameters=parameters, transport=Summing())
-    run: Any = SimpleNamespace(facts=SimpleNamespace(layout=Layout(vertex=2)), rank=rank, _events=None)
+    run: Any = SimpleNamespace(plan=SimpleNamespace(layout=Layout(vertex=2)), rank=rank, _events=None)
     Run._reduce(run)
     gradients = [p.grad for p in parameters]
     assert all(gradient is not None for gradient in gradients)

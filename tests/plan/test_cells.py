@@ -13,7 +13,7 @@ from trisect.plan.build import exchange_for, schedule_of, steps_of
 from trisect.schedule import Verb
 from trisect.views import halo
 from trisect.views.carry import Carry
-from trisect.views.exchange import Crossing, Place, Work
+from trisect.views.exchange import Crossing, Place
 from trisect.views.halo import Halo
 from trisect.views.plan import Plan
 from trisect.views.redistribute import RedistributeRows

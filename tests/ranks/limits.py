@@ -30,8 +30,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "partition.halo._AT_ONCE": (NEVER, 1),  # bytes of features that parts exchange at once before the first sum
     "partition.halo._LANES": (NEVER, 4),  # features are cut into blocks of a multiple of these
     "plan.build.AHEAD": (NEVER, 1),  # messages that are received ahead, as planned and as done
-    "pipeline.boundary.AHEAD": (NEVER, 1),
-    "pipeline.boundary.UNREAD": (NEVER, 1),  # messages that wait for their reader
+    "views.boundary.AHEAD": (NEVER, 1),
+    "views.boundary.UNREAD": (NEVER, 1),  # messages that wait for their reader
     "views.carry.AHEAD": (NEVER, 1),
     "views.recur._BLOCKS": (NEVER, 1),  # blocks whose messages are on their way
     "comm.local.mailbox.SMALLEST": (NEVER, 1),  # bytes from which on a message has a slot of its own

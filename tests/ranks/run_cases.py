@@ -27,7 +27,6 @@ from trisect.comm.mesh import Mesh, connect
 from trisect.comm.rows import Rows
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.plan.volume import volume
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -37,6 +36,7 @@ from trisect.ops.packing import Packed
 from trisect.partition.partition import Partition
 from trisect.pipeline.stage import Stage
 from trisect.plan.build import schedule_of
+from trisect.plan.volume import volume
 from trisect.tasks import BoundTask, Task, TaskContext
 from trisect.train import assemble, ranks
 from trisect.train.job import SHARDS, Job
@@ -44,7 +44,7 @@ from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.program import Program
 from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
-from trisect.views import halo, history
+from trisect.views import halo
 from trisect.views.rows import same_rows
 
 SEED, EPOCH = 9, 2
@@ -123,9 +123,7 @@ class RankOfCase:
 
     def __init__(self, case: Case, recipe: Recipe, folder: Path) -> None:
         self.case, self.recipe = case, recipe
-        # the planner's, and those of the exchanges
-        for module in (halo,):
-            module.OVERLAP_ROWS = 1 if case.get("overlap", isinstance(recipe.data, Graph)) else 1 << 30
+        halo.OVERLAP_ROWS = 1 if case.get("overlap", isinstance(recipe.data, Graph)) else 1 << 30
         with (folder / HANDED).open("rb") as stream:
             self.job = job = Job.read(folder, stream)
         self.cut = read_cut(folder / SHARDS)

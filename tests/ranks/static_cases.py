@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from trisect.noise import Noise
 from trisect.partition import cut_graph
 from trisect.partition.partition import Partition
 from trisect.plan.build import schedule_of
-from trisect.schedule.action import Verb
+from trisect.schedule.action import Action, Verb
 from trisect.tasks import make_task
 from trisect.train.job import SHARDS
 from trisect.train.loop import NoRecorder, Trainer
@@ -159,7 +159,7 @@ class RankOfGraph(RankOfCase):
 
     def outputs(self, noise: Noise | None) -> Tensor:
         """Give the outputs of one process, [vertices, channels]."""
-        output: Tensor = self.model.ask(self.features, PlainView([self.matrix], noise))
+        output: Tensor = self.model(self.features, PlainView([self.matrix], noise))
         return output
 
     def loss(self, output: Tensor) -> Tensor:
@@ -176,6 +176,17 @@ def relative(value: float, wanted: Tensor) -> float:
     return abs(value - float(wanted.detach())) / abs(float(wanted.detach()))
 
 
+def planned_again(actions: Sequence[Action], groups: Sequence[Sequence[int]]) -> int:
+    """Return how often a group of layers goes forward on the way back, by the first work of the group."""
+    count, starts = 0, {group[0] for group in groups if group}
+    for action in actions:
+        for work in action.works:
+            if work.layer in starts and work.part in ("before", "ready", "local"):
+                # forward once; back once, and once more where nothing was kept
+                count += 1 if action.verb is Verb.BACKWARD else -1 if action.verb is Verb.FORWARD else 0
+    return count
+
+
 def gradients(case: Case, folder: Path) -> dict[str, Any]:
     """Compare every parameter's gradient, the loss and the exact outputs of this rank with one process."""
     rank = RankOfGraph(case, folder)
@@ -189,7 +200,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
     result = {
         "across": [layer.across for layer in facts.layers],
         "again": len(again),
-        "planned again": sum(action.verb is Verb.AGAIN for action in actions),
+        "planned again": planned_again(actions, facts.groups(rank.program.mesh.stage_index)),
         "gradient": rank.worst(wanted),
         "errors": rank.errors(wanted),
         "compared": rank.own_parameters(),
@@ -256,7 +267,7 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
             scale=recipe.scale,
             features=kept,
         )
-        loss = rank.loss(rank.model.ask(rank.features, view))
+        loss = rank.loss(rank.model(rank.features, view))
         if recipe.keeps(epoch):
             keep = 0.0 if exact else recipe.blend
             fresh = view.fresh

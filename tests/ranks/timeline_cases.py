@@ -255,7 +255,7 @@ class RankOfTimeline(RankOfCase):
         """Give the outputs of one process: a dynamic model over the timeline, or a static one in each snapshot."""
         x = self.features
         frames = x.expand(steps, *x.shape) if x.dim() == 2 else x[:steps]
-        return cast(Tensor, self.model.ask(frames, PlainView(self.snapshots[:steps], noise)))
+        return cast(Tensor, self.model(frames, PlainView(self.snapshots[:steps], noise)))
 
     def loss(self, frames: Tensor) -> Tensor:
         """Give the mean cross entropy of all labels of training; that of pairs is the task's, undivided."""
@@ -291,7 +291,8 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
     result["runs"] = [[len(run) for run in block] for block in facts.runs]
     halo = facts.parts > 1 and "halo" in result["across"]
     result["interior"] = rank.program.shard.rows - rank.program.shard.interior()[0] if halo else 0
-    result["sides"] = sum(action.side is not None for action in schedule_of(facts).ranks[mesh.rank])
+    planned = schedule_of(facts).ranks[mesh.rank]
+    result["sides"] = sum(work.side != "" for action in planned for work in action.works)
     result["beside"] = len(beside)
     result["bytes"], result["formula"] = rank.sent(), rank.formula()
     result["packed"] = rank.packed()

@@ -1,13 +1,13 @@
 """Two exchanges that the library does not have, registered as it registers its own, and cases that train with them.
 
-Each is a class that plans what crosses, and one that moves it in a view. Importing this module changes the catalogues
-of the process; tests import it in ranks alone.
+Each is one class, which says what crosses and moves it in a view. Importing this module changes the catalogues of the
+process; tests import it in ranks alone.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,67 +16,47 @@ from run_cases import Case
 from torch import Tensor
 
 from trisect.comm.rows import Shape
-from trisect.exchanges import catalogue
-from trisect.exchanges.base import Exchange, crossings
-from trisect.exchanges.facts import Facts, LayerFacts
-from trisect.exchanges.halo import Halo
-from trisect.exchanges.rank_block import RankBlock
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.halves import HalfKind
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.pipeline import sight
 from trisect.schedule.action import Action
 from trisect.shards.shard import Shard
-from trisect.views import recur
+from trisect.views import catalogue, recur
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.exchange import Crossing, Place, Work, crossing
+from trisect.views.plan import Plan
 from trisect.views.spatial import Spatial
 from trisect.views.stay import Stay
 from trisect.views.total import sum_over_parts
+from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
 
 
-class GatherSteps(Exchange):
-    """Every run gets the frames of all others, does the temporal half over all steps, and keeps its own.
+class GatherSteps(Stay):
+    """Every run gets the frames of all others, goes over all steps of a block, and keeps the output of its own.
 
     Gradients of frames go back to the run that made them, which adds them up. No state crosses.
     """
 
     name: ClassVar[str] = "gather steps"
-    axis: ClassVar[str] = "time"
     letter: ClassVar[str] = "z"
     option: ClassVar[str] = "gather"
 
     @classmethod
-    def refusal(cls, layer: LayerFacts) -> str | None:
-        return "it reads more than the rows of its spatial half" if layer.state == "weight" or layer.concat else None
+    def refusal(cls, layer: LayerTrace) -> str | None:
+        several = layer.recurrence is not None and len(layer.recurrence.widths) > 1
+        return "it reads more than one frame a step" if layer.state == "weight" or several else None
 
-    def stands_before(self, facts: Facts, half: int) -> bool:
-        return self.sets_apart(facts, half)
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        work = [Work(at.layer, "recur", at.plan.layout.time)]
+        yield from (*work, *crossing(call.width)) if back else (*crossing(call.width), *work)
 
-    def stands_after(self, facts: Facts, half: int) -> bool:
-        return self.sets_apart(facts, half)
-
-    def half_steps(self, facts: Facts, block: int, run: int) -> range:
-        return facts.steps(block)
-
-    def takes_part(self, at: RankBlock) -> bool:
-        return True
-
-    def volume(self, facts: Facts, posts: Sequence[tuple[int, Action]], fetched: Sequence[int]) -> dict[str, int]:
-        total = 0
-        for (half, block, _), count in crossings(posts).items():
-            layer = facts.layer_at(half, HalfKind.TEMPORAL)
-            if layer is not None and self.serves(layer):
-                rows = len(facts.steps(block)) * facts.vertices * (facts.layout.time - 1)
-                total += count * facts.wire_bytes(rows, layer.inside_channels)
-        return {"gather": total}
-
-
-class GatheredSteps(Stay):
-    """The same in a view: a rank goes over all steps of a block, and its state stays where it is."""
-
-    name = "gather steps"
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        rows = len(at.plan.steps(at.block)) * at.plan.rows[at.part] * (at.plan.layout.time - 1)
+        return "gather", at.plan.wire_bytes(rows, action.width)
 
     def forward(self, turn: Turn) -> Tensor:
         steps, (frames,) = turn.cut.steps(turn.block), turn.frames
@@ -116,23 +96,28 @@ class GatheredSteps(Stay):
         return [every[run.start - first : run.stop - first] for run in turn.cut.runs[turn.block]]
 
 
-class HaloInHalves(Halo):
-    """A halo that crosses in two messages, each with half of the columns."""
+class InHalves(Spatial):
+    """A halo that crosses in two messages, each with half of the columns, written as plainly as it can be."""
 
     name: ClassVar[str] = "halo in halves"
     letter: ClassVar[str] = "q"
     option: ClassVar[str] = "halves"
-    hides: ClassVar[bool] = False
-
-
-class InHalves(Spatial):
-    """The same in a view, written as plainly as it can be."""
-
     moves = True
     door: Door
 
-    def __init__(self, facts: Facts, shard: Shard, steps: range, door: Door) -> None:
-        self.door, self.part_rows, self.rows, self.steps = door, facts.rows, shard.rows, len(steps)
+    @classmethod
+    def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
+        behind = [Work(at.layer, "behind", at.share)]
+        both = [*crossing(call.width // 2), *crossing(call.width - call.width // 2)]
+        yield from (*behind, *(both if at.trained(call) else ())) if back else (*both, *behind)
+
+    @classmethod
+    def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
+        rows = sum(at.plan.remote[step] for step in at.steps)
+        return "halo-gradients" if action.back else "halo", at.plan.wire_bytes(rows, action.width)
+
+    def __init__(self, plan: Plan, shard: Shard, steps: range, door: Door) -> None:
+        self.door, self.part_rows, self.rows, self.steps = door, plan.rows, shard.rows, len(steps)
         self._graphs = [shard.part_graph(step) for step in steps]
         self._ids = [shard.column_ids(step) for step in steps]
         self._sends = [[torch.cat(lists) for lists in graph.send] for graph in self._graphs]
@@ -206,9 +191,9 @@ class InHalves(Spatial):
         return [torch.cat(halves, 1) for halves in zip(*(list(swap.wait()) for swap in swaps), strict=True)]
 
 
-catalogue.register(GatherSteps())
-recur.EXCHANGES["gather"] = GatheredSteps
-catalogue.register(HaloInHalves())
+catalogue.CATALOGUE.append(GatherSteps)
+recur.EXCHANGES["gather"] = GatherSteps
+catalogue.CATALOGUE.append(InHalves)
 sight.SPATIAL["halves"] = InHalves
 
 

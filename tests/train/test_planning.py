@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import trisect
-from trisect import ops
 from trisect.comm.world import World
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, LayoutError, TrisectError
@@ -91,13 +90,8 @@ class Gated(Layer):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.value, self.gate = (torch.nn.Linear(in_channels, out_channels) for _ in range(2))
 
-    message_channels = property(lambda self: self.out_channels)
-
-    def prepare(self, x, context):
-        return self.value(x)
-
-    def combine(self, message, x, adjacency, context):
-        return torch.relu(ops.aggregate(message, adjacency) * torch.sigmoid(self.gate(x)))
+    def forward(self, x, g):
+        return torch.relu(g.aggregate(self.value(x)) * torch.sigmoid(self.gate(x)))
 
 
 def test_layers_of_ones_own_and_of_pyg(graph):

@@ -138,9 +138,9 @@ def actions_of(run: Any) -> int:
     from trisect.plan.build import schedule_of
     from trisect.schedule.action import Pass, Verb
 
-    planned = schedule_of(run.facts, pass_=run._pass).ranks[run.rank.mesh.rank]
+    planned = schedule_of(run.plan, pass_=run._pass).ranks[run.rank.mesh.rank]
     cells = len(run._numbers())
-    computed = cells if run._pass is not Pass.TRAIN else 2 * cells + (cells - 1 if run.facts.timeline else 0)
+    computed = cells if run._pass is not Pass.TRAIN else 2 * cells + (cells - 1 if run.plan.timeline else 0)
     return computed + sum(action.verb in (Verb.POST, Verb.WAIT) for action in planned)
 
 
