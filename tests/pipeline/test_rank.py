@@ -18,13 +18,14 @@ from torch.nn import Parameter
 
 from trisect.comm.mesh import Mesh
 from trisect.graph.graph import Graph
-from trisect.layout import Layout
+from trisect.layout import History, Layout
 from trisect.nn.base import Model
 from trisect.nn.models.source import NamedModel, full_model
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.rank import Run
 from trisect.pipeline.stage import Values
 from trisect.train.setup import Setup
+from trisect.views.history_rows import HistoryRows
 from trisect.views.view import View
 
 ROWS = 12
@@ -143,6 +144,29 @@ def test_a_block_is_given_before_the_next_one_is_computed(monkeypatch: pytest.Mo
     given = [(first, list(done)) for first, _ in program.outputs(range(program.facts.runs[-1][-1].stop))]
     assert [cells for _, cells in given] == [[0], [0, 1], [0, 1, 2]]
     assert [first for first, _ in given] == [block[0].start for block in program.facts.runs]
+
+
+def test_history_is_told_of_a_pass(
+    rank_of: Callable[..., Setup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass begins by deciding what its chunks see, turns when all have gone forward, and lets go of the rest."""
+    told: list[object] = []
+    for name in ("begin", "turn", "end"):
+        honest = getattr(HistoryRows, name)
+
+        def noted(rows: HistoryRows, *, honest: Any = honest, name: str = name, **how: Any) -> None:
+            told.append((name, how))
+            honest(rows, **how)
+
+        monkeypatch.setattr(HistoryRows, name, noted)
+    layout = Layout(chunks=3, history=History(start="exact", blend=0.8, period=1))
+    program = rank_of(ring(), MODEL, Mesh(layout, 0, torch.device("cpu")), tmp_path).program
+    for epoch in (1, 2):
+        program.begin(epoch)
+        program.run(program.total_loss)
+    exact = [("begin", {"chunked": False, "keep": 0.0}), ("turn", {}), ("end", {})]
+    stale = [("begin", {"chunked": True, "keep": 0.8}), ("turn", {}), ("end", {})]
+    assert told == [*exact, *stale]
 
 
 def test_an_error_stops_the_pass_at_its_cell(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,9 @@ def watched(spoil: Callable[[Program], None] | None = None) -> Iterator[list[Epo
 
     def ran(program: Program, on_step: Any, *arguments: Any, **named: Any) -> None:
         epoch, before = epochs[-1], epochs[-1].transfers
-        verbs = [action.verb for action in program._actions]
+        facts = program._epoch_facts
+        schedule = program._schedule(facts, Pass.TRAIN)
+        verbs = [action.verb for action in schedule.ranks[program.mesh.rank]]
         epoch.posts, epoch.waits = verbs.count(Verb.POST), verbs.count(Verb.WAIT)
 
         def stepped() -> None:
@@ -98,7 +100,7 @@ def watched(spoil: Callable[[Program], None] | None = None) -> Iterator[list[Epo
             if coming is not None:
                 coming[1].result()
         epoch.brought = program.ledger.sent_bytes - already
-        moved = volume(program._epoch_facts, program._schedule(program._epoch_facts, Pass.TRAIN))
+        moved = volume(facts, schedule)
         epoch.planned = program.formula_bytes - moved.get(("weights", "reduce"), 0)
         epoch.transfers = pretend.Transfers(
             before.to_device + transfers.to_device,

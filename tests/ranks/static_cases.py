@@ -159,7 +159,7 @@ class RankOfGraph(RankOfCase):
 
     def outputs(self, noise: Noise | None) -> Tensor:
         """Give the outputs of one process, [vertices, channels]."""
-        output: Tensor = self.model.ask(self.features, PlainView([self.matrix], noise))
+        output: Tensor = self.model(self.features, PlainView([self.matrix], noise))
         return output
 
     def loss(self, output: Tensor) -> Tensor:
@@ -256,7 +256,7 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
             scale=recipe.scale,
             features=kept,
         )
-        loss = rank.loss(rank.model.ask(rank.features, view))
+        loss = rank.loss(rank.model(rank.features, view))
         if recipe.keeps(epoch):
             keep = 0.0 if exact else recipe.blend
             fresh = view.fresh

@@ -255,7 +255,7 @@ class RankOfTimeline(RankOfCase):
         """Give the outputs of one process: a dynamic model over the timeline, or a static one in each snapshot."""
         x = self.features
         frames = x.expand(steps, *x.shape) if x.dim() == 2 else x[:steps]
-        return cast(Tensor, self.model.ask(frames, PlainView(self.snapshots[:steps], noise)))
+        return cast(Tensor, self.model(frames, PlainView(self.snapshots[:steps], noise)))
 
     def loss(self, frames: Tensor) -> Tensor:
         """Give the mean cross entropy of all labels of training; that of pairs is the task's, undivided."""
