@@ -196,7 +196,9 @@ class View:
             root: [outputs, inputs], the weight of a row itself.
             bias: [outputs].
             add: [..., rows, outputs], with alpha [..., rows, inputs].
-            relu, p: what follows; nothing is dropped in evaluation. `slope`: of a leaky relu instead of relu.
+            relu: whether a relu follows.
+            slope: of a leaky relu in place of it.
+            p: with which probability each number is dropped behind that; none is in evaluation.
 
         Returns: [..., rows, outputs].
         """
@@ -316,8 +318,8 @@ class View:
 
         Args:
             x: [..., rows, channels].
-            lists: [step][reader][owner], positions among the owner part's rows, all different; none of own ones. They
-                are not read where vertices are not cut.
+            lists: `lists[step][reader][owner]` are positions among the owner part's rows, all different; none of own
+                ones. They are not read where vertices are not cut.
 
         Returns: of each step [rows + fetched rows, channels].
         """
