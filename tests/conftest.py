@@ -103,9 +103,9 @@ FACTS_STEPS = 40
 
 
 @cache
-def _model(name: str, layers: int, window: int) -> tuple[list[AnyLayer], Layer | None]:
+def _model(name: str, layers: int, window: int, features: int) -> tuple[list[AnyLayer], Layer | None]:
     options = {"tm-gcn": {"window": window}, "gat": {"heads": 2}}.get(name, {})
-    model = build(name, 3, 2, layers=layers, hidden=4, **options)
+    model = build(name, features, 2, layers=layers, hidden=4, **options)
     return list(model.stack), getattr(model, "head", None)
 
 
@@ -117,10 +117,14 @@ def _facts_of(
     layers: int = 2,
     window: int = 3,
     rows: int = 8,
+    features: int = 3,
     **more: Any,
 ) -> Facts:
-    """Facts of a model on one graph, or on a timeline where runs are given; every part has `rows` rows."""
-    stack, head = _model(name, layers, window)
+    """Facts of a model on one graph, or on a timeline where runs are given; every part has `rows` rows.
+
+    Layers are 4 wide, so that the first one sums up before its product, unless there are more features.
+    """
+    stack, head = _model(name, layers, window, features)
     bounds = [len(stack) * s // layout.layer for s in range(layout.layer + 1)]
     cuts = tuple(rows * c // layout.chunks for c in range(layout.chunks + 1))
     return make_facts(

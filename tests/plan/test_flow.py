@@ -33,7 +33,7 @@ SAMPLES: dict[str, tuple[str, Layout, Runs | None]] = {
 
 
 def sample(facts_of: Maker, name: str) -> Schedule:
-    schedule = schedule_of(facts_of(*SAMPLES[name]))
+    schedule = schedule_of(facts_of(*SAMPLES[name], features=5))
     validate(schedule)
     return schedule
 

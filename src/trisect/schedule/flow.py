@@ -45,6 +45,8 @@ class _Flow:
         self.done: set[Action] = set()
         self.ran: set[_Cell] = set()
         self.states: Counter[object] = Counter()
+        # whether the last cell went backward: one that is computed again next begins a group, with what was kept
+        self.turned = False
         self.last_block = max((action.block or 0 for action in actions), default=0)
         # only a rank with steps in a block has rows that cross along other axes than time
         self.busy = {action.block for action in actions if _axis(action) in ("vertex", "layer")}
@@ -72,6 +74,7 @@ class _Flow:
         self.done.add(action)
         if action.verb in FORWARD or action.verb is Verb.BACKWARD:
             self.ran.add(_cell(action))
+            self.turned = action.verb is Verb.BACKWARD
             self.order.setdefault(_rows(action), len(self.order))
             self.left[_rows(action)] -= action.verb is Verb.BACKWARD
             if action.pass_ is not Pass.AGAIN:
@@ -80,7 +83,9 @@ class _Flow:
     def flaw(self, action: Action) -> str | None:
         """Say what is wrong if an action is done now."""
         if action.verb in FORWARD:
-            early = [*self.makers(action), *self.earlier(action), *self.arrivals(action, action.first, back=False)]
+            early = [*self.makers(action), *self.earlier(action)]
+            if action.pass_ is not Pass.AGAIN or not self.turned:
+                early += self.arrivals(action, action.first, back=False)
             if not early and self.lacks_input(action):
                 return f"{action} ran without its input, since nothing computes half {(action.first or 0) - 1}"
         elif action.verb is Verb.BACKWARD:
