@@ -62,7 +62,7 @@ class Alone:
     """A transport of which only the mesh is real: the stages before and after are made up."""
 
     def __init__(self, mesh: Mesh, *more: object) -> None:
-        self.mesh = mesh
+        self.mesh, self.wire = mesh, "float32"
 
     def gather(self, own: Any) -> list[Any]:
         return [own]

@@ -156,7 +156,7 @@ class _Choosy(Layer):
 
     in_channels = out_channels = 6
 
-    def forward(self, x, adjacency, context):
+    def forward(self, x, g):
         if x.shape[0] < 500:
             raise ValueError("too few rows")
         return x

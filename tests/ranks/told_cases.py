@@ -54,8 +54,8 @@ def told(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def _cells(actions: Any) -> set[str]:
-    """Give the cells that actions compute, each once."""
-    return {f"{action.verb.value} {action.chunk} {action.block}" for action in actions}
+    """Give the cells that actions compute, each once; on a timeline, chunks are those of states that are handed on."""
+    return {f"{action.verb.value} {action.chunk if action.block is None else 0} {action.block}" for action in actions}
 
 
 def _gap(events: list[Event]) -> float:

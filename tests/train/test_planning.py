@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import trisect
-from trisect import ops
 from trisect.comm.world import World
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, LayoutError, TrisectError
@@ -93,11 +92,8 @@ class Gated(Layer):
 
     message_channels = property(lambda self: self.out_channels)
 
-    def prepare(self, x, context):
-        return self.value(x)
-
-    def combine(self, message, x, adjacency, context):
-        return torch.relu(ops.aggregate(message, adjacency) * torch.sigmoid(self.gate(x)))
+    def forward(self, x, g):
+        return torch.relu(g.aggregate(self.value(x)) * torch.sigmoid(self.gate(x)))
 
 
 def test_layers_of_ones_own_and_of_pyg(graph):
