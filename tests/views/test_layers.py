@@ -234,6 +234,19 @@ def test_no_steps(name: str) -> None:
         g.tie(out).sum().backward()
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_verbs_are_counted_alike(name: str) -> None:
+    """By their number a rank finds states again and messages their reader: with kept sums and without steps, too."""
+    layer, x, blocks, counted = built(LAYERS[name]), draw(2, ROWS, WIDTH), [matrix(0), matrix(1)], []
+    for frames, matrices, features in ((x, blocks, None), (x, blocks, (x, x)), (x[:0], [], None)):
+        g = view(matrices, Noise(5, 1), features=features)
+        g.shared["h0"] = frames
+        layer(frames, g)
+        counted.append(g._call())
+    assert counted == [counted[0]] * 3
+    assert g._call() != counted[0]
+
+
 def test_chance_is_told_apart() -> None:
     """Another layer, step or epoch draws other numbers."""
     block, x = matrix(0), draw(ROWS, WIDTH)

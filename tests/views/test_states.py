@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from trisect.nn.temporal import mproduct
 from trisect.nn.temporal.mproduct import MProduct
+from trisect.ops.band import band_torch
 from trisect.views.states import States
 from trisect.views.timecut import TimeCut
 from trisect.views.turn import Turn
@@ -17,7 +20,9 @@ def turn_of(block: int, frames: torch.Tensor) -> Turn:
     return Turn(CUT, block, (0, 1), MProduct(WIDTH, window=4), [frames.detach()], needs=[True], trained=True)
 
 
-def test_the_frames_of_a_block_are_gone_when_its_state_is_noted() -> None:
+def test_the_frames_of_a_block_are_gone_when_its_state_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as on other devices: the kernel of the CPU gives a state of its own
+    monkeypatch.setattr(mproduct, "band", band_torch)
     states, frames = States(), torch.rand(STEPS, ROWS, WIDTH)
     turn = turn_of(0, frames)
     state = turn.module.initial_state(ROWS, dtype=frames.dtype, device=frames.device)

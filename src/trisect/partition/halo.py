@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -40,6 +40,7 @@ class PartGraph:
     send: tuple[tuple[Tensor, ...], ...]
     chunk_rows: tuple[int, ...]
     symmetric: bool = False
+    _pieces: dict[tuple[int, int, bool], Adjacency] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -56,6 +57,14 @@ class PartGraph:
     def rows_of(self, chunk: int | None) -> slice:
         """The own rows of a chunk; all of them for None."""
         return slice(0, self.rows) if chunk is None else slice(self.chunk_rows[chunk], self.chunk_rows[chunk + 1])
+
+    def piece(self, low: int, high: int, *, turned: bool = False) -> Adjacency:
+        """Rows low .. high-1 of the block or its transpose; made once, since counting entries waits for a device."""
+        piece = self._pieces.get((low, high, turned))
+        if piece is None:
+            whole = self.adjacency.transpose() if turned else self.adjacency
+            piece = self._pieces[low, high, turned] = whole.rows_between(low, high)
+        return piece
 
     def interior(self) -> tuple[int, ...]:
         """For each chunk, the own row from which on no row of it reads the halo or is read by another part.

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from trisect.ops.backward import run_backward
 from trisect.views.along import BlockEndedError
+from trisect.views.leaves import leaves_of
 from trisect.views.view import View
 
 # The rows, by the name "x", and what earlier layers wrote for later ones: what enters and leaves a group of layers.
@@ -99,25 +100,6 @@ def run_plain(stage: Stage, group: int, values: Values, view: View) -> Values | 
             return None
 
 
-class _Enter(torch.autograd.Function):
-    """Values as leaves: their gradients are kept aside, and nothing holds on to the values for that."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, begun: Tensor, names: Sequence[str], values: Sequence[Tensor], found: Values
-    ) -> tuple[Tensor, ...]:
-        ctx.names, ctx.found = names, found
-        ctx.set_materialize_grads(False)
-        return tuple([value.detach() for value in values])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        for name, gradient in zip(ctx.names, gradients, strict=True):
-            if gradient is not None:
-                ctx.found[name] = gradient
-        return None, None, None, None
-
-
 def record(
     stage: Stage, group: int, values: Values, view: View, trained: set[str], ends: Ends | None
 ) -> tuple[Values, Graph]:
@@ -128,11 +110,7 @@ def record(
         ends: makes the loss of what leaves the last group, which then is all that leaves it; None: nothing does.
     """
     graph, entered = Graph(), dict(values)
-    if trained:
-        names = sorted(trained)
-        begun = torch.zeros((), requires_grad=True)
-        leaves = _Enter.apply(begun, names, [values[n] for n in names], graph.entered)  # type: ignore[no-untyped-call]
-        entered.update(zip(names, leaves, strict=True))
+    entered.update(leaves_of({name: values[name] for name in sorted(trained)}, graph.entered))
     left = stage.run(group, entered, view)
     if ends is not None:
         loss = ends(view, left["x"])

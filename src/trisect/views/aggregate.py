@@ -161,11 +161,10 @@ class _ProductFirst(torch.autograd.Function):
         if reads and back is None:
             back = spatial.sum_gradient(spec.call, gradient, ctx.trail, alpha=1.0 - alpha)
         if back is not None and ctx.with_weight:
-            shape = (*back.shape[:2], weight.shape[1])
-            if need_x and fresh and root is None and not need_add and gradient.shape == shape:
-                gx = gradient  # which nothing reads any more
-            elif need_x:
-                gx = empty(shape, back.dtype, back.device)
+            if need_x:
+                shape = (*back.shape[:2], weight.shape[1])
+                free = fresh and root is None and not need_add  # nothing reads the gradient any more
+                gx = gradient if free and gradient.shape == shape else empty(shape, back.dtype, back.device)
             total = _summed(x, back) if need_weight else back
             if gx is not None and total is not back:
                 Product(Ending.NONE).backward(back, (None,), None, weight, gx=gx)

@@ -21,3 +21,10 @@ class Along(ABC):
         self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""
+
+
+def layer_of(call: Hashable) -> int:
+    """Return the layer that a call is of."""
+    if isinstance(call, tuple):
+        return int(call[0])
+    raise RuntimeError(f"internal error: {call!r} does not say which layer it is of")

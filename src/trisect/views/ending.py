@@ -88,13 +88,13 @@ class Ending:
                 _, summed = finish_gradient(part, y, finish, want_bias, target)
             else:
                 before = dropout(part, self.p, noise)
-                target.copy_(before if y is None else before * self._slopes(y))
+                target.copy_(before if y is None else self._through_relu(before, y))
                 summed = target.sum(0) if want_bias else None
             total = summed if total is None else total + required(summed)
         return result, total
 
-    def _slopes(self, out: Tensor) -> Tensor:
-        return torch.where(out > 0, 1.0, self.slope).to(out.dtype)
+    def _through_relu(self, gradient: Tensor, out: Tensor) -> Tensor:
+        return torch.where(out > 0, gradient, gradient * self.slope)
 
     def _parts(
         self, gradient: Tensor, out: Tensor | None, result: Tensor
@@ -240,7 +240,7 @@ class Product:
     ) -> tuple[Tensor | None, Tensor | None]:
         g = dropout(g, self.ending.p, noise)
         if self.ending.relu and out is not None:
-            g = g * self.ending._slopes(out)
+            g = self.ending._through_relu(g, out)
         if masked is not None:
             masked.copy_(g)
         if gx is not None and weight is not None:

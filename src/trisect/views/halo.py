@@ -161,12 +161,12 @@ class Halo(Spatial):
         swap = self._begin(call, board, kind, stay=self._in_place)
 
         def rows(step: int, low: int, high: int, columns: Tensor, halo: Tensor | None) -> None:
-            matrix, noise = self._graphs[step].adjacency, ending.noise(step)
+            graph, noise = self._graphs[step], ending.noise(step)
             whole = (low, high) == (0, self.rows)
             aggregate_into(
                 out[step] if whole else out[step, low:high],
                 columns,
-                matrix if whole else matrix.rows_between(low, high),
+                graph.adjacency if whole else graph.piece(low, high),
                 alpha=alpha,
                 add=None if add is None else add[step] if whole else add[step, low:high],
                 beta=beta,
@@ -192,11 +192,11 @@ class Halo(Spatial):
             return out
         halo = empty((self._starts[-1], gradient.shape[2]), gradient.dtype, gradient.device)
         for step, graph in enumerate(self._graphs):
-            turned = graph.adjacency.transpose().rows_between(self.rows, graph.adjacency.columns)
+            turned = graph.piece(self.rows, graph.adjacency.columns, turned=True)
             aggregate_into(halo[self._starts[step] : self._starts[step + 1]], gradient[step], turned, alpha=alpha)
         swap = self._send_back(call, halo)
         for step, graph in enumerate(self._graphs):
-            turned = graph.adjacency.transpose().rows_between(0, self.rows)
+            turned = graph.piece(0, self.rows, turned=True)
             aggregate_into(out[step], gradient[step], turned, alpha=alpha)
         return self._added(call, out, swap)
 

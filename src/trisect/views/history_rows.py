@@ -60,7 +60,9 @@ class HistoryRows:
             self._drift.before(self.history(), self._own_rows)
         self._chunked = chunked
         self._keeps, self._blend = keep is not None, 0.0
-        if not chunked or not self._apart:
+        if not chunked and keep is None:
+            self._now = [None] * len(self._widths)
+        elif not chunked or not self._apart:
             self._now = self._history
         elif keep is not None and keep > 0.0 and all(rows is not None for rows in self._history):
             self._now, self._blend = self._history, keep

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trisect.views.along import Along
+from trisect.views.along import Along, layer_of
 from trisect.views.carry import Carry
 from trisect.views.door import Door
 from trisect.views.everywhere import Everywhere
@@ -99,7 +99,7 @@ class Recurrences(Along):
             trained=trained,
             again=self._again,
             mark=self.turn,
-            resumed=self._resumed.get(_layer(call)),
+            resumed=self._resumed.get(layer_of(call)),
             watched=self._block == self._watched,
             ends=ends,
         )
@@ -157,14 +157,7 @@ class Recurrences(Along):
     def kept_states(self) -> dict[int, State]:
         """Return the states that the pass was asked to keep, by layer, as far as it came by them."""
         seen = {call: exchange.states.seen for call, exchange in self._exchanges.items()}
-        return {_layer(call): state for call, state in seen.items() if state is not None}
-
-
-def _layer(call: Hashable) -> int:
-    """Return the layer that a call is of."""
-    if isinstance(call, tuple):
-        return int(call[0])
-    raise RuntimeError(f"internal error: {call!r} does not say which layer it is of")
+        return {layer_of(call): state for call, state in seen.items() if state is not None}
 
 
 class _Recur(torch.autograd.Function):

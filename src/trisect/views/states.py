@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from trisect.ops.backward import run_backward
 from trisect.ops.recurrent import OutputBuffers
+from trisect.views.leaves import leaves_of
 from trisect.views.turn import Piece, State, Turn
 
 
@@ -129,14 +130,15 @@ class States:
                 tensor.detach().requires_grad_(turn.trained and (not initial or tensor.requires_grad))
                 for tensor in state
             ]
-            inputs = [frame.detach() for frame in frames]
+            inputs, gradients = [frame.detach() for frame in frames], dict[int, Tensor]()
             written, buffers = None, None if out is None else OutputBuffers(out)
             if buffers is not None:
                 written = module.forward_into(buffers, inputs, tuple(leaves))
             if written is None:
                 buffers = None
-                for frame, need in zip(inputs, turn.needs if needs is None else needs, strict=False):
-                    frame.requires_grad_(turn.trained and need)
+                wanted = (turn.needs if needs is None else needs) if turn.trained else ()
+                for k, frame in leaves_of({k: inputs[k] for k, need in enumerate(wanted) if need}, gradients).items():
+                    inputs[k] = frame
                 written = (module if run is None else run)(inputs, tuple(leaves), first_step)
         result, after = written
         if out is not None and buffers is None:
@@ -147,13 +149,13 @@ class States:
             # where backward begins, and not the tensors: a state may be a view of the frames of all steps
             roots = [_root(tensor) for tensor in after]
             own = state if initial else None
-            turn.pieces.append(Piece(chunk, leaves, own, roots, _root(result), inputs, buffers))
+            turn.pieces.append(Piece(chunk, leaves, own, roots, _root(result), len(inputs), gradients, buffers))
         return result.detach() if out is None else out
 
     def backward(
         self, turn: Turn, d_out: Tensor | None, into: Sequence[Tensor | None] | None = None
     ) -> list[Tensor | None]:
-        """Return the gradients of the frames of the last piece that has not gone back.
+        """Return the gradients of the frames of the last piece that has not gone back; they are not to be written to.
 
         It begins with the gradient of the output and with what is `wanted` of the state after it.
 
@@ -171,12 +173,13 @@ class States:
         if roots:
             run_backward(roots)
         self._finish(turn, piece)
+        found = [piece.gradients.get(k) for k in range(piece.frames)]
         if into is None:
-            return [frame.grad for frame in piece.frames]
+            return found
         if piece.buffers is None or not roots:
-            for target, frame in zip(into, piece.frames, strict=True):
+            for target, gradient in zip(into, found, strict=True):
                 if target is not None:
-                    target.zero_() if frame.grad is None else target.copy_(frame.grad)
+                    target.zero_() if gradient is None else target.copy_(gradient)
         return list(into)
 
     def _finish(self, turn: Turn, piece: Piece) -> None:

@@ -24,7 +24,8 @@ class Piece:
         leaves: the state before the block.
         initial: the same as the module made it, where nothing came before; its gradient is the module's own affair.
         after, out: where backward begins, in the states after the block and in the output; None: nowhere.
-        frames: leaves, where `buffers` have no room for their gradients.
+        frames: how many were read; `gradients`: of some of them, once backward has found them, where `buffers` have no
+            room for these.
     """
 
     chunk: int
@@ -32,7 +33,8 @@ class Piece:
     initial: State | None
     after: list[GradientEdge | None]
     out: GradientEdge | None
-    frames: list[Tensor]
+    frames: int
+    gradients: dict[int, Tensor]
     buffers: OutputBuffers | None
 
 

@@ -139,6 +139,7 @@ class View:
         self._draws.clear()
 
     def _call(self) -> Hashable:
+        # counted where nothing moves, too: a rank without steps keeps no sums and has no halo
         self._calls += 1
         return self.layer, self._calls
 
@@ -197,7 +198,9 @@ class View:
             root: [outputs, inputs], the weight of a row itself.
             bias: [outputs].
             add: [..., rows, outputs], with alpha [..., rows, inputs].
-            relu, p: what follows; nothing is dropped in evaluation. `slope`: of a leaky relu instead of relu.
+            relu: whether a relu follows.
+            slope: of a leaky relu in place of it.
+            p: with which probability each number is dropped behind that; none is in evaluation.
 
         Returns: [..., rows, outputs].
         """
@@ -206,11 +209,11 @@ class View:
             # no kernel does a leaky relu behind a product, or with dropout
             y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
             return self.dropout(functional.leaky_relu(y, slope), p)
-        ending = self._ending(relu, p, slope)
+        call, ending = self._call(), self._ending(relu, p, slope)
         if self.keeps(x):
             more = None if add is None else self.frames(add)
             return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
-        spec = Aggregation(self.spatial, self._call(), ending, narrows, alpha, theta)
+        spec = Aggregation(self.spatial, call, ending, narrows, alpha, theta)
         out, token = run_aggregation(spec, self._token if self._meets else None, x, weight, root, bias, add)
         self._take(token)
         return out
@@ -267,11 +270,11 @@ class View:
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
-        frames = self.frames(x)
+        frames, call = self.frames(x), self._call()
         if not self.spatial.moves and not self.spatial.stale:
             columns = each_frame(frames if weight is None else dense(frames, weight))
         else:
-            columns, token = gather_rows(self.spatial, self._call(), self._next_token(), frames, weight)
+            columns, token = gather_rows(self.spatial, call, self._next_token(), frames, weight)
             self._take(token)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
@@ -291,10 +294,10 @@ class View:
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
-        frames = self.frames(x)
+        frames, call = self.frames(x), self._call()
         if not self.spatial.moves and not self.spatial.stale:
             return self._back(frames.sum(1, keepdim=True), x)
-        total, token = total_rows(self.spatial, self._call(), self._next_token(), frames)
+        total, token = total_rows(self.spatial, call, self._next_token(), frames)
         self._take(token)
         return self._back(total[:, None], x)
 
@@ -322,8 +325,8 @@ class View:
 
         Args:
             x: [..., rows, channels].
-            lists: [step][reader][owner], positions among the owner part's rows, all different; none of own ones. They
-                are not read where vertices are not cut.
+            lists: `lists[step][reader][owner]` are positions among the owner part's rows, all different; none of own
+                ones. They are not read where vertices are not cut.
 
         Returns: of each step [rows + fetched rows, channels].
         """

@@ -172,6 +172,8 @@ class Window(Stay):
             return [None] * len(turn.widths)
         if gradient is None:
             gradient = turn.zeros(len(turn.steps), turn.rows, sum(turn.widths))
+        elif not self._gradients.keys().isdisjoint(turn.steps):
+            gradient = gradient.clone()
         for step in turn.steps:
             if step in self._gradients:
                 gradient[step - turn.steps.start] += self._gradients.pop(step)

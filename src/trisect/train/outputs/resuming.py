@@ -114,7 +114,7 @@ class Resuming:
         model.to(dtype).load_state_dict({name: own[name] for name in model.state_dict()})
         if not isinstance(model, DynamicModel):
             raise TypeError("internal error: a model without time has a state")
-        for layer, state in enumerate(isolated_states(model, data, file.step, file.vertices, dtype)):
+        for layer, state in isolated_states(model, data, file.step, file.vertices, dtype).items():
             for i, tensor in enumerate(state):
                 states[f"{layer}.{i}"] = torch.cat([states[f"{layer}.{i}"], tensor])
         return states

@@ -7,7 +7,7 @@ It is used with the same parameters and the same data before its step, and with 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ from trisect.settings.writing import to_json
 from trisect.train.outputs.table import drafted
 from trisect.train.run.digest import digest_arrays
 from trisect.train.setup import Setup
+from trisect.views.alone import Alone
+from trisect.views.along import layer_of
+from trisect.views.local import Local
+from trisect.views.view import View
 
 FOLDER = "state"
 _KEPT = 3
@@ -107,8 +111,10 @@ def digest_before(timeline: Timeline, step: int, vertices: int) -> str:
 
 
 @torch.no_grad()
-def isolated_states(model: DynamicModel, timeline: Timeline, steps: int, first: int, dtype: torch.dtype) -> list[State]:
-    """Give the state, before step `steps`, of the vertices first, first + 1, …, which have no edge until then.
+def isolated_states(
+    model: DynamicModel, timeline: Timeline, steps: int, first: int, dtype: torch.dtype
+) -> dict[int, State]:
+    """Give by layer the state, before step `steps`, of the vertices first, first + 1, …, without an edge until then.
 
     It is computed from their own features, since biases and features act without edges too.
     """
@@ -130,12 +136,14 @@ def isolated_states(model: DynamicModel, timeline: Timeline, steps: int, first: 
     )
     form: dict[str, Any] = {"normalisation": model.normalisation, "self_loops": model.self_loops}
     form["dtype"] = torch.float64 if dtype == torch.float64 else torch.float32
-    features, states = alone.features().to(dtype), None
+    features, states = alone.features().to(dtype), dict[Hashable, State]()
     for start in range(0, steps, _BLOCK):
         stop = min(start + _BLOCK, steps)
-        xs = features if features.dim() == 2 else features[start:stop]
-        _, states = model(xs, alone.snapshots(**form, start=start, stop=stop), states, first_step=start)
-    return list(states or ())
+        xs = features.expand(stop - start, -1, -1) if features.dim() == 2 else features[start:stop]
+        along, snapshots = Alone(states, start), alone.snapshots(**form, start=start, stop=stop)
+        model(xs, View(Local(snapshots, alone.vertices), along, steps=range(start, stop)))
+        states = along.after
+    return {layer_of(call): state for call, state in states.items()}
 
 
 # Between the process that reads the data and the ranks: files in the folder of the rows
