@@ -20,6 +20,7 @@ from trisect.pipeline.events import Events
 from trisect.plan.build import in_order, schedule_of
 from trisect.schedule.action import Action, Verb
 from trisect.tasks import make_task
+from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.ranks import cut_data, rank_setup
 from trisect.train.worker import read_cut
 
@@ -46,7 +47,7 @@ TIMELINES: list[tuple[str, dict[str, Any], str, str, str]] = [
 ]
 
 
-class Log:
+class Log(NoRecorder):
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -79,13 +80,13 @@ def told(mesh: Mesh, folder: Path, model: NamedModel, task: Any, wrong: bool) ->
     options = TrainOptions(precision="float64")
     setup = rank_setup(read_cut(folder), model, make_task(task), mesh, options, mesh.layout.world)
     program, log = setup.program, Log()
+    trainer = Trainer(setup, options, log)
     half = Events._half
     shifted = lambda events, crossing, turn: 0 if crossing.back else half(events, crossing, turn)  # noqa: E731
     with patch.object(Events, "_half", shifted if wrong else half):
         for epoch in range(1, EPOCHS + 1):
             log.names.clear()
-            program.begin(epoch)
-            program.run(program.total_loss, log)
+            trainer.train_epoch(epoch)
     actions = schedule_of(program._epoch_facts).ranks[mesh.rank]
     if program.facts.stale:
         actions = tuple(in_order(actions, program._order))

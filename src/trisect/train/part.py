@@ -226,12 +226,12 @@ class Part:
         self._epoch += 1
         program = self._program
         program.begin(self._epoch, drops=self.model.training)
-        found: list[float] = []
-        program.run(lambda: found.append(program.total_loss()))
+        program.run()
+        total = program.finish()
         for parameter, gradient in before:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
-        return found[0]
+        return total
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs of the own rows; `loss.backward()` on them reduces the gradients over all ranks.
