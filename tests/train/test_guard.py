@@ -25,7 +25,8 @@ from trisect.layout.history import History
 from trisect.shards.graph_files import read_cut
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Result, Trainer
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
+from trisect.train.setup import Setup
 
 # what never leaves zero: the stale loss falls, and exact inference sees another model
 GRAPH = {"vertices": 300, "classes": 5, "features": 16, "common": 8.0, "signal": 3.0}
@@ -41,7 +42,8 @@ def trainer(history: History | None, folder: Path, chunks: int = 10, epochs: int
     if not (folder / "cut.json").exists():
         cut_data(graph, maker, "node-classification", layout, options, folder)
     mesh = connect(layout, torch.device("cpu"))
-    return Trainer(rank_setup(read_cut(folder), maker, "node-classification", mesh, options), options, Memory())
+    setup = Setup.of(maker, read_cut(folder), "node-classification", options, mesh.layout, mesh=mesh)
+    return Trainer(setup, options, Memory())
 
 
 class Memory(NoRecorder):

@@ -21,7 +21,8 @@ from trisect.plan.build import in_order, schedule_of
 from trisect.schedule.action import Action, Verb
 from trisect.tasks import make_task
 from trisect.train.loop import NoRecorder, Trainer
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
+from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
 
 MOVES = (Verb.POST, Verb.WAIT, Verb.REDUCE, Verb.STEP)
@@ -78,7 +79,7 @@ def timeline() -> Timeline:
 def told(mesh: Mesh, folder: Path, model: NamedModel, task: Any, wrong: bool) -> tuple[list[str], list[str]]:
     """Return what a rank told of the last of some epochs, and what the schedule says."""
     options = TrainOptions(precision="float64")
-    setup = rank_setup(read_cut(folder), model, make_task(task), mesh, options, mesh.layout.world)
+    setup = Setup.of(model, read_cut(folder), task, options, mesh.layout, mesh=mesh, local_ranks=mesh.layout.world)
     program, log = setup.program, Log()
     trainer = Trainer(setup, options, log)
     half = Events._half

@@ -32,7 +32,7 @@ from trisect.train.checks import is_cut
 from trisect.train.device import device_of_rank
 from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
 from trisect.train.processes.joined import joined
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
 from trisect.train.setup import Setup
 from trisect.views.timecut import TimeCut
 from trisect.views.view import View
@@ -101,9 +101,9 @@ def parallelize(
     cut = partial(cut_data, data, maker, OwnLoss(), chosen, training)
     mesh, host = stack.enter_context(joined(chosen, world, device, training.timeout, cut))
     atexit.register(stack.close)
-    shards = read_cut(host.folder)
     _agree(maker, Transport(mesh, Ledger()))
-    return Part(rank_setup(shards, maker, OwnLoss(), mesh, training, world.local_size))
+    shards = read_cut(host.folder)
+    return Part(Setup.of(maker, shards, OwnLoss(), training, chosen, mesh=mesh, local_ranks=world.local_size))
 
 
 def _trial(*, timeline: bool) -> View:

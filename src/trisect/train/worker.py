@@ -50,7 +50,6 @@ from trisect.train.processes.memory import watched_memory
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.stopping import heeding_requests, undisturbed
 from trisect.train.processes.threads import limited_threads
-from trisect.train.ranks import rank_setup
 from trisect.train.rules import Rules, beside
 from trisect.train.run.apart import Apart, Host, marked
 from trisect.train.run.checkpoint import Checkpoint, at_once
@@ -98,7 +97,7 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
         joined(job.layout, world, device, options.timeout, shards) as (mesh, host),
     ):
         cut, gather = read_cut(host.folder), Transport(mesh, Ledger()).gather
-        setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
+        setup = Setup.of(job.model, cut, job.task, options, job.layout, mesh=mesh, local_ranks=world.local_size)
         expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
         show_phase(world.rank, Phase.READY)
         digest = (host.folder / FILE).read_text() if job.writes_run else None
