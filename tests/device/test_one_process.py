@@ -57,7 +57,7 @@ def trained(
     result = Trained([], {})
 
     def step() -> None:
-        result.losses.append(setup.program.total_loss())
+        result.losses.append(setup.program.finish())
         result.gradients = {n: p.grad.cpu().clone() for n, p in parameters.items() if p.grad is not None}
         with torch.no_grad():
             for parameter in parameters.values():
@@ -67,7 +67,8 @@ def trained(
 
     for epoch in range(1, epochs + 1):
         setup.program.begin(epoch)
-        setup.program.run(step)
+        setup.program.run()
+        step()
     return result
 
 

@@ -27,18 +27,17 @@ def prepared(name: str, data: Graph | Timeline, task: str, **options: Any) -> Se
     training = TrainOptions(device="sim", precision="float64")
     setup = Setup.of(model_maker(name, options, 0), data, task, training)
     setup.program.begin(1)
-    setup.program.run(lambda: None)
+    setup.program.run()
     return setup
 
 
 @pytest.mark.parametrize("name", STATIC)
 def test_an_epoch_on_a_graph_copies_the_loss_alone(name: str, community: Graph, pretend: ModuleType) -> None:
     setup = prepared(name, community, "node-classification", layers=3, hidden=8)
-    values = []
     with pretend.counted() as transfers:
         setup.program.begin(2)
-        setup.program.run(lambda: values.append(setup.program.total_loss()))
-    assert len(values) == 1
+        setup.program.run()
+        setup.program.finish()
     assert transfers.to_host == [()]
     assert transfers.to_device == []
     assert transfers.lists == 0
@@ -49,7 +48,8 @@ def test_an_epoch_on_a_timeline_copies_no_rows(name: str, timeline: Timeline, pr
     setup = prepared(name, timeline, "node-classification", **({"layers": 2, "hidden": 8} if name in STATIC else {}))
     with pretend.counted() as transfers:
         setup.program.begin(2)
-        setup.program.run(setup.program.total_loss)
+        setup.program.run()
+        setup.program.finish()
     assert [shape for shape in transfers.to_host if shape] == []
     assert transfers.to_device == []
     assert transfers.lists == 0
@@ -110,7 +110,8 @@ def test_snapshots_that_do_not_fit_are_brought_in_each_epoch(
         setup.program.ledger.clear()
         with pretend.counted() as transfers:
             setup.program.begin(epoch)
-            setup.program.run(setup.program.total_loss)
+            setup.program.run()
+            setup.program.finish()
             coming = setup.program.shard.matrices._next  # type: ignore[attr-defined]
             if coming is not None:
                 coming[1].result()

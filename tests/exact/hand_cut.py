@@ -44,9 +44,10 @@ def cut_by_hand(case: ExactCase) -> Iterator[None]:
         if case.cut != "layout":
             files = sys.modules[ranks.Cut.__module__]  # which writes the shards of a graph
             stack.enter_context(patch.object(files, "cut_graph", cut_graph))
-            stack.enter_context(patch.object(assemble, "cut_timeline", cut_timeline))
+            stack.enter_context(patch.object(ranks, "cut_timeline", cut_timeline))
         if case.runs:
-            stack.enter_context(patch.object(assemble, "deal", deal))
+            for module in (assemble, ranks):
+                stack.enter_context(patch.object(module, "deal", deal))
         yield
 
 

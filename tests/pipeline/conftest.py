@@ -14,7 +14,7 @@ from trisect.graph.graph import Graph
 from trisect.nn.models.source import NamedModel
 from trisect.tasks import make_task
 from trisect.train.job import SHARDS, Job
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
 from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
 
@@ -30,7 +30,8 @@ def _rank_of(data: Graph, model: NamedModel, mesh: Mesh, folder: Path) -> Setup:
     cut_data(data, written.model, task, written.layout, written.options, folder / SHARDS)
     job = Job.read(folder, stream)
     assert job.layout == mesh.layout
-    return rank_setup(read_cut(folder / SHARDS), job.model, job.task, mesh, job.options, job.layout.world)
+    cut, ranks = read_cut(folder / SHARDS), job.layout.world
+    return Setup.of(job.model, cut, job.task, job.options, job.layout, mesh=mesh, local_ranks=ranks)
 
 
 @pytest.fixture(scope="session")

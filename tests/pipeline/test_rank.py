@@ -25,6 +25,7 @@ from trisect.nn.models.source import NamedModel, full_model
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.rank import Run
 from trisect.pipeline.stage import Values
+from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.setup import Setup
 from trisect.views.history_rows import HistoryRows
 from trisect.views.view import View
@@ -32,7 +33,7 @@ from trisect.views.view import View
 ROWS = 12
 
 
-class Log:
+class Log(NoRecorder):
     def __init__(self) -> None:
         self.events: list[tuple[str, float, float, dict[str, Any]]] = []
 
@@ -67,23 +68,24 @@ def test_cells_run_in_order_and_are_told(setup: Setup, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Cell, "backward", slow)
     program.begin(4)
-    steps: list[bool] = []
-    losses: list[float] = []
-
-    def on_step() -> None:
-        # the optimiser steps once, when all gradients are there
-        steps.append(all(p.grad is not None for p in setup.modules.parameters()))
-        losses.append(program.total_loss())
-
-    program.run(on_step, log, epoch=4)
-    assert [name for name, *_ in log.events] == ["0F0", "0B0", "0U0"]
-    assert steps == [True]
+    program.run(log, epoch=4)
+    assert [name for name, *_ in log.events] == ["0F0", "0B0"]
+    assert all(p.grad is not None for p in setup.modules.parameters())
     assert all(fields == {"epoch": 4} for *_, fields in log.events)
     seconds = {name: seconds for name, _, seconds, _ in log.events}
     assert seconds["0B0"] >= 0.01
     starts = [start for _, start, *_ in log.events]
     assert starts == sorted(starts)
-    assert losses[0] > 0.0
+    assert program.finish() > 0.0
+
+
+def test_the_trainer_tells_its_step_behind_the_pass(setup: Setup) -> None:
+    log = Log()
+    Trainer(setup, TrainOptions(), log).train_epoch(1)
+    assert [name for name, *_ in log.events] == ["0F0", "0B0", "0U0"]
+    ends = [start + seconds for _, start, seconds, _ in log.events]
+    assert ends == sorted(ends)
+    assert all(fields == {"epoch": 1} for *_, fields in log.events)
 
 
 LAYERS = {"layers": 3, "hidden": 4, "dropout": 0.3}
@@ -164,7 +166,8 @@ def test_history_is_told_of_a_pass(
     program = rank_of(ring(), MODEL, Mesh(layout, 0, torch.device("cpu")), tmp_path).program
     for epoch in (1, 2):
         program.begin(epoch)
-        program.run(program.total_loss)
+        program.run()
+        program.finish()
     exact = [("begin", {"chunked": False, "keep": 0.0}), ("turn", {}), ("end", {})]
     stale = [("begin", {"chunked": True, "keep": 0.8}), ("turn", {}), ("end", {})]
     assert told == [*exact, *stale]
@@ -178,7 +181,7 @@ def test_an_error_stops_the_pass_at_its_cell(setup: Setup, monkeypatch: pytest.M
     log = Log()
     setup.program.begin(4)
     with pytest.raises(ArithmeticError, match="no loss"):
-        setup.program.run(lambda: None, log)
+        setup.program.run(log)
     assert log.events == []
     assert all(p.grad is None for p in setup.modules.parameters())
 

@@ -106,7 +106,7 @@ def epoch(stage: Setup, number: int) -> Run:
     program.begin(number)
     state = program._state
     assert state is not None
-    program.run(lambda: None)
+    program.run()
     return state
 
 

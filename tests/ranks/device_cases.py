@@ -25,6 +25,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.plan.volume import volume
 from trisect.schedule.action import Pass, Verb
 from trisect.train.fit import Run, fit
+from trisect.train.loop import Trainer
 from trisect.train.program import Program
 
 pretend.install()
@@ -72,51 +73,36 @@ def watched(spoil: Callable[[Program], None] | None = None) -> Iterator[list[Epo
     Args:
         spoil: called in each epoch, where the optimiser is about to step.
     """
-    begin, run, epochs = Program.begin, Program.run, list[Epoch]()
+    finish, train, epochs = Program.finish, Trainer.train_epoch, list[Epoch]()
 
-    def begun(program: Program, number: int) -> None:
+    def finished(program: Program, **named: Any) -> float:
+        epochs[-1].gradients = _gradients(program)
+        if spoil is not None:
+            spoil(program)
+        return finish(program, **named)
+
+    def trained_epoch(trainer: Trainer, number: int) -> float:
+        program = trainer.program
         with pretend.counted() as transfers:
-            begin(program, number)
-        epochs.append(Epoch(transfers, 0, 0, 0, 0))
-
-    def ran(program: Program, on_step: Any, *arguments: Any, **named: Any) -> None:
-        epoch, before = epochs[-1], epochs[-1].transfers
-        facts = program._epoch_facts
-        schedule = program._schedule(facts, Pass.TRAIN)
-        verbs = [action.verb for action in schedule.ranks[program.mesh.rank]]
-        epoch.posts, epoch.waits = verbs.count(Verb.POST), verbs.count(Verb.WAIT)
-
-        def stepped() -> None:
-            epoch.gradients = _gradients(program)
-            epoch.weights = sum(gradient.numel() for gradient in epoch.gradients.values())
-            if spoil is not None:
-                spoil(program)
-            on_step()
-
-        already = program.ledger.sent_bytes
-        with pretend.counted() as transfers:
-            run(program, stepped, *arguments, **named)
+            epochs.append(Epoch(transfers, 0, 0, 0, 0))
+            loss = train(trainer, number)
             coming = getattr(getattr(program.shard, "matrices", None), "_next", None)
             if coming is not None:
                 coming[1].result()
-        epoch.brought = program.ledger.sent_bytes - already
-        moved = volume(facts, schedule)
+        epoch, schedule = epochs[-1], program._schedule(program._epoch_facts, Pass.TRAIN)
+        verbs = [action.verb for action in schedule.ranks[program.mesh.rank]]
+        epoch.posts, epoch.waits = verbs.count(Verb.POST), verbs.count(Verb.WAIT)
+        epoch.weights = sum(gradient.numel() for gradient in epoch.gradients.values())
+        epoch.brought = program.ledger.sent_bytes
+        moved = volume(program._epoch_facts, schedule)
         epoch.planned = program.formula_bytes - moved.get(("weights", "reduce"), 0)
-        epoch.transfers = pretend.Transfers(
-            before.to_device + transfers.to_device,
-            before.to_host + transfers.to_host,
-            before.device_bytes + transfers.device_bytes,
-            before.host_bytes + transfers.host_bytes,
-            before.reads + transfers.reads,
-            before.lists + transfers.lists,
-            before.sizes + transfers.sizes,
-        )
+        return loss
 
-    Program.begin, Program.run = begun, ran  # type: ignore[method-assign]
+    Program.finish, Trainer.train_epoch = finished, trained_epoch  # type: ignore[method-assign]
     try:
         yield epochs
     finally:
-        Program.begin, Program.run = begin, run  # type: ignore[method-assign]
+        Program.finish, Trainer.train_epoch = finish, train  # type: ignore[method-assign]
 
 
 def _gradients(program: Program) -> dict[str, Tensor]:

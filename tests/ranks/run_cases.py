@@ -100,9 +100,9 @@ def _cut_by_hand(recipe: Recipe) -> Iterator[None]:
         if recipe.partition is not None:
             files = sys.modules[ranks.Cut.__module__]  # which writes the shards of a graph
             stack.enter_context(patch.object(files, "cut_graph", lambda *values, **named: recipe.partition))
-            stack.enter_context(patch.object(assemble, "cut_timeline", lambda *values, **named: recipe.partition))
+            stack.enter_context(patch.object(ranks, "cut_timeline", lambda *values, **named: recipe.partition))
         if recipe.runs is not None:
-            stack.enter_context(patch.object(assemble, "deal", lambda *values: recipe.runs))
+            stack.enter_context(patch.object(ranks, "deal", lambda *values: recipe.runs))
         yield
 
 
@@ -128,7 +128,8 @@ class RankOfCase:
             self.job = job = Job.read(folder, stream)
         self.cut = read_cut(folder / SHARDS)
         mesh = mesh_of(job.layout)
-        self.setup: Setup = ranks.rank_setup(self.cut, job.model, job.task, mesh, job.options, job.layout.world)
+        world = job.layout.world
+        self.setup = Setup.of(job.model, self.cut, job.task, job.options, job.layout, mesh=mesh, local_ranks=world)
         self.program: Program = self.setup.program
         self.gather = Transport(mesh, Ledger()).gather
         self.bound: BoundTask = job.task.bind(recipe.data, TaskContext(job.options.seed))
@@ -143,13 +144,12 @@ class RankOfCase:
 
     def epoch(self, number: int = EPOCH) -> float:
         """Run one epoch of the program; the gradients are in the rank's modules. Give the loss of all ranks."""
-        losses: list[float] = []
         self.setup.modules.zero_grad()
         self.program.ledger.clear()
         self.program.begin(number)
         observer = _Late(self.program.mesh.rank) if self.case.get("delayed") else None
-        self.program.run(lambda: losses.append(self.program.total_loss()), observer)
-        return losses[0]
+        self.program.run(observer)
+        return self.program.finish()
 
     def taken_gradients(self, loss: Tensor) -> dict[str, Tensor]:
         """Give every gradient of one process by name."""

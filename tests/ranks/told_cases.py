@@ -10,11 +10,12 @@ from typing import Any
 from run_cases import Case
 
 from trisect.schedule.action import Action, Pass, Verb
+from trisect.train.loop import NoRecorder, Trainer
 
 Event = tuple[str, float, float]
 
 
-class Log:
+class Log(NoRecorder):
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -35,8 +36,7 @@ def told(case: Case, folder: Path) -> dict[str, Any]:
     rank = (module.RankOfTimeline if "of" in case else module.RankOfGraph)(case, folder)
     program, log = rank.program, Log()
     rank.epoch(1)
-    program.begin(2)
-    program.run(program.total_loss, log)
+    Trainer(rank.setup, rank.job.options, log).train_epoch(2)
     planned = program._schedule(program._epoch_facts, Pass.TRAIN).ranks[program.mesh.rank]
     done = [Action.parse(name) for name, _, _ in log.events]
     crosses = (Verb.POST, Verb.WAIT)

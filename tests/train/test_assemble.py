@@ -10,7 +10,7 @@ import trisect
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.registry import build
 from trisect.nn.temporal.dynamic import DynamicModel
-from trisect.train import assemble
+from trisect.train import ranks
 from trisect.train.assemble import work_of_vertex
 
 
@@ -46,6 +46,6 @@ def test_the_layout_says_what_cuts_the_vertices(
     def cut_timeline(*values: Any, **named: Any) -> None:
         raise CutError(named["method"])
 
-    monkeypatch.setattr(assemble, "cut_timeline", cut_timeline)
+    monkeypatch.setattr(ranks, "cut_timeline", cut_timeline)
     with pytest.raises(CutError, match=f"^{method}$"):
         trisect.fit("cd-gcn", timeline, "link-prediction", layout=layout, epochs=1)

@@ -10,7 +10,7 @@ import torch
 import trisect
 from trisect.errors import LayoutError
 from trisect.graph.timeline.timeline import Timeline
-from trisect.train import setup as preparation
+from trisect.train import assemble
 from trisect.train.fit import Run
 
 LINKS = {"name": "link-prediction", "eval_negatives": 5, "hidden": 8}
@@ -67,7 +67,7 @@ def test_another_seed_shows(timeline: Timeline) -> None:
 
 def test_blocks_follow_the_free_memory(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fit(timeline, "cd-gcn", CLASSES, "blocks=auto").setup.program.facts.blocks == 1
-    monkeypatch.setattr(preparation, "free_bytes", lambda device: 200_000)
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: 200_000)
     run = fit(timeline, "cd-gcn", CLASSES, "blocks=auto")
     assert 1 < run.setup.program.facts.blocks <= 8
     assert run.setup.program.mesh.layout.blocks == run.setup.layout.blocks == run.setup.program.facts.blocks

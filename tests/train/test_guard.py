@@ -25,7 +25,8 @@ from trisect.layout.history import History
 from trisect.shards.graph_files import read_cut
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Result, Trainer
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
+from trisect.train.setup import Setup
 
 # what never leaves zero: the stale loss falls, and exact inference sees another model
 GRAPH = {"vertices": 300, "classes": 5, "features": 16, "common": 8.0, "signal": 3.0}
@@ -41,7 +42,8 @@ def trainer(history: History | None, folder: Path, chunks: int = 10, epochs: int
     if not (folder / "cut.json").exists():
         cut_data(graph, maker, "node-classification", layout, options, folder)
     mesh = connect(layout, torch.device("cpu"))
-    return Trainer(rank_setup(read_cut(folder), maker, "node-classification", mesh, options), options, Memory())
+    setup = Setup.of(maker, read_cut(folder), "node-classification", options, mesh.layout, mesh=mesh)
+    return Trainer(setup, options, Memory())
 
 
 class Memory(NoRecorder):
@@ -135,17 +137,17 @@ def test_it_goes_on_to_exact_training(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_is_rescued_once_a_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = trainer(History(guard=5), tmp_path, epochs=12)
-    honest = one.program.total_loss
+    honest = one.program.finish
     broken = [7]
 
-    def total_loss() -> float:
-        value = honest()
+    def finish(**asked: bool) -> float:
+        value = honest(**asked)
         if one.done + 1 in broken:
             broken.remove(one.done + 1)
             return float("nan")
         return value
 
-    monkeypatch.setattr(one.program, "total_loss", total_loss)
+    monkeypatch.setattr(one.program, "finish", finish)
     with pytest.warns(UserWarning, match="loss of epoch 7 is nan"):
         result = one.run()
     assert len(result.loss) == 12
@@ -153,8 +155,8 @@ def test_a_loss_that_is_not_finite_is_rescued_once_a_level(tmp_path: Path, monke
     assert [action["back_to"] for action in result.staleness["stepped_in"]] == [4]
     broken += [3, 3, 3, 3]
     again = trainer(History(guard=5), tmp_path, epochs=12)
-    honest, one = again.program.total_loss, again
-    monkeypatch.setattr(again.program, "total_loss", total_loss)
+    honest, one = again.program.finish, again
+    monkeypatch.setattr(again.program, "finish", finish)
     with pytest.raises(RunError, match="loss of epoch 3 is nan"):
         run(again)
 

@@ -20,7 +20,9 @@ from trisect.pipeline.events import Events
 from trisect.plan.build import schedule_of
 from trisect.schedule.action import Action, Verb
 from trisect.tasks import make_task
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.ranks import cut_data
+from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
 
 EPOCHS = 3
@@ -45,7 +47,7 @@ TIMELINES: list[tuple[str, dict[str, Any], str, str, str]] = [
 ]
 
 
-class Log:
+class Log(NoRecorder):
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -76,15 +78,14 @@ def timeline() -> Timeline:
 def told(mesh: Mesh, folder: Path, model: NamedModel, task: Any, wrong: bool) -> tuple[list[str], list[str]]:
     """Return what a rank told of the last of some epochs, and what the schedule says."""
     options = TrainOptions(precision="float64")
-    setup = rank_setup(read_cut(folder), model, make_task(task), mesh, options, mesh.layout.world)
+    setup = Setup.of(model, read_cut(folder), task, options, mesh.layout, mesh=mesh, local_ranks=mesh.layout.world)
     program, log = setup.program, Log()
-    place = Events._place
+    trainer, place = Trainer(setup, options, log), Events._place
     shifted = lambda events, crossing, turn: (int(crossing.back), *place(events, crossing, turn)[1:])  # noqa: E731
     with patch.object(Events, "_place", shifted if wrong else place):
         for epoch in range(1, EPOCHS + 1):
             log.names.clear()
-            program.begin(epoch)
-            program.run(program.total_loss, log)
+            trainer.train_epoch(epoch)
     order = program._order if program.facts.stale else None
     actions = schedule_of(program._epoch_facts, order=order).ranks[mesh.rank]
     return log.names, [action.text for action in actions]

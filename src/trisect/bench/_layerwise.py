@@ -109,16 +109,15 @@ class LayerwiseProgram(Program):
         # the columns of a row ascend no more, which a sum does not need
         return Adjacency(full.starts, full.ends, indices, full.values, 3 * rows).vouched()
 
-    def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
-        """Do the epoch that was begun: all chunks layer by layer, gradients, history, the optimiser's step."""
+    def run(self, observer: Observer | None = None, **fields: Any) -> None:
+        """Do the epoch that was begun: all chunks layer by layer, gradients, history."""
         loss = self.task.loss(None, self._forward(self.noise, self._block)[None], 0, self.noise)
         self._loss_value = float(loss.detach())
         loss.backward()  # type: ignore[no-untyped-call]
         self._keep()
-        on_step()
 
-    def total_loss(self) -> float:
-        """Give the loss of the epoch, once backward is done."""
+    def finish(self, *, asked_to_stop: bool = False) -> float:
+        """Return the loss of the epoch, once backward is done."""
         return self._loss_value
 
     def _forward(self, noise: Noise | None, block: Adjacency | None) -> Tensor:

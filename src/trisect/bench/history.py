@@ -39,7 +39,7 @@ from trisect.shards.graph_files import read_cut
 from trisect.tasks import TaskContext, make_task
 from trisect.train.fit import model_maker
 from trisect.train.loop import NoRecorder, Trainer
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.setup import Setup
 
@@ -250,7 +250,7 @@ def _pipeline(
     with tempfile.TemporaryDirectory(prefix="trisect-bench-") as folder:
         cut_data(graph, maker, "node-classification", layout, options, Path(folder))
         mesh = connect(layout, torch.device("cpu"))
-        yield rank_setup(read_cut(Path(folder)), maker, "node-classification", mesh, options)
+        yield Setup.of(maker, read_cut(Path(folder)), "node-classification", options, layout, mesh=mesh)
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -155,11 +155,7 @@ class Rank:
 
 
 class Run:
-    """One pass of one rank over its cells.
-
-    Attributes:
-        on_step: is called where the optimizer steps.
-    """
+    """One pass of one rank over its cells: `run` or `stream`, then `finish`."""
 
     def __init__(
         self,
@@ -172,7 +168,6 @@ class Run:
         order: Sequence[int] | None,
     ) -> None:
         self.rank, self.plan, self.noise, self._pass = rank, plan, noise, pass_
-        self.on_step: Callable[[], None] = lambda: None
         self._trains = pass_ is Pass.TRAIN
         self._losses: list[Tensor] = []
         self._events: Events | None = None
@@ -256,7 +251,7 @@ class Run:
     # A pass
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:
-        """Go forward and, in training, backward; add gradients up, and let the optimizer step."""
+        """Go forward and, in training, backward, and add gradients up over ranks."""
         for _ in self.stream(observer, **fields):
             pass
 
@@ -273,7 +268,6 @@ class Run:
             if self._back_after is not None:
                 self._back_after.expect(reversed(sizes))
             self._train(numbers)
-            self.on_step()
             return
         for number in numbers:
             cell = self._entered(number)

@@ -1,4 +1,4 @@
-"""From a model, a task and what is cut of the data to a program: the facts of the layout, the shard, the modules."""
+"""Pieces of a rank, from data that are in memory or cut: the bound task, the shard and its sizes, the modules."""
 
 from __future__ import annotations
 
@@ -17,174 +17,117 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.rows import Shape
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
+from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.base import Layer
-from trisect.nn.models.source import AnyModel
+from trisect.nn.base import Layer, Model
+from trisect.nn.models.source import AnyModel, ModelSource, outline_of
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import PartGraph, features_at_once
-from trisect.partition.order import choose_order
-from trisect.partition.partition import Partition
-from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
-from trisect.plan.plan import make_plan
+from trisect.partition.timeline import deal, step_work
 from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
-from trisect.shards.timeline_files import TimelineCut
-from trisect.shards.timeline_writer import write_timeline_shards
-from trisect.shards.whole_timeline import whole_timeline
-from trisect.tasks import BoundTask
+from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
+from trisect.tasks import BoundTask, TaskContext, make_task
 from trisect.tasks.decoders import Decoder
 from trisect.train.blocks import keeps_aggregation, with_blocks
-from trisect.train.program import Program
-from trisect.views.catalogue import by_columns
-from trisect.views.plan import Plan
-from trisect.views.trace import NONE, trace_of
+from trisect.views.trace import trace_of
+
+AnyData = Graph | Timeline | Cut | TimelineCut
 
 
-def cut_timeline_shards(
-    timeline: Timeline,
-    model: AnyModel,
-    bound: BoundTask,
-    layout: Layout,
-    options: TrainOptions,
-    folder: Path,
-    free: int | None,
-) -> None:
-    """Cut a timeline for the ranks of a layout, and write what each reads of it to `folder`.
-
-    Args:
-        free: the bytes of memory that are free, by which the number of blocks is chosen; None: those of this host.
-    """
-    training = bound.steps("train").stop
-    free = free_bytes(torch.device("cpu")) if free is None else free
-    layout = with_blocks(layout, model.stack, timeline, training, options.dtype, free)
-    order = choose_order(timeline) if options.order == "auto" else None
-    timeline = timeline if order is None else timeline.reordered(order)
-    aggregated = keeps_aggregation(model.stack, timeline, options.dtype, free // 4)
-    partition, spatial = Partition.equal(timeline.vertices, layout.vertex), layout.spatial
-    if layout.vertex > 1 and not by_columns(spatial):
-        cut = cut_timeline(timeline, layout.vertex, method=layout.partition)
-        rows = [cut.part(p)[1] - cut.part(p)[0] for p in range(layout.vertex)]
-        if spatial == "auto":
-            remote = int(halo_rows(timeline, cut.owner_by_vertex(), layout.vertex, range(training)).sum())
-            spatial = choose_spatial(model, layout, training, rows, remote, aggregated=aggregated, timeline=True)
-        if not by_columns(spatial):
-            partition, timeline = cut, timeline.reordered(cut.order)
-    vertex_work = work_of_vertex(model, aggregated=aggregated)
-    runs = deal(step_work(timeline, vertex_work)[:training], layout.block_count, layout.time)
-    write_timeline_shards(
-        timeline,
-        partition,
-        runs,
-        model,
-        folder,
-        aggregated=aggregated,
-        spatial=spatial,
-        dtype=options.dtype,
-        vertex_work=vertex_work,
-    )
+def labels_of(data: AnyData, device: torch.device) -> Graph | Timeline:
+    """Return the data that a task is bound to, on a device; a task reads no features of a timeline."""
+    data = data.labels() if isinstance(data, Cut) else data.timeline if isinstance(data, TimelineCut) else data
+    return (replace(data, x=None) if isinstance(data, Timeline) else data).to(device)
 
 
-def choose_spatial(
-    model: AnyModel,
-    layout: Layout,
-    steps: int,
-    rows: Sequence[int],
-    remote: int,
-    *,
-    aggregated: bool,
-    timeline: bool = False,
-) -> str:
-    """Choose how rows cross parts by the bytes that do, from what a cut of the vertices would make ranks read."""
-    facts = make_plan(
-        model.stack,
-        None,
-        replace(layout, time=1, layer=1, spatial="auto"),
-        bounds=(0, len(model.stack)),
-        rows=rows,
-        remote=(-(-remote // steps),),
-        aggregated=aggregated,
-        timeline=timeline,
-        stale=layout.recipe is not None,
-    )
-    return layout.spatial if facts.across == NONE else facts.across
-
-
-def one_process(
-    model: AnyModel,
-    decoder: nn.Module | None,
-    task: BoundTask,
-    options: TrainOptions,
-    data: Graph | Timeline,
-    x: Tensor,
-    layout: Layout,
-    device: torch.device,
-) -> Program:
-    """Make the program of one process: the full model on all of the data, a timeline in the layout's blocks.
-
-    Args:
-        data: a graph on the device; a timeline in host memory, or there.
-    """
-    budget, ledger, dtype = free_bytes(device) // 4, Ledger(), x.dtype
-    layout = Layout(blocks=layout.blocks, recompute=layout.recompute, pack=layout.pack)
-    bounds = (0, len(model.stack))
-    make = partial(facts_for, model, task, decoder, layout, bounds, dtype, rows=(data.vertices,))
-    shard: Shard
-    if isinstance(data, Graph):
-        values = torch.float64 if dtype == torch.float64 else torch.float32
-        adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
-        aggregated = preaggregates(model) and x.numel() * x.element_size() <= budget
-        shard = GraphShard(single_part(adjacency), lambda: x, data.order)
-        if aggregated:
-            shard.keep_aggregated()
-        facts = make(aggregated=aggregated)
-    else:
-        timeline = replace(data, x=x)  # degrees, where there are no features, are made by now
-        training = task.steps("train").stop
-        aggregated = keeps_aggregation(model.stack, timeline, dtype, budget)
-        shard = whole_timeline(timeline, model, dtype, budget, ledger, aggregated=aggregated, device=device)
-        facts = make(
-            runs=deal(step_work(timeline)[:training], layout.block_count, 1),
-            timeline=True,
-            aggregated=aggregated,
-            fixed=x.dim() == 2,
+def outlined(
+    maker: nn.Module | ModelSource, data: AnyData, labels: Graph | Timeline, task: Any, options: TrainOptions
+) -> tuple[BoundTask, AnyModel]:
+    """Bind the task to the labels; return it, and the model for its widths and declarations."""
+    bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
+    own = isinstance(maker, nn.Module) and not isinstance(maker, (Model, DynamicModel))
+    made = maker if own else outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
+    if not isinstance(made, (Model, DynamicModel)):
+        raise ConfigError(
+            f"the model is a {type(made).__name__}; give a trisect.nn Model or DynamicModel, or a function of "
+            "(in_channels, out_channels) that makes one."
         )
-    mesh = Mesh(layout, 0, device)
-    return Program(
-        model,
-        decoder,
-        task,
-        options.seed,
-        mesh=mesh,
-        facts=facts,
-        shard=shard,
-        starts=(0, data.vertices),
-        order=data.order,
-        ledger=ledger,
+    return bound, made
+
+
+def uncut(timeline: Timeline, model: AnyModel, training: int, layout: Layout, options: TrainOptions) -> TimelineCut:
+    """Return a timeline that one process holds in memory as a cut of one part, in the layout's blocks."""
+    free = free_bytes(torch.device(options.device))
+    layout = with_blocks(layout, model.stack, timeline, training, options.dtype, free)
+    x = timeline.features().to(options.dtype)  # degrees, where there are no features, are made by now
+    timeline = replace(timeline, x=x)
+    return TimelineCut(
+        folder=Path(),
+        timeline=timeline,
+        training=training,
+        runs=deal(step_work(timeline)[:training], layout.block_count, 1),
+        starts=(0, timeline.vertices),
+        features=x.shape[-1],
+        fixed=x.dim() == 2,
+        aggregated=keeps_aggregation(model.stack, timeline, options.dtype, free // 4),
+        halo=torch.zeros(training, 1, dtype=torch.int64),
+        spatial=layout.spatial,
+        edge_channels=timeline.edge_channels,
     )
 
 
-def facts_for(
-    model: AnyModel,
-    task: BoundTask,
-    decoder: nn.Module | None,
-    layout: Layout,
-    bounds: Sequence[int],
-    dtype: torch.dtype,
-    **sizes: Any,
-) -> Plan:
-    """Give the facts of a model and its task under a layout; `sizes` are the data's, as `make_plan` has them."""
-    head: Layer | None = model.head if isinstance(model, DynamicModel) else None
-    extra = 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad)
-    fetches = task.reads_pairs and layout.vertex > 1
-    return make_plan(model.stack, head, layout, bounds=bounds, extra=extra, fetches=fetches, dtype=dtype, **sizes)
+def shard_of(
+    data: Graph | Cut | TimelineCut, model: AnyModel, mesh: Mesh, dtype: torch.dtype, ledger: Ledger, local_ranks: int
+) -> tuple[Shard, tuple[int, ...], dict[str, Any]]:
+    """Return the shard of a rank, where parts begin, and the sizes of the data as `make_plan` has them.
+
+    Args:
+        ledger: counts the snapshots that are brought to the device.
+        local_ranks: how many share the memory of this host, of which a quarter may be kept between epochs.
+    """
+    budget = free_bytes(mesh.device) // 4 // local_ranks
+    if isinstance(data, TimelineCut):
+        return (
+            read_timeline_part(data, mesh.part_index, model, dtype, budget, ledger, mesh.device),
+            data.starts,
+            {
+                "runs": data.runs,
+                "remote": data.remote,
+                "timeline": True,
+                "aggregated": data.aggregated,
+                "fixed": data.fixed,
+                # the matrices of one process are planned with their transposes, as those of one graph are
+                "symmetric": mesh.layout.world * mesh.layout.chunks > 1 and is_symmetric(data.timeline, model),
+            },
+        )
+    aggregated = preaggregates(model)
+    if isinstance(data, Cut):
+        sizes: dict[str, Any] = {
+            "chunk_rows": data.chunk_rows,
+            "remote": (sum(data.remote),),
+            "symmetric": data.symmetric,
+            "stale": mesh.layout.recipe is not None,
+        }
+        shard = _part_of_graph(data, mesh, dtype, aggregated=aggregated and mesh.stage_index == 0)
+        starts = (*(data.rows(part).start for part in range(data.parts)), data.vertices)
+        return shard, starts, {**sizes, "aggregated": aggregated}
+    x = data.features().to(dtype)
+    aggregated = aggregated and x.numel() * x.element_size() <= budget
+    values = torch.float64 if dtype == torch.float64 else torch.float32
+    adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
+    shard = GraphShard(single_part(adjacency), lambda: x, data.order)
+    if aggregated:
+        shard.keep_aggregated()
+    return shard, (0, data.vertices), {"aggregated": aggregated}
 
 
-def graph_shard(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
+def _part_of_graph(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool) -> GraphShard:
     """Read the shard of a rank; the features of the halo cross once, as they are, and are not kept."""
     device = mesh.device
     part_graph = read_part_graph(cut, mesh.part_index)
@@ -220,16 +163,6 @@ def _with_halo(part_graph: PartGraph, mesh: Mesh, x: Tensor) -> Tensor:
     return torch.cat([x, *(rows for rows, count in zip(received, counts, strict=True) if count)])
 
 
-def agreed(cut: TimelineCut, mesh: Mesh) -> TimelineCut:
-    """Agree on the same blocks on all ranks: hosts that cut for themselves may have had different memory in mind."""
-    plans = Transport(mesh, Ledger()).gather([len(cut.runs), cut.aggregated])
-    blocks, aggregated = max(blocks for blocks, _ in plans), all(kept for _, kept in plans)
-    runs = cut.runs
-    if blocks != len(runs):
-        runs = deal(step_work(cut.timeline, cut.vertex_work)[: cut.training], blocks, mesh.layout.time)
-    return replace(cut, runs=runs, aggregated=aggregated)
-
-
 def make_decoder(task: BoundTask, model: AnyModel, options: TrainOptions) -> nn.Module | None:
     """Make the task's trained part, whose start the seed draws; None where the task trains nothing."""
     decoder = task.decoder(model.out_channels)
@@ -253,8 +186,10 @@ def sizes_of(starts: Sequence[int]) -> list[int]:
     return [stop - start for start, stop in pairwise(starts)]
 
 
-def feature_width(data: Graph | Timeline) -> int:
-    """Give how many features a vertex has; two, its degrees, where a timeline brings none."""
+def feature_width(data: AnyData) -> int:
+    """Return the number of features of a vertex; two, its degrees, where a timeline brings none."""
+    if isinstance(data, (Cut, TimelineCut)):
+        return data.features
     if isinstance(data, Timeline):
         return 2 if data.x is None else data.x.shape[-1]
     return data.features().shape[1]

@@ -21,6 +21,26 @@ from trisect.train.assemble import feature_width
 from trisect.views.trace import trace_of
 
 
+def check_run(
+    model: AnyModel,
+    data: Graph | Timeline,
+    task: BoundTask,
+    layout: Layout,
+    options: TrainOptions,
+    device: torch.device | str = "cpu",
+) -> None:
+    """Raise where the model, the layout or the monitored measure do not fit the data or the task.
+
+    Args:
+        task: bound to all vertices.
+        device: where the task's labels are.
+    """
+    check_fit(model, data, task)
+    check_monitor(task, options, model.out_channels, data.vertices, device)
+    training = task.steps("train").stop if isinstance(data, Timeline) else None
+    require_fit(layout, model, vertices=data.vertices, training=training)
+
+
 def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     """Raise where the model does not fit the data or the task."""
     if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
@@ -46,7 +66,7 @@ def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
         warnings.warn(
             f"The data have {data.edge_channels} features an edge, and no layer of the model reads them; use gatv2, "
             "gine, recurrent with spatial: gatv2 or gine, or FromPyG of a convolution with edge_dim.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

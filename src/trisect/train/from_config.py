@@ -20,11 +20,10 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn import options as model_options
 from trisect.nn.models.registry import reads_edges
-from trisect.nn.models.source import outline_of
 from trisect.settings.nearest import unknown_setting
-from trisect.tasks import TaskContext, make_task
-from trisect.train.assemble import feature_width
-from trisect.train.checks import check_fit, check_monitor, require_fit
+from trisect.tasks import make_task
+from trisect.train.assemble import outlined
+from trisect.train.checks import check_run
 from trisect.train.job import named_model
 from trisect.train.setup import describe_model
 
@@ -137,13 +136,9 @@ def check_model(config: Config, data: Graph | Timeline) -> str:
 
     The model is outlined and not built, so that this takes no memory however wide its layers are.
     """
-    task = make_task(config.task.model_dump()).bind(data, TaskContext(config.train.seed, data.order))
+    task, model = outlined(named_model(config), data, data, config.task.model_dump(), config.train)
     task.warn()
-    model = outline_of(named_model(config), feature_width(data), task.channels, data.edge_channels)
-    check_fit(model, data, task)
-    check_monitor(task, config.train, model.out_channels, data.vertices)
-    training = task.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(config.layout, model, vertices=data.vertices, training=training)
+    check_run(model, data, task, config.layout, config.train)
     modules: list[nn.Module | None] = [model, task.decoder_outline(model.out_channels)]
     count = sum(parameter.numel() for module in modules if module is not None for parameter in module.parameters())
     return describe_model(count, task, timeline=isinstance(data, Timeline))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError, StoppedError
+from trisect.schedule.action import Action, Verb
 from trisect.tasks.base import SPLITS, Split, Statistics
 from trisect.tasks.curves import summarise as summarise_scores
 from trisect.tasks.metrics import LOWER_IS_BETTER, defined
@@ -176,7 +177,7 @@ class Trainer:
     ) -> None:
         self.setup, self.options, self.recorder = setup, options, recorder
         self._recorder_copies, self._stop, self._offer, self._say = recorder_copies, stop, offer, say
-        self._saved, self._longest, self._stepped = 0, 0.0, True
+        self._saved, self._longest = 0, 0.0
         self.program = setup.program
         self.modules = setup.modules
         self.optimiser = Optimiser(
@@ -275,21 +276,32 @@ class Trainer:
         )
 
     def train_epoch(self, epoch: int) -> float:
-        """Run one epoch (1, 2, …): forward, backward, step. Give its loss."""
+        """Run one epoch (1, 2, …): forward, backward, step. Return its loss."""
         self.ledger.clear()
         self.optimiser.zero_grad()
         self.program.begin(epoch)
-        self._stepped = False
-        self.program.run(self._step, self.recorder if self._offer is None else self, epoch=epoch)
+        self.program.run(self.recorder if self._offer is None else self, epoch=epoch)
+        start, clock = time.time(), time.perf_counter()
+        self._current = self.program.finish(asked_to_stop=self._stop is not None and self._stop.asked)
+        if math.isfinite(self._current):
+            self._step()
+        name = Action(Verb.STEP, self.program.mesh.stage_index).text
+        self.recorder.event(name, start, time.perf_counter() - clock, epoch=epoch)
         return self._current
 
-    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Hand an action that ran to the recorder; where this process was asked to end, keep the state there is.
+    def _step(self) -> None:
+        if self.options.clip is not None:
+            self.optimiser.clip(self.options.clip, self.program.total_square)
+        self.optimiser.step(self.lr.at(self.done + 1))
 
-        Until the optimiser steps, the state is that of the epoch before. History changes with every action.
+    def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
+        """Hand an action of a pass to the recorder; where this process was asked to end, keep the state there is.
+
+        The optimiser steps behind the pass: here the state is that of the epoch before. History changes with every
+        action.
         """
         self.recorder.event(name, start, seconds, **fields)
-        if self._offer is None or self._stop is None or not self._stop.asked or self._stepped:
+        if self._offer is None or self._stop is None or not self._stop.asked:
             return
         long = self._longest > SHORT * self.options.grace
         if long and self._saved < self.done and self.program.history is None:
@@ -312,16 +324,6 @@ class Trainer:
             "by_rank": [int(size) for size in self.program.listed(float(sum(sent.values())))],
             "formula_bytes_per_epoch": self.program.formula_bytes,
         }
-
-    def _step(self) -> None:
-        self.program.asked_to_stop = self._stop is not None and self._stop.asked
-        self._current = self.program.total_loss()
-        self._stepped = True
-        if not math.isfinite(self._current):
-            return
-        if self.options.clip is not None:
-            self.optimiser.clip(self.options.clip, self.program.total_square)
-        self.optimiser.step(self.lr.at(self.done + 1))
 
     def _guard_before(self, epoch: int) -> float:
         """Let the guard prepare an epoch; give the seconds that it took."""

@@ -31,7 +31,7 @@ from trisect.train.checks import is_cut
 from trisect.train.device import device_of_rank
 from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
 from trisect.train.processes.joined import joined
-from trisect.train.ranks import cut_data, rank_setup
+from trisect.train.ranks import cut_data
 from trisect.train.setup import Setup
 from trisect.views.trace import trace_of
 
@@ -100,9 +100,9 @@ def parallelize(
     cut = partial(cut_data, data, maker, OwnLoss(), chosen, training)
     mesh, host = stack.enter_context(joined(chosen, world, device, training.timeout, cut))
     atexit.register(stack.close)
-    shards = read_cut(host.folder)
     _agree(maker, Transport(mesh, Ledger()))
-    return Part(rank_setup(shards, maker, OwnLoss(), mesh, training, world.local_size))
+    shards = read_cut(host.folder)
+    return Part(Setup.of(maker, shards, OwnLoss(), training, chosen, mesh=mesh, local_ranks=world.local_size))
 
 
 def _agree(maker: Any, transport: Transport) -> None:
@@ -217,12 +217,12 @@ class Part:
         self._epoch += 1
         program = self._program
         program.begin(self._epoch, drops=self.model.training)
-        found: list[float] = []
-        program.run(lambda: found.append(program.total_loss()))
+        program.run()
+        total = program.finish()
         for parameter, gradient in before:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
-        return found[0]
+        return total
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs of the own rows; `loss.backward()` on them reduces the gradients over all ranks.

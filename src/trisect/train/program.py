@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from trisect.pipeline.rank import Rank, Run
 from trisect.pipeline.resumption import Resumption
 from trisect.plan.build import schedule_of
 from trisect.plan.volume import volume
-from trisect.schedule.action import Action, Pass, Verb
+from trisect.schedule.action import Pass
 from trisect.schedule.schedule import Schedule
 from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
@@ -56,7 +55,7 @@ class Program:
     Attributes:
         decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
         resumption: where `outputs` begin that carry a state; None: at step 0.
-        asked_to_stop: whether this rank was; `stops`: whether any rank was, as of the loss of the latest epoch.
+        stops: whether any rank was asked to stop, as of the end of the latest epoch.
         sent_bytes: that left all ranks in the latest epoch; `peak_bytes`: the most memory that a rank has held so far.
     """
 
@@ -77,7 +76,7 @@ class Program:
         self.model, self.mesh, self.facts, self.shard = model, mesh, facts, shard
         self.decodes = decoder is not None
         self.resumption: Resumption | None = None
-        self.asked_to_stop = self.stops = False
+        self.stops = False
         self.sent_bytes = self.peak_bytes = 0
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
@@ -154,30 +153,21 @@ class Program:
         noise = self.noise if drops else None
         self._state = self.engine.begin(noise, plan=facts, chunked=not exact, keep=keep, order=order)
 
-    def run(self, on_step: Any, observer: Observer | None = None, **fields: Any) -> None:
-        """Do all cells of the epoch that was begun; `on_step` is called where the optimiser steps."""
-        state = self._require_state()
+    def run(self, observer: Observer | None = None, **fields: Any) -> None:
+        """Do all cells of the epoch that was begun; the gradients are then those of all ranks."""
+        self._require_state().run(observer, **fields)
 
-        def step() -> None:
-            start, clock = time.time(), time.perf_counter()
-            on_step()
-            if observer is not None:
-                name = Action(Verb.STEP, self.mesh.stage_index).text
-                observer.event(name, start, time.perf_counter() - clock, **fields)
+    def finish(self, *, asked_to_stop: bool = False) -> float:
+        """End the epoch that was run; return its loss, the sum over chunks, runs and ranks.
 
-        state.on_step = step
-        state.run(observer, **fields)
-        self._state = None
-
-    def total_loss(self) -> float:
-        """Give the loss of the epoch, once backward is done: the sum over chunks, runs and ranks.
-
-        Whether a rank was asked to end travels along, so that all of them stop after the same epoch; and so does what
-        each has sent and holds, for whoever watches the run.
+        Args:
+            asked_to_stop: whether this rank was. It travels with the loss, so that all ranks stop after the same
+                epoch; the bytes that each has sent and holds do too, for the record of the epoch.
         """
         own = torch.zeros(3 + self.mesh.layout.world, dtype=torch.float64)
         own[0] = self._require_state().finish().detach().double().cpu()
-        own[1], own[2] = self.asked_to_stop, self.ledger.bytes
+        self._state = None
+        own[1], own[2] = asked_to_stop, self.ledger.bytes
         own[3 + self.mesh.rank] = peak_rss_bytes()
         loss, asked, sent, *held = self._transport.sum_everywhere(own).tolist()
         self.stops, self.sent_bytes, self.peak_bytes = bool(asked), int(sent), int(max(held))

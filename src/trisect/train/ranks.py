@@ -1,14 +1,15 @@
-"""A run on several ranks: cut the data once, and make of a cut what one rank runs."""
+"""Cut the data once, into the shards of all ranks, and let ranks agree on the cut that they read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
@@ -18,32 +19,21 @@ from trisect.errors import LayoutError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.models.source import ModelSource, outline_of, stage_of
+from trisect.nn.models.source import AnyModel, ModelSource
 from trisect.ops.memory import free_bytes
-from trisect.partition.partition import order_digest
-from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.partition.order import choose_order
+from trisect.partition.partition import Partition, order_digest
+from trisect.partition.timeline import cut_timeline, deal, halo_rows, step_work
+from trisect.plan.plan import make_plan
 from trisect.shards.graph_files import Cut, write_graph_shards
-from trisect.shards.shard import Shard
-from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
-from trisect.tasks import TaskContext, make_task
-from trisect.train.assemble import (
-    StageModules,
-    agreed,
-    choose_spatial,
-    cut_timeline_shards,
-    facts_for,
-    feature_width,
-    graph_shard,
-    make_decoder,
-    preaggregates,
-    sizes_of,
-    with_read_edges,
-)
-from trisect.train.checks import check_fit, check_monitor, require_fit
+from trisect.shards.timeline_files import TimelineCut
+from trisect.shards.timeline_writer import write_timeline_shards
+from trisect.train.assemble import outlined, preaggregates, with_read_edges, work_of_vertex
+from trisect.train.blocks import keeps_aggregation, with_blocks
+from trisect.train.checks import check_run
 from trisect.train.device import check_device
-from trisect.train.program import Program
-from trisect.train.setup import Setup
-from trisect.views.trace import trace_of
+from trisect.views.catalogue import by_columns
+from trisect.views.trace import NONE
 
 
 def cut_data(
@@ -62,109 +52,95 @@ def cut_data(
         free: bytes that all ranks of a host may take together; None: what is free here.
     """
     check_device(options.device)
-    bound = make_task(task).bind(data, TaskContext(options.seed, data.order))
+    bound, model = outlined(maker, data, data, task, options)
     bound.warn()
-    model = outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
-    check_fit(model, data, bound)
+    check_run(model, data, bound, layout, options)
     data = with_read_edges(data, model)
-    training = bound.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(layout, model, vertices=data.vertices, training=training)
-    check_monitor(bound, options, model.out_channels, data.vertices)
     if isinstance(data, Timeline):
-        cut_timeline_shards(data, model, bound, layout, options, folder, free)
+        _cut_timeline(data, model, bound.steps("train").stop, layout, options, folder, free)
         return
     if layout.chunks > 1 or (layout.vertex > 1 and not bound.reads_pairs):
         bound.restrict(torch.zeros(0, dtype=torch.int64))
-    choose = partial(choose_spatial, model, layout, 1, aggregated=preaggregates(model))
+    choose = partial(_choose_spatial, model, layout, 1, aggregated=preaggregates(model))
     write_graph_shards(data, layout, model, folder, dtype=options.dtype, reorder=options.order == "auto", choose=choose)
 
 
-def rank_setup(
-    cut: Cut | TimelineCut,
-    maker: ModelSource,
-    task: Any,
-    mesh: Mesh,
+def _cut_timeline(
+    timeline: Timeline,
+    model: AnyModel,
+    training: int,
+    layout: Layout,
     options: TrainOptions,
-    local_ranks: int = 1,
-) -> Setup:
-    """Make one rank's part of a run: the layers of its stage, under their names in the model, on its shard.
-
-    Args:
-        local_ranks: how many share the memory of this host.
-    """
-    labels: Graph | Timeline
-    if isinstance(cut, TimelineCut):
-        require_one_order(cut.timeline.order, mesh)
-        # a task reads no features
-        cut, labels = agreed(cut, mesh), replace(cut.timeline, x=None).to(mesh.device)
-        layout = replace(mesh.layout, blocks=len(cut.runs))
-    else:
-        require_one_order(cut.order, mesh)
-        labels, layout = cut.labels().to(mesh.device), mesh.layout
-    # one exchange was chosen when the data were cut
-    mesh = replace(mesh, layout=replace(layout, spatial=cut.spatial))
-    bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
-    outline = outline_of(maker, cut.features, bound.channels, cut.edge_channels)
-    traces = [trace_of(layer, timeline=isinstance(cut, TimelineCut)) for layer in outline.stack]
-    bounds = stage_bounds(layer_costs(traces, aggregated=traces[0].preaggregates), mesh.layout.layer)
-    own = range(bounds[mesh.stage_index], bounds[mesh.stage_index + 1])
-    last = mesh.stage_index == mesh.layout.layer - 1
-    model = stage_of(maker, cut.features, bound.channels, own, cut.edge_channels, last=last)
-    decoder = make_decoder(bound, model, options)
-    model.to(options.dtype)
-    head = getattr(model, "head", None)
-    modules = nn.ModuleDict({"model": StageModules({k: model.layers[k] for k in own}, head if last else None)})
-    if decoder is not None:
-        decoder.to(options.dtype)
-        if last:
-            modules["decoder"] = decoder
-    modules.to(mesh.device)
-    ledger = Ledger()
-    make = partial(facts_for, outline, bound, decoder, mesh.layout, bounds, options.dtype)
-    shard: Shard
-    if isinstance(cut, TimelineCut):
-        budget = free_bytes(mesh.device) // 4 // local_ranks
-        shard = read_timeline_part(cut, mesh.part_index, model, options.dtype, budget, ledger, mesh.device)
-        facts = make(
-            runs=cut.runs,
-            rows=sizes_of(cut.starts),
-            remote=cut.remote,
-            timeline=True,
-            aggregated=cut.aggregated,
-            fixed=cut.fixed,
-            symmetric=is_symmetric(cut.timeline, model),
-        )
-        starts, order = cut.starts, cut.timeline.order
-    else:
-        aggregated = preaggregates(outline)
-        starts = (*(cut.rows(part).start for part in range(cut.parts)), cut.vertices)
-        facts = make(
-            rows=sizes_of(starts),
-            chunk_rows=cut.chunk_rows,
-            remote=(sum(cut.remote),),
-            aggregated=aggregated,
-            symmetric=cut.symmetric,
-            stale=mesh.layout.recipe is not None,
-        )
-        shard = graph_shard(cut, mesh, options.dtype, aggregated=aggregated and mesh.stage_index == 0)
-        order = cut.order
-    program = Program(
+    folder: Path,
+    free: int | None,
+) -> None:
+    free = free_bytes(torch.device("cpu")) if free is None else free
+    layout = with_blocks(layout, model.stack, timeline, training, options.dtype, free)
+    order = choose_order(timeline) if options.order == "auto" else None
+    timeline = timeline if order is None else timeline.reordered(order)
+    aggregated = keeps_aggregation(model.stack, timeline, options.dtype, free // 4)
+    partition, spatial = Partition.equal(timeline.vertices, layout.vertex), layout.spatial
+    if layout.vertex > 1 and not by_columns(spatial):
+        cut = cut_timeline(timeline, layout.vertex, method=layout.partition)
+        rows = [cut.part(p)[1] - cut.part(p)[0] for p in range(layout.vertex)]
+        if spatial == "auto":
+            remote = int(halo_rows(timeline, cut.owner_by_vertex(), layout.vertex, range(training)).sum())
+            spatial = _choose_spatial(model, layout, training, rows, remote, aggregated=aggregated, timeline=True)
+        if not by_columns(spatial):
+            partition, timeline = cut, timeline.reordered(cut.order)
+    vertex_work = work_of_vertex(model, aggregated=aggregated)
+    runs = deal(step_work(timeline, vertex_work)[:training], layout.block_count, layout.time)
+    write_timeline_shards(
+        timeline,
+        partition,
+        runs,
         model,
-        decoder,
-        bound,
-        options.seed,
-        mesh=mesh,
-        facts=facts,
-        shard=shard,
-        starts=starts,
-        order=order,
-        ledger=ledger,
+        folder,
+        aggregated=aggregated,
+        spatial=spatial,
+        dtype=options.dtype,
+        vertex_work=vertex_work,
     )
-    # outputs of a task on pairs are those of all vertices
-    vertices = order if bound.reads_pairs and facts.parts > 1 else shard.vertices
-    vertices = None if vertices is None else vertices.to(mesh.device)
-    steps = labels.steps if isinstance(labels, Timeline) else 1
-    return Setup(program, bound, modules, vertices, steps, facts.timeline, mesh.layout)
+
+
+def _choose_spatial(
+    model: AnyModel,
+    layout: Layout,
+    steps: int,
+    rows: Sequence[int],
+    remote: int,
+    *,
+    aggregated: bool,
+    timeline: bool = False,
+) -> str:
+    """Choose how rows cross parts by the bytes that do, from what a cut of the vertices would make ranks read."""
+    plan = make_plan(
+        model.stack,
+        None,
+        replace(layout, time=1, layer=1, spatial="auto"),
+        bounds=(0, len(model.stack)),
+        rows=rows,
+        remote=(-(-remote // steps),),
+        aggregated=aggregated,
+        timeline=timeline,
+        stale=layout.recipe is not None,
+    )
+    return layout.spatial if plan.across == NONE else plan.across
+
+
+def agreed(cut: Cut | TimelineCut, mesh: Mesh) -> Cut | TimelineCut:
+    """Check that hosts that cut for themselves have come to the same order of vertices, and agree on the same blocks,
+    for which they may have had different memory in mind.
+    """
+    require_one_order(cut.order if isinstance(cut, Cut) else cut.timeline.order, mesh)
+    if isinstance(cut, Cut):
+        return cut
+    plans = Transport(mesh, Ledger()).gather([len(cut.runs), cut.aggregated])
+    blocks, aggregated = max(blocks for blocks, _ in plans), all(kept for _, kept in plans)
+    runs = cut.runs
+    if blocks != len(runs):
+        runs = deal(step_work(cut.timeline, cut.vertex_work)[: cut.training], blocks, mesh.layout.time)
+    return replace(cut, runs=runs, aggregated=aggregated)
 
 
 def require_one_order(order: Tensor | None, mesh: Mesh) -> None:

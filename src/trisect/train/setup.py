@@ -1,4 +1,4 @@
-"""From a model, data and a task to a program that can run: order, features, adjacency, decoder."""
+"""`Setup.of`: from a model, data, a task and a layout to a rank that can run, one of many or the only one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh
 from trisect.config import TrainOptions
 from trisect.data.records import Names
-from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn.base import Model
-from trisect.nn.models.source import AnyModel, ModelSource, full_model
+from trisect.nn.models.source import HandedModel, ModelSource, NamedModel, stage_of
 from trisect.nn.temporal.dynamic import DynamicModel
-from trisect.ops.memory import free_bytes
 from trisect.partition.order import choose_order
-from trisect.tasks import SPLITS, BoundTask, Task, TaskContext, make_task
-from trisect.train.assemble import make_decoder, name_modules, one_process, with_read_edges
-from trisect.train.blocks import with_blocks
-from trisect.train.checks import check_fit, check_monitor, require_fit
+from trisect.plan.plan import make_plan
+from trisect.plan.stages import layer_costs, stage_bounds
+from trisect.shards.graph_files import Cut
+from trisect.shards.timeline_files import TimelineCut
+from trisect.tasks import SPLITS, BoundTask, Task
+from trisect.train.assemble import (
+    StageModules,
+    feature_width,
+    labels_of,
+    make_decoder,
+    name_modules,
+    outlined,
+    shard_of,
+    sizes_of,
+    uncut,
+    with_read_edges,
+)
+from trisect.train.checks import check_run
 from trisect.train.device import check_device
 from trisect.train.program import Program
+from trisect.train.ranks import agreed
+from trisect.views.trace import trace_of
 
 _ONE_RANK = Layout()
 
@@ -54,43 +69,90 @@ class Setup:
     @classmethod
     def of(
         cls,
-        model: nn.Module | ModelSource,
-        data: Graph | Timeline,
+        maker: nn.Module | ModelSource,
+        data: Graph | Timeline | Cut | TimelineCut,
         task: Task | str | Mapping[str, Any],
         options: TrainOptions,
         layout: Layout = _ONE_RANK,
+        *,
+        mesh: Mesh | None = None,
+        local_ranks: int = 1,
     ) -> Setup:
-        """Reorder, bind the task, make the model, prepare the adjacency.
+        """Bind the task, make the layers of the rank's stage, and read its shard.
 
         Args:
-            layout: says in how many blocks a timeline is run; this is one rank whatever else it says.
+            data: all of the data, which one rank holds as they are in memory; or a cut of them, of which each rank
+                reads its shard.
+            layout: of all ranks; without a mesh this is one rank, and the layout says in how many blocks a timeline is
+                run, whatever else it says.
+            mesh: the place of the rank among all.
+            local_ranks: how many share the memory of this host.
         """
-        device = check_device(options.device)
-        chosen = make_task(task)
-        order = choose_order(data) if options.order == "auto" else None
-        data = data if order is None else data.reordered(order)
+        device = check_device(options.device) if mesh is None else mesh.device
+        if isinstance(data, (Graph, Timeline)):
+            order = choose_order(data) if options.order == "auto" else None
+            data = data if order is None else data.reordered(order)
+            # snapshots and features of a timeline are brought to the device as they are read
+            data = data.to(device) if isinstance(data, Graph) else data
+        elif mesh is not None:
+            data = agreed(data, mesh)
+        labels = labels_of(data, device)
+        bound, outline = outlined(maker, data, labels, task, options)
+        if isinstance(data, (Graph, Timeline)):
+            bound.warn()
+            check_run(outline, data, bound, layout, options, device)
+            data = with_read_edges(data, outline)
         if isinstance(data, Timeline):
-            # snapshots and features are brought to the device as they are read; a task reads no features
-            labels: Graph | Timeline = replace(data, x=None).to(device)
-        else:
-            data = labels = data.to(device)
-        vertices = labels.order
-        bound = chosen.bind(labels, TaskContext(options.seed, vertices))
-        bound.warn()
-        x = data.features().to(options.dtype)
-        made = model if isinstance(model, (Model, DynamicModel)) else None
-        made = _make(model, x.shape[-1], bound.channels, data.edge_channels) if made is None else made
-        check_fit(made, data, bound)
-        data = with_read_edges(data, made)
-        check_monitor(bound, options, made.out_channels, data.vertices, device)
-        decoder = make_decoder(bound, made, options)
-        modules = name_modules(made, decoder)
+            data = uncut(data, outline, bound.steps("train").stop, layout, options)
+        if isinstance(data, TimelineCut):
+            layout = replace(layout, blocks=len(data.runs))
+        if not isinstance(data, Graph):  # one exchange was chosen when the data were cut
+            layout = replace(layout, spatial=data.spatial)
+        alone = Layout(blocks=layout.blocks, recompute=layout.recompute, pack=layout.pack)
+        mesh = Mesh(alone, 0, device) if mesh is None else replace(mesh, layout=layout)
+        stage, stages = mesh.stage_index, mesh.layout.layer
+        traces = [trace_of(layer, timeline=isinstance(data, TimelineCut)) for layer in outline.stack]
+        bounds = stage_bounds(layer_costs(traces, aggregated=traces[0].preaggregates), stages)
+        own, last = range(bounds[stage], bounds[stage + 1]), stage == stages - 1
+        made = maker if isinstance(maker, (NamedModel, HandedModel)) else outline
+        model = stage_of(made, feature_width(data), bound.channels, own, data.edge_channels, last=last)
+        decoder = make_decoder(bound, model, options)
+        head = model.head if isinstance(model, DynamicModel) else None
+        model.to(options.dtype)
+        layers = {number: model.layers[number] for number in own}
+        trained = model if stages == 1 else StageModules(layers, head if last else None)
+        modules = name_modules(trained, decoder if last else None)
         modules.to(device=device, dtype=options.dtype)
-        layout = _settle_blocks(layout, made, bound, options, data, device)
-        program = one_process(made, decoder, bound, options, data, x, layout, device)
-        timeline = isinstance(data, Timeline)
-        steps = data.steps if isinstance(data, Timeline) else 1
-        return cls(program, bound, modules, vertices, steps, timeline, layout, data.names)
+        ledger = Ledger()
+        shard, starts, sizes = shard_of(data, model, mesh, options.dtype, ledger, local_ranks)
+        facts = make_plan(
+            model.stack,
+            head,
+            mesh.layout,
+            bounds=bounds,
+            rows=sizes_of(starts),
+            fetches=bound.reads_pairs and mesh.layout.vertex > 1,
+            extra=0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad),
+            dtype=options.dtype,
+            **sizes,
+        )
+        order = labels.order
+        program = Program(
+            model,
+            decoder,
+            bound,
+            options.seed,
+            mesh=mesh,
+            facts=facts,
+            shard=shard,
+            starts=starts,
+            order=order,
+            ledger=ledger,
+        )
+        # outputs of a task on pairs are those of all vertices
+        vertices = order if facts.parts > 1 and bound.reads_pairs else shard.vertices
+        steps = labels.steps if isinstance(labels, Timeline) else 1
+        return cls(program, bound, modules, vertices, steps, facts.timeline, layout, labels.names)
 
     @property
     def conv_parameters(self) -> Iterable[str]:
@@ -129,29 +191,3 @@ def describe_model(parameters: int, task: BoundTask, *, timeline: bool) -> str:
         runs = ((split, task.steps(split)) for split in SPLITS)
         text += "; " + ", ".join(f"{split} steps {run.start} to {run.stop - 1}" for split, run in runs if run)
     return f"{text}; {task.settings}" if task.settings else text
-
-
-def _make(maker: nn.Module | ModelSource, in_channels: int, out_channels: int | None, edge_channels: int) -> AnyModel:
-    made = None if isinstance(maker, nn.Module) else full_model(maker, in_channels, out_channels, edge_channels)
-    if not isinstance(made, (Model, DynamicModel)):
-        raise ConfigError(
-            f"the model is a {type(maker if made is None else made).__name__}; give a trisect.nn Model or "
-            "DynamicModel, or a function of (in_channels, out_channels) that makes one."
-        )
-    return made
-
-
-def _settle_blocks(
-    layout: Layout,
-    model: AnyModel,
-    task: BoundTask,
-    options: TrainOptions,
-    data: Graph | Timeline,
-    device: torch.device,
-) -> Layout:
-    """Give the layout of this one process, with as many blocks as it or the free memory asks for."""
-    training = task.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(layout, model, vertices=data.vertices, training=training)
-    if not isinstance(data, Timeline) or training is None:
-        return layout
-    return with_blocks(layout, model.stack, data, training, options.dtype, free_bytes(device))

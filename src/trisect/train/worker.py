@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -31,10 +31,11 @@ from trisect.nn.models.registry import options as model_options
 from trisect.nn.models.source import HandedModel, ModelSource, NamedModel
 from trisect.settings.writing import to_json
 from trisect.shards.graph_files import read_cut
+from trisect.train.assemble import AnyData
 from trisect.train.checks import is_cut
 from trisect.train.clusters import local_cluster
 from trisect.train.device import device_of_rank
-from trisect.train.estimate import Expectation, estimate_setup
+from trisect.train.estimate import estimate_setup
 from trisect.train.from_config import ConfiguredData
 from trisect.train.job import SHARDS, TOLD, Job
 from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer, WithCopies
@@ -50,7 +51,6 @@ from trisect.train.processes.memory import watched_memory
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.stopping import heeding_requests, undisturbed
 from trisect.train.processes.threads import limited_threads
-from trisect.train.ranks import rank_setup
 from trisect.train.rules import Rules, beside
 from trisect.train.run.apart import Apart, Host, marked
 from trisect.train.run.checkpoint import Checkpoint, at_once
@@ -97,22 +97,11 @@ def work(job: Job, world: World, shards: Path | Callable[[Path], None], listener
         limited_threads(options.threads),
         joined(job.layout, world, device, options.timeout, shards) as (mesh, host),
     ):
-        cut, gather = read_cut(host.folder), Transport(mesh, Ledger()).gather
-        setup = rank_setup(cut, job.model, job.task, mesh, options, world.local_size)
-        expected = estimate_setup(setup, cut, options, local_cluster()) if world.rank == 0 else None
-        show_phase(world.rank, Phase.READY)
+        cut = read_cut(host.folder)
+        setup = Setup.of(job.model, cut, job.task, options, job.layout, mesh=mesh, local_ranks=world.local_size)
         digest = (host.folder / FILE).read_text() if job.writes_run else None
-        worker = _Worker(
-            job,
-            setup,
-            gather,
-            listener,
-            host=host,
-            partition=cut.quality,
-            expected=expected,
-            digest=digest,
-            rules=Rules.read(host.folder),
-        )
+        worker = _Worker(job, setup, cut, listener, Rules.read(host.folder), host=host, digest=digest)
+        show_phase(world.rank, Phase.READY)
         return worker.run()
 
 
@@ -124,19 +113,10 @@ def work_alone(job: Job, data: Graph | Timeline, listener: Listener, recorder: R
     """
     with watched_memory(), limited_threads(job.options.threads):
         setup = Setup.of(job.model, data, job.task, job.options, job.layout)
-        expected = estimate_setup(setup, data, job.options, local_cluster())
         digest = digest_of(data) if job.writes_run else None
         same = setup.vertices is data.order and job.options.device.startswith("cpu")
-        worker = _Worker(
-            job,
-            setup,
-            lambda own: [own],
-            listener,
-            recorder=recorder,
-            expected=expected,
-            digest=digest,
-            rules=Rules.measure(job, data, listener.say, setup.task if same else None),
-        )
+        rules = Rules.measure(job, data, listener.say, setup.task if same else None)
+        worker = _Worker(job, setup, data, listener, rules, recorder=recorder, digest=digest)
         return replace(worker.run(), setup=setup)
 
 
@@ -145,34 +125,30 @@ class _Worker:
 
     Args:
         setup: the model and the data of this rank.
-        gather: gives what each rank hands in, in the order of ranks, on all of them.
-        host: where this rank runs, if there are others.
-        partition: the quality of the cut, for the summary.
-        expected: on rank 0, what the planner says of the run.
-        digest: of the data, for checkpoints.
+        data: that it was built from.
         rules: the simple rules, as the process measured them that has all of the data.
+        host: where this rank runs, if there are others.
+        digest: of the data, for checkpoints.
     """
 
     def __init__(
         self,
         job: Job,
         setup: Setup,
-        gather: Gather,
+        data: AnyData,
         listener: Listener,
+        rules: Rules,
         *,
         host: Host | None = None,
         recorder: Recorder | None = None,
-        partition: Mapping[str, Any] | None = None,
-        expected: Expectation | None = None,
         digest: str | None = None,
-        rules: Rules | None = None,
     ) -> None:
-        self.job, self.setup, self.gather, self.listener = job, setup, gather, listener
-        self.rules = Rules() if rules is None else rules
-        self.host, self.recorder = host, recorder
-        self.partition, self.expected, self.digest = partition, expected, digest
+        self.job, self.setup, self.listener, self.rules = job, setup, listener, rules
+        self.host, self.recorder, self.digest = host, recorder, digest
         mesh = setup.program.mesh
-        self.rank = mesh.rank
+        self.rank, self.gather = mesh.rank, Transport(mesh, Ledger()).gather
+        self.partition = None if isinstance(data, (Graph, Timeline)) else data.quality
+        self.expected = estimate_setup(setup, data, job.options, local_cluster()) if self.rank == 0 else None
         # parts and runs of a stage hold the same parameters
         self.holds_parameters = mesh.part_index == 0 and mesh.run_index == 0
         self.monitor = job.options.monitor or setup.task.monitor

@@ -25,9 +25,9 @@ from trisect.partition.timeline import cut_timeline, halo_rows, step_work
 from trisect.plan.parts import Parts, described_parts, effective_degree
 from trisect.plan.workload import Workload
 from trisect.shards.timeline_files import is_symmetric
-from trisect.tasks import BoundTask, LinkPrediction, TaskContext, make_task
+from trisect.tasks import BoundTask, LinkPrediction
 from trisect.tasks.node import NodeTargets
-from trisect.train.assemble import feature_width, preaggregates, work_of_vertex
+from trisect.train.assemble import feature_width, outlined, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
 from trisect.views.timecut import equal_shares
 
@@ -42,8 +42,7 @@ MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 
 def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: TrainOptions) -> Workload:
     """Give the workload of a model on data that are here."""
-    bound = make_task(task).bind(data, TaskContext(options.seed, data.order))
-    model = outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
+    bound, model = outlined(maker, data, data, task, options)
     if isinstance(data, Timeline):
         return _of_timeline(model, data, bound, options)
     return _of_graph(model, data, bound, options)

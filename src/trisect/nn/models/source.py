@@ -74,7 +74,7 @@ class HandedModel:
     model: AnyModel
 
 
-# what `rank_setup` and `cut_data` take
+# what `Setup.of` and `cut_data` take
 ModelSource = AnyModel | ModelMaker | HandedModel
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
-from trisect.nn.models.source import outline_of
 from trisect.shards.graph_files import Cut, read_cut
 from trisect.shards.timeline_files import TimelineCut
-from trisect.tasks import TaskContext
-from trisect.train.assemble import name_modules
+from trisect.train.assemble import name_modules, outlined
 from trisect.train.job import Job
 from trisect.train.program import history_name
 from trisect.train.run.digest import FILE, require_same_data
@@ -68,10 +66,8 @@ def _check_newest(job: Job, shards: Path, directory: RunDirectory) -> None:
 def _parameters(job: Job, cut: Cut | TimelineCut) -> dict[str, tuple[int, ...]]:
     """Give the shapes of all parameters of a run, by name."""
     data = cut.labels() if isinstance(cut, Cut) else cut.timeline
-    bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
-    model = outline_of(job.model, cut.features, bound.channels, cut.edge_channels)
-    decoder = bound.decoder(model.out_channels)
-    modules = name_modules(model, decoder)
+    bound, model = outlined(job.model, cut, data, job.task, job.options)
+    modules = name_modules(model, bound.decoder(model.out_channels))
     return {name: tuple(value.shape) for name, value in modules.state_dict().items()}
 
 
