@@ -68,7 +68,7 @@ class Rank:
         self.layers, self.loss, self.readers = layers, loss, readers
         index = self.mesh.stage_index
         self.is_first, self.is_last = index == 0, index == self.mesh.layout.layer - 1
-        self.door = Door(transport, facts.dtype)
+        self.door = Door(transport, facts.dtype, layers)
         self.boards = self._make_boards(history or HistoryUse(), drift)
         self.along: Recurrences | None = None
         if any(layer.state is not None for layer in facts.layers):

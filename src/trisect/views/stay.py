@@ -10,6 +10,7 @@ from torch import Tensor
 from trisect.views.door import Door
 from trisect.views.states import Form, States
 from trisect.views.turn import Turn
+from trisect.views.verbs import RECUR
 
 
 class Stay:
@@ -29,6 +30,11 @@ class Stay:
     def clear(self, *, keeps: bool) -> None:
         """Forget everything, since another pass begins or one has ended."""
         self.states.clear(keeps=keeps)
+
+    def meet(self, turn: Turn, *, back: bool) -> None:
+        """Note that the module is asked for, which all runs do in the same order."""
+        if turn.cut.times > 1:
+            self._door.meet(RECUR, turn.call, sum(turn.widths), turn.dtype, back=back)
 
     def forward(self, turn: Turn) -> Tensor:
         """Return the output of the own steps of a block, [own steps, rows, channels]."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trisect.comm.rows import Shape
 from trisect.views.door import Door
+from trisect.views.verbs import SUM
 
 
 def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Tensor:
@@ -23,8 +24,9 @@ def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Te
     own = own.contiguous()
     shapes: Sequence[Shape] = [Shape(0 if q == part else own.shape[0], own.shape[1], own.dtype) for q in range(parts)]
     outgoing = [own[:0] if q == part else own for q in range(parts)]
+    number = door.number(SUM, call, own.shape[1], own.dtype, back=back)
     with door.event("post", "total", call, back=back):
-        swap = door.transport.begin_swap(outgoing, shapes, "total", 0, wire="float32")
+        swap = door.transport.begin_swap(outgoing, shapes, "total", 0, wire="float32", call=number)
     with door.event("wait", "total", call, back=back):
         received = list(swap.wait())
     received[part] = own

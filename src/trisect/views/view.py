@@ -138,6 +138,7 @@ class View:
         self._draws.clear()
 
     def _call(self) -> Hashable:
+        """Return the number of a verb, counted whether or not it moves rows: ranks without steps count alike."""
         self._calls += 1
         return self.layer, self._calls
 
@@ -205,11 +206,11 @@ class View:
             # no kernel does a leaky relu behind a product, or with dropout
             y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
             return self.dropout(functional.leaky_relu(y, slope), p)
-        ending = self._ending(relu, p, slope)
+        ending, call = self._ending(relu, p, slope), self._call()
         if self.keeps(x):
             more = None if add is None else self.frames(add)
             return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
-        spec = Aggregation(self.spatial, self._call(), ending, narrows, alpha, theta)
+        spec = Aggregation(self.spatial, call, ending, narrows, alpha, theta)
         out, token = run_aggregation(spec, self._token if self._meets else None, x, weight, root, bias, add)
         self._take(token)
         return out
@@ -261,11 +262,11 @@ class View:
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
-        frames = self.frames(x)
+        frames, call = self.frames(x), self._call()
         if not self.spatial.moves and not self.spatial.stale:
             columns = each_frame(frames if weight is None else dense(frames, weight))
         else:
-            columns, token = gather_rows(self.spatial, self._call(), self._next_token(), frames, weight)
+            columns, token = gather_rows(self.spatial, call, self._next_token(), frames, weight)
             self._take(token)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
@@ -285,10 +286,10 @@ class View:
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
-        frames = self.frames(x)
+        frames, call = self.frames(x), self._call()
         if not self.spatial.moves and not self.spatial.stale:
             return self._back(frames.sum(1, keepdim=True), x)
-        total, token = total_rows(self.spatial, self._call(), self._next_token(), frames)
+        total, token = total_rows(self.spatial, call, self._next_token(), frames)
         self._take(token)
         return self._back(total[:, None], x)
 
@@ -321,11 +322,11 @@ class View:
 
         Returns: of each step [rows + fetched rows, channels].
         """
-        frames = self.frames(x)
+        frames, call = self.frames(x), self._call()
         if not self.spatial.moves:
             return list(frames.unbind())
         door = required(self.spatial.door)
-        fetched, token = fetch_rows(door, self._call(), self._next_token(), frames, lists)
+        fetched, token = fetch_rows(door, call, self._next_token(), frames, lists)
         self._take(token)
         return fetched
 

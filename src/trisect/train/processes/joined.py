@@ -53,7 +53,7 @@ def joined(
         show_phase(world.rank, Phase.JOINED)
         yield mesh, Host(world.first_here, folder, StoreNotes(store), Files(store, timeout), timeout)
         # after a failure the process ends, and waiting for ranks that are gone would only delay that
-        disconnect()
+        disconnect(mesh)
 
 
 def _remove_earlier(world: World, folder: Path) -> None:
