@@ -74,8 +74,9 @@ class Rank:
         if any(layer.state is not None for layer in facts.layers):
             self.along = Recurrences(self.door, self._choice)
         self.packed = self._make_packed()
-        trained = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
-        self.parameters = trained + (list(extra) if self.is_last else [])
+        # one that several layers share is summed up once
+        held = nn.ModuleList(layers.values()).parameters()
+        self.parameters = [p for p in held if p.requires_grad] + (list(extra) if self.is_last else [])
 
     def _make_boards(self, history: HistoryUse, drift: DriftMeter | None) -> Boards | None:
         facts, index = self.facts, self.mesh.stage_index

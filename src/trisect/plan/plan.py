@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from trisect.exchanges.facts import NONE, Facts, Runs, facts_of
+from trisect.exchanges.facts import NONE, Facts, LayerFacts, Runs, facts_of
 from trisect.layout import Layout
 from trisect.nn.base import Layer
 from trisect.nn.halves import AnyLayer, Half, HalfKind, halves_of
@@ -49,7 +49,7 @@ def make_facts(
         remote: for each step, the rows that all parts together read of others.
         extra: the numbers that the task trains.
     """
-    outline = [facts_of(layer) for layer in layers]
+    outline = _counted_once(layers)
     wanted = layout.chunks if layout.chunks > 1 else CHUNKS_A_RANK * layout.time
     chunks = 1 if layout.time == 1 or not timeline else max(1, min(wanted, *rows))
     facts = Facts(
@@ -78,6 +78,18 @@ def make_facts(
     if head is None and facts.fetches and facts.parts > 1 and facts.layers[-1].along != NONE:
         # what the last temporal half gives crosses twice: back to its steps, and to the parts whose loss reads it
         facts = replace(facts, halves=(*facts.halves[:-1], Half(HalfKind.LOCAL, len(layers)), facts.halves[-1]))
+    return facts
+
+
+def _counted_once(layers: Sequence[AnyLayer]) -> list[LayerFacts]:
+    """Return the facts of layers; a parameter that several share counts with the first of them."""
+    facts, seen = [], set[int]()
+    for layer in layers:
+        trained = {id(p): p.numel() for p in layer.parameters() if p.requires_grad}
+        again = sum(size for key, size in trained.items() if key in seen)
+        seen.update(trained)
+        own = facts_of(layer)
+        facts.append(replace(own, parameters=own.parameters - again) if again else own)
     return facts
 
 
