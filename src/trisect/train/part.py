@@ -145,6 +145,7 @@ class Part:
         self._named = wrapped[0].module if wrapped else self.model
         self.model.train()
         self._epoch = 0
+        self._own.calls[:] = [program.mesh.layout.vertex * program.mesh.layout.time]
         self.rows = self._own.rows(self._steps)
         rows = self.rows
         self.y, self.train, self.val, self.test, self.vertices = rows.y, rows.train, rows.val, rows.test, rows.vertices
@@ -217,7 +218,13 @@ class Part:
 
         Args:
             loss: loss(out, rows) → the own rows' part of the loss, a sum divided by a count of all ranks, such as
-                `rows.total("train")`. Called once for each chunk or block.
+                `rows.total("train")`. Called once for each chunk or block, where the last layers are; what the calls on
+                all ranks return is added up. A term that every call computes is divided by their number::
+
+                    part.step(lambda out, rows: my_loss(out, rows) + penalty(weight) / rows.calls)
+
+                Under a cut by layer, parameters of earlier stages are on other ranks; the optimizer's `weight_decay`
+                reaches all of them.
         """
         before = [(p, p.grad) for p in self.parameters()]
         for parameter, _ in before:
@@ -227,7 +234,12 @@ class Part:
         program = self._program
         program.begin(self._epoch, drops=self.model.training)
         found: list[float] = []
-        program.run(lambda: found.append(program.total_loss()))
+        once = self.rows.calls
+        self._own.calls[:] = [program.loss_calls]
+        try:
+            program.run(lambda: found.append(program.total_loss()))
+        finally:
+            self._own.calls[:] = [once]
         for parameter, gradient in before:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
