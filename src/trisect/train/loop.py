@@ -280,15 +280,22 @@ class Trainer:
         self.optimiser.zero_grad()
         self.program.begin(epoch)
         self._stepped = False
+        door = self.program.engine.door
+        door.heed = None if self._offer is None else self._heed
         self.program.run(self._step, self.recorder if self._offer is None else self, epoch=epoch)
+        door.heed = None
         return self._current
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Hand an action that ran to the recorder; where this process was asked to end, keep the state there is.
+        """Hand an action that ran to the recorder; where this process was asked to end, keep the state there is."""
+        self.recorder.event(name, start, seconds, **fields)
+        self._heed()
+
+    def _heed(self) -> None:
+        """Offer the state where this process was asked to end: in every verb, and after every action.
 
         Until the optimiser steps, the state is that of the epoch before. History changes with every action.
         """
-        self.recorder.event(name, start, seconds, **fields)
         if self._offer is None or self._stop is None or not self._stop.asked or self._stepped:
             return
         long = self._longest > SHORT * self.options.grace

@@ -50,6 +50,7 @@ class Door:
         noise: of the pass, for rounding at random on the wire.
         told: is called for every post and wait; None: nobody is.
         rare: whether messages of this size come seldom, so that no memory is kept for them.
+        heed: is called in every verb; see `Spatial`.
 
     Args:
         layers: of this rank, by number, as errors name them.
@@ -69,6 +70,7 @@ class Door:
         self.noise: Noise | None = None
         self.told: Told | None = None
         self.rare = False
+        self.heed: Callable[[], None] | None = None
 
     @property
     def mesh(self) -> Mesh:

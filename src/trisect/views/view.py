@@ -139,6 +139,8 @@ class View:
 
     def _call(self) -> Hashable:
         """Return the number of a verb, counted whether or not it moves rows: ranks without steps count alike."""
+        if self.spatial.heed is not None:
+            self.spatial.heed()
         self._calls += 1
         return self.layer, self._calls
 
