@@ -55,6 +55,10 @@ class FaultError(RunError):
     unexpected = False
 
 
+class MismatchError(RunError):
+    """Ranks asked different things of their views, so that rows of one exchange met another."""
+
+
 class StoppedError(TrisectError):
     """A run was asked to end. (Left as KeyboardInterrupt, typer would end the process without a word.)"""
 

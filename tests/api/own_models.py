@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import trisect
-from trisect.nn import GCNLayer, LinearLayer
+from trisect.nn import GCNLayer, Layer, LinearLayer
 
 
 class BatchNorm(nn.Module):
@@ -112,3 +113,88 @@ def fails(layout: str) -> None:
 
 def returns_a_module(layout: str) -> Any:
     return Net()
+
+
+def tied(apart: bool) -> list[nn.Module]:
+    """Four layers of which two have the same weight: the first and the last but one, or the last two."""
+    torch.manual_seed(4)
+    made = [
+        GCNLayer(8, 8, activation="relu"),
+        GCNLayer(8, 8, activation="relu", dropout=0.3),
+        LinearLayer(8, 8, activation="relu"),
+        GCNLayer(8, 8),
+    ]
+    made[3].weight = made[0 if apart else 2].weight  # type: ignore[assignment]
+    return made
+
+
+def train_tied(layout: str, apart: bool) -> dict[str, Any]:
+    """Steps with clipping; a tied parameter has one gradient, one norm and one step."""
+    part = trisect.parallelize(tied(apart), data(), layout, precision="float64")
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.5, momentum=0.9)
+    losses, norms = [], []
+    for _ in range(3):
+        losses.append(part.step(loss))
+        norms.append(part.clip_grad_norm_(0.1))
+        optimizer.step()
+        optimizer.zero_grad()
+    called: list[Tensor] = []
+    if "layer" not in layout:
+        loss(part(part.x), part.rows).backward()  # type: ignore[no-untyped-call]
+        called = [p.grad for p in part.parameters() if p.grad is not None]
+    names = [name for name, _ in part.named_parameters()]
+    return {"loss": losses, "norms": norms, "state": part.state_dict(), "called": called, "names": names}
+
+
+def train_penalised(layout: str, timeline: bool, divided: bool, weight: float = 0.7, turns: int = 1) -> dict[str, Any]:
+    """The loss and all gradients with a penalty on the parameters of the last layer, which every call computes."""
+    graph: Any = trisect.Timeline.generate("evolving", vertices=30, steps=5) if timeline else data()
+    width = graph.x.shape[-1]
+    model: Any = trisect.nn.build("cd-gcn", width, 3, hidden=4, layers=2, seed=1) if timeline else layers()
+    part = trisect.parallelize(model, graph, layout, precision="float64")
+    part.model.eval()
+    prefixes = ("head.", "layers.1.") if timeline else ("layers.3.",)
+    last = [p for name, p in part.named_parameters() if name.startswith(prefixes)]
+    called: list[int] = []
+
+    def penalised(out: Tensor, rows: Any) -> Tensor:
+        called.append(rows.calls)
+        penalty = weight * torch.stack([p.square().sum() for p in last]).sum()
+        value = out.square().sum() / 100 if timeline else loss(out, rows)
+        return value + penalty / (rows.calls if divided else 1)
+
+    value = 0.0
+    for _ in range(turns):
+        for parameter in part.parameters():
+            parameter.grad = None
+        value = part.step(penalised)
+    before = part.state_dict()
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+    return {"loss": value, "gradients": part.state_dict(), "parameters": before, "calls": called}
+
+
+class Moody(nn.Module):
+    """Asks something else on rank 1."""
+
+    def forward(self, x: Tensor, g: Any) -> Tensor:
+        return x + g.sum(x) if os.environ.get("RANK") == "1" else g.aggregate(x)
+
+
+class MoodyLayer(Layer):
+    """The same as a layer of a list."""
+
+    in_channels = out_channels = 12
+
+    def forward(self, x: Tensor, g: Any) -> Tensor:
+        moody: Tensor = Moody().forward(x, g)
+        return moody
+
+
+def moody(layout: str, own: bool) -> None:
+    made = layers()
+    model: Any = Moody() if own else [made[0], MoodyLayer(), *made[1:]]
+    part = trisect.parallelize(model, data(), layout)
+    for _ in range(3):
+        part.step(loss if not own else lambda out, rows: out.sum() / 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,89 @@ def test_only_what_a_backward_added_is_reduced() -> None:
     own_models.loss(part(part.x), part.rows).backward()  # type: ignore[no-untyped-call]
     twice = [p.grad for p in part.parameters() if p.grad is not None]
     assert all(torch.allclose(2 * a, b, rtol=1e-12, atol=1e-14) for a, b in zip(once, twice, strict=True))
+
+
+@pytest.mark.parametrize(("layout", "own"), [("vertex=2", True), ("vertex=2", False), ("vertex=2,layer=2", False)])
+def test_a_forward_that_differs_ends_all_ranks(layout: str, own: bool) -> None:
+    """Where a rank's forward asks something else, one sentence names the module and both verbs, and soon."""
+    name = r"Moody\(\)" if own else r"MoodyLayer\(12, 12\)"
+    number = "0" if own else "1"
+    words = rf"rank 0 asked aggregate 1 of layer {number} \({name}\), rank 1 asked sum 1 of layer {number} \({name}\); "
+    start = time.monotonic()
+    with pytest.raises(RunError, match=words):
+        trisect.launch(own_models.moody, layout, layout, own)
+    assert time.monotonic() - start < 40.0  # most of it to import torch; a rank waits up to ten minutes for another
+
+
+@pytest.mark.parametrize(("layout", "apart"), [("vertex=2", True), ("vertex=3", False), ("layer=2", False)])
+def test_tied_parameters_of_one_stage(layout: str, apart: bool) -> None:
+    """They are reduced, clipped and stepped once."""
+    alone, found = own_models.train_tied("", apart), trisect.launch(own_models.train_tied, layout, layout, apart)
+    assert max(largest(alone[name], found[name]) for name in ("loss", "norms")) < 1e-10
+    first, second = ("layers.0.weight" if apart else "layers.2.weight"), "layers.3.weight"
+    for run in (alone, found):
+        assert torch.equal(run["state"][first], run["state"][second])
+        assert second not in run["names"]
+    assert max(float((value - found["state"][name]).abs().max()) for name, value in alone["state"].items()) < 1e-10
+    for one, other in zip(alone["called"], found["called"], strict=False):
+        assert float((one - other).abs().max()) < 1e-10
+
+
+def test_a_tied_parameter_is_not_two() -> None:
+    """The comparison fails where the weights begin alike and train apart."""
+    tied, untied = own_models.train_tied("", True), own_models.train_tied("", False)
+    assert largest(tied["norms"], untied["norms"]) > 1e-6
+
+
+def test_parameters_tied_across_stages_are_refused() -> None:
+    words = (
+        r"puts layer 0 \(GCNLayer\(8, 8.*\)\) into stage 0 and layer 3 \(GCNLayer\(8, 8.*\)\) into stage 1, and"
+        r" both have the same parameter 'weight'; use fewer stages, so that both are in one, or cut by vertex"
+    )
+    with pytest.raises(LayoutError, match=words):
+        trisect.fit(own_models.tied(True), own_models.data(), layout="layer=2", epochs=1)
+    with pytest.raises((LayoutError, RunError), match=words):
+        trisect.launch(own_models.train_tied, "layer=2", "layer=2", True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "timeline", "calls"),
+    [
+        ("vertex=2", False, [2]),
+        ("layer=2,chunks=3,history=exact", False, None),
+        ("vertex=2,layer=2", False, None),
+        ("time=2", True, [2]),
+        ("time=2,vertex=2,blocks=2", True, [8, 8]),
+    ],
+)
+def test_a_term_that_every_call_computes(layout: str, timeline: bool, calls: list[int] | None) -> None:
+    """Divided by `rows.calls`, a penalty on parameters has the gradient of one process."""
+    alone = own_models.train_penalised("", timeline, True)
+    found = trisect.launch(own_models.train_penalised, layout, layout, timeline, True)
+    assert alone["calls"] == [1]
+    assert calls is None or found["calls"] == calls
+    assert abs(alone["loss"] - found["loss"]) < 1e-10
+    assert apart(alone["gradients"], found["gradients"]) < 1e-10
+    if calls is not None:  # undivided, it counts as often as it is computed
+        undivided = trisect.launch(own_models.train_penalised, layout, layout, timeline, False)
+        assert apart(alone["gradients"], undivided["gradients"]) > 1e-3
+
+
+@pytest.mark.parametrize(("divided", "times"), [(True, 1), (False, 4)])
+def test_a_term_that_every_chunk_computes(divided: bool, times: int) -> None:
+    """The second step goes over chunks: the penalty's own gradient is 2 · 0.7 · the parameter, once."""
+    layout = "layer=2,chunks=4"
+    with_it, without = (
+        trisect.launch(own_models.train_penalised, layout, layout, False, divided, weight, 2) for weight in (0.7, 0.0)
+    )
+    for name in ("layers.3.weight", "layers.3.bias"):
+        own = with_it["gradients"][name] - without["gradients"][name]
+        assert float((own - times * 1.4 * with_it["parameters"][name]).abs().max()) < 1e-10
+
+
+def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((value - other[name]).abs().max()) for name, value in one.items())
 
 
 class Narrow(nn.Module):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from trisect.config import TrainOptions
@@ -75,6 +76,41 @@ def test_the_state_before_a_long_epoch_is_offered_within_it(community: Graph) ->
     assert all(tensors[name].equal(wanted[name]) for name in wanted)
     later = kept.states[3][0]
     assert not all(tensors[name].equal(later[name]) for name in wanted)  # the comparison can fail
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_every_verb_of_one_process_asks(community: Graph, back: bool) -> None:
+    """A request that comes within the one cell of an epoch is heeded by the next verb, forward or backward."""
+    options = TrainOptions(epochs=9, checkpoint_every=None, grace=1e-6)
+    setup = Setup.of(model_maker("gcn", {"hidden": 8, "layers": 2}, 0), community, "node-classification", options)
+    offered, request, seen = Kept(), StopRequest(), list[int]()
+    trainer = Trainer(setup, options, NoRecorder(), stop=request, offer=offered.checkpoint)
+    layer = setup.modules["model"].layers[1]
+    honest = layer.forward
+
+    def forward(x: Tensor, g: Any) -> Tensor:
+        if trainer.done == 2 and torch.is_grad_enabled():
+            if back:
+                x.register_hook(lambda gradient: seen.append(len(offered.states)))
+
+                def ask(gradient: Tensor) -> None:
+                    request.asked = True
+
+                out = honest(x, g)
+                out.register_hook(ask)
+                return out
+            request.asked = True
+            out = honest(x, g)
+            seen.append(len(offered.states))
+            return out
+        return honest(x, g)
+
+    layer.forward = forward  # type: ignore[method-assign]
+    with pytest.raises(StoppedError, match="after epoch 3"):
+        trainer.run()
+    assert seen == [1]
+    assert list(offered.states) == [2]
+    assert setup.program.engine.door.heed is None
 
 
 def test_nothing_is_offered_where_the_epoch_ends_in_time_or_history_has_changed(community: Graph) -> None:

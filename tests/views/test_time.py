@@ -271,7 +271,7 @@ def rank(mesh: Mesh, cases: dict[str, dict[str, Any]], spoilt: bool = False) -> 
         ledger = Ledger()
         door = Door(Transport(mesh, ledger, case["wire"]), torch.float64)
         door.noise, told = Noise(5, 1), set()
-        door.told = lambda c, *_, told=told: told.add((c.verb, c.exchange, c.back))
+        door.told = lambda at, *_, told=told: told.add((at.verb, at.exchange, at.back))
         runs = [[range(*run) for run in block] for block in case["runs"]]
         cut = TimeCut(runs, mesh.run_index, case["chunks"])
         along = Recurrences(door, lambda _, case=case: case["exchange"])

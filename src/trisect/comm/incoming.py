@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trisect.comm import staging
 from trisect.comm import wire as wires
+from trisect.comm.calls import Axis, Calls, OtherCallError, Pending
 from trisect.comm.ledger import Ledger
 from trisect.comm.local.mailbox import Inbox
 from trisect.comm.local.ring import RingReader
@@ -32,6 +33,8 @@ class Incoming:
         device, staged: where rows are to be; whether they come by way of host memory.
         reader, number, inbox: of the ring through which it comes; None for the network.
         buffer, work: of the network.
+        call: number of the exchange; None: of a message between two ranks, which its tag names.
+        calls: of this rank.
     """
 
     target: Tensor | Shape
@@ -45,10 +48,15 @@ class Incoming:
     inbox: Inbox | None = None
     buffer: Tensor | None = None
     work: dist.Work | None = None
+    call: int | None = None
+    calls: Calls | None = None
 
     def wait(self) -> Tensor:
         """Give the rows, once they are here."""
-        if self.work is not None:
+        if self.work is not None and self.calls is not None:
+            with self.calls.waits(self._pending):
+                self.work.wait()
+        elif self.work is not None:
             self.work.wait()
         message = self.message() if self.reader is None else self._read(self.reader)
         if self.staged:
@@ -67,9 +75,12 @@ class Incoming:
                 self.buffer = memory.empty(shape, dtype, self.device)
         return self.buffer
 
+    def _pending(self) -> list[Pending]:
+        return [(self.peer, self.tag, self.message().nbytes, False)]
+
     def _read(self, reader: RingReader) -> Tensor:
         shape, dtype = self._form()
-        taken = reader.take(self.tag, self.number, shape[0] * shape[1] * dtype.itemsize, self.message)
+        taken = reader.take(self.tag, self.number, shape[0] * shape[1] * dtype.itemsize, self.message, self.call)
         if isinstance(taken, Tensor):
             return taken
         if taken[0] >= 0 and self.inbox is not None:
@@ -89,23 +100,45 @@ class Swap:
     Attributes:
         receiving: what comes, by its number among the targets.
         stay: rows may stay where they came to lie.
-        works, messages: what goes through the network; the first `arriving` works are of messages to this rank.
+        works, operations: what goes through the network; the first `arriving` works are of messages to this rank.
+        call: number of the exchange; `calls`: of this rank.
     """
 
     receiving: dict[int, Incoming]
     targets: Sequence[Tensor | Shape]
     device: torch.device
     ledger: Ledger
-    axis: str
+    axis: Axis
     kind: str
     stay: bool = False
     works: list[dist.Work] = field(default_factory=list)
-    messages: list[Tensor] = field(default_factory=list)
+    operations: list[dist.P2POp] = field(default_factory=list)
     arriving: int = 0
+    call: int = 0
+    calls: Calls | None = None
 
     def wait(self) -> Sequence[Tensor]:
         """Give the rows, once all are here (and all that this rank sends has left)."""
         start = time.perf_counter()
+        try:
+            if self.works and self.calls is not None:
+                with self.calls.waits(self._pending):
+                    rows = self._wait()
+            else:
+                rows = self._wait()
+        except OtherCallError as error:
+            if self.calls is None:
+                raise
+            raise self.calls.differs(self.axis, self.call, error.rank, error.number) from None
+        self.receiving, self.works, self.operations = {}, [], []
+        self.ledger.add(self.axis, self.kind, 0, time.perf_counter() - start)
+        return rows
+
+    def _pending(self) -> list[Pending]:
+        sends = [one.op is dist.isend for one in self.operations]
+        return [(one.peer, one.tag, one.tensor.nbytes, send) for one, send in zip(self.operations, sends, strict=True)]
+
+    def _wait(self) -> list[Tensor]:
         # a message that takes the network for want of room leaves when its receiver asks for it: wait for those last
         for work in self.works[: self.arriving]:
             work.wait()
@@ -123,6 +156,4 @@ class Swap:
             rows.append(own)
         for work in self.works[self.arriving :]:
             work.wait()
-        self.receiving, self.works, self.messages = {}, [], []
-        self.ledger.add(self.axis, self.kind, 0, time.perf_counter() - start)
         return rows

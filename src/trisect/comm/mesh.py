@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from trisect.comm.calls import LEFT, Axis, Calls, no_memory
 from trisect.comm.gathering import gather_values
 from trisect.comm.local.hub import Hub
 from trisect.comm.local.mailbox import Mailboxes, Room
 from trisect.comm.local.neighbours import neighbours
 from trisect.comm.staging import needs_staging
+from trisect.comm.watch import Watch, end_watches
 from trisect.comm.world import Store, World, meet, world_from_environment
 from trisect.errors import LayoutError
 from trisect.layout import AXES, Layout
+
+_meshes = count()
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +39,7 @@ class Mesh:
         replicas: the group of the ranks that hold the same layers, over which weight gradients are summed.
         mailboxes: for the ranks of this host; None where there is none, or `layout.transport` is `network`.
         staged: whether rows go through host memory, since the device has no collectives of its own.
+        calls: which exchanges the ranks of an axis took part in; None for one rank.
     """
 
     layout: Layout
@@ -41,6 +49,7 @@ class Mesh:
     replicas: dist.ProcessGroup | None = None
     mailboxes: Mailboxes | None = None
     staged: bool = False
+    calls: Calls | None = None
 
     @property
     def part_index(self) -> int:
@@ -124,7 +133,29 @@ def connect(
     mailboxes = None
     if layout.transport != "network" and (staged or device.type == "cpu"):
         mailboxes = _mailboxes(rank, layout.world, timeout)
-    return Mesh(layout, rank, device, device_mesh, replicas, mailboxes, staged)
+    mesh = Mesh(layout, rank, device, device_mesh, replicas, mailboxes, staged)
+    return replace(mesh, calls=_calls(mesh, store))
+
+
+def _calls(mesh: Mesh, store: Store | None) -> Calls:
+    """Return the log of a rank, which other ranks read in shared memory and in the store where they met."""
+    layout, boxes = mesh.layout, mesh.mailboxes
+    axes: dict[Axis, Sequence[int]] = {
+        "vertex": [mesh.rank_at(part_index=part) for part in range(layout.vertex)],
+        "time": [mesh.rank_at(run_index=run) for run in range(layout.time)],
+    }
+    if boxes is None:
+        calls = Calls(mesh.rank, axes, no_memory(), {})
+    else:
+        hub = boxes.hub
+        calls = Calls(mesh.rank, axes, hub.calls_of(mesh.rank), {rank: hub.calls_of(rank) for rank in hub.peers})
+        for peer in hub.peers.values():
+            peer.looks.append(calls.glance)
+    number = next(_meshes)  # all ranks make their meshes in one order
+    if layout.time * layout.vertex > 1 and (boxes is None or not boxes.all_here(range(layout.world))):
+        store = dist.distributed_c10d._get_default_store() if store is None else store
+        Watch(calls, PrefixStore(f"calls/{number}", store), frees=mesh.staged or mesh.device.type == "cpu")
+    return calls
 
 
 def _replica_ranks(layout: Layout, stage: int) -> list[int]:
@@ -142,7 +173,14 @@ def _mailboxes(rank: int, world: int, timeout: float) -> Mailboxes | None:
     return None if hub is None else Mailboxes(processes, Room.of_host(len(processes) + 1), hub)
 
 
-def disconnect() -> None:
-    """Leave the process group; no exchange is possible afterwards."""
+def disconnect(mesh: Mesh | None = None) -> None:
+    """Leave the process group; no exchange is possible afterwards.
+
+    Args:
+        mesh: of a rank that has done all that it was to do: others that wait for it learn that.
+    """
+    if mesh is not None and mesh.calls is not None and mesh.calls.notes is None:
+        mesh.calls.note_all(LEFT)
+    end_watches(ended=mesh is not None)
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from trisect.comm import staging
 from trisect.comm import wire as wires
+from trisect.comm.calls import ENDED, nothing_pending
 from trisect.comm.gathering import gather_values
 from trisect.comm.incoming import PAYLOAD, Incoming, Swap
 from trisect.comm.ledger import Ledger
@@ -32,6 +34,7 @@ _Line = tuple[list[int], list[int], list[int]]
 _GATHER, _BARRIER = -1, -2  # tags within rings alone
 _EVERYBODY, _REPLICAS = range(2)  # numbers of boards
 _HOST = torch.device("cpu")
+_TAGS = PAYLOAD - 35  # a prime: numbers that differ in a few bits have different tags
 
 
 class Transport:
@@ -66,7 +69,8 @@ class Transport:
             once: the like of it is not sent again soon: no memory is kept for it.
         """
         start = time.perf_counter()
-        messages, size = self._outgoing(x.detach(), peer, tag, self.wire if wire is None else wire, key, once=once)
+        wire = self.wire if wire is None else wire
+        messages, size = self._outgoing(x.detach(), peer, tag, wire, key, 0, once=once)
         for message, own in messages:
             work = dist.isend(message, peer, tag=own)
             if work is not None:
@@ -79,29 +83,34 @@ class Transport:
         """Begin to receive rows of a known shape."""
         incoming = self._incoming(Shape(rows, width, dtype), peer, tag, self.wire if wire is None else wire)
         if incoming.reader is None:
+            incoming.calls = self.mesh.calls
             incoming.work = dist.irecv(incoming.message(), peer, tag=tag)
             if incoming.work is None:
                 raise RuntimeError(f"rank {self.mesh.rank} is not in the group of rank {peer}")
         return incoming
 
     def _outgoing(
-        self, x: Tensor | Rows, peer: int, tag: int, wire: Wire, key: int, *, once: bool
+        self, x: Tensor | Rows, peer: int, tag: int, wire: Wire, key: int, call: int, *, once: bool
     ) -> tuple[list[_Message], int]:
-        """Write rows for a rank of this host; what is left for the network to send, and the bytes of the rows."""
+        """Write rows for a rank of this host; what is left for the network to send, and the bytes of the rows.
+
+        Args:
+            call: number of the exchange.
+        """
         boxes = self.mesh.mailboxes
         shape, dtype = wires.form(x.shape[0], x.shape[1], wire, x.dtype)
         size = shape[0] * shape[1] * dtype.itemsize
         if boxes is None or peer not in boxes.processes:
-            return [(self._encoded(x, wire, key), tag)], size
+            return [(self._encoded(x, wire, key), _network_tag(call) if call else tag)], size
         ring = boxes.hub.writer(peer)
         message = None
         plain = wire == "float32" and not self.mesh.staged
         if plain and size < mailbox.SMALLEST and isinstance(x, Rows) and x.is_gathered_by_ring:
-            if ring.put_rows(tag, x.of, x.which):
+            if ring.put_rows(tag, x.of, x.which, call):
                 return [], size
         elif size < mailbox.SMALLEST:
             message = self._encoded(x, wire, key)
-            if ring.put(tag, message.data_ptr(), size):
+            if ring.put(tag, message.data_ptr(), size, call):
                 return [], size
         outbox = boxes.outbox(peer)
         if once:
@@ -113,10 +122,10 @@ class Transport:
             if slot is not None:
                 self._fill(slot[0], x, wire, key)
         if token is not None:
-            ring.put_token(tag, size, token)
+            ring.put_token(tag, size, token, call)
             return [], size
         number = boxes.next_payload()
-        ring.put_token(tag, size, (-1, number, 0, 0, 0))
+        ring.put_token(tag, size, (-1, number, 0, 0, 0), call)
         return [(self._encoded(x, wire, key) if message is None else message, PAYLOAD + number)], size
 
     def _encoded(self, x: Tensor | Rows, wire: Wire, key: int) -> Tensor:
@@ -193,6 +202,7 @@ class Transport:
         wire: Wire | None = None,
         once: bool = False,
         stay: bool = False,
+        call: int = 0,
     ) -> Swap:
         """As `swap`, but go on at once: neither is to be touched before `Swap.wait`.
 
@@ -201,13 +211,17 @@ class Transport:
             targets: [rows, width], where those of each part are to be, contiguous; or a shape alone.
             once: as for `send`.
             stay: `Swap.wait` gives rows where they came to lie, which may be elsewhere than in their target.
+            call: number of the exchange (`trisect.views.verbs`), the same on all ranks of the axis.
         """
         start = time.perf_counter()
         line = self._lines.get(axis)
         if line is None:
             line = self._lines[axis] = self._line(axis)
-        swap = Swap({}, targets, self.mesh.device, self.ledger, axis, kind, stay)
-        size = self._begin(swap, line, outgoing, self.wire if wire is None else wire, key, 0, once=once)
+        calls = self.mesh.calls
+        if calls is not None:
+            calls.note(axis, call)
+        swap = Swap({}, targets, self.mesh.device, self.ledger, axis, kind, stay, call=call, calls=calls)
+        size = self._begin(swap, line, outgoing, self.wire if wire is None else wire, key, once=once)
         self.ledger.add(axis, kind, size, time.perf_counter() - start)
         return swap
 
@@ -221,28 +235,31 @@ class Transport:
         return _shifted(ranks, here)
 
     def _begin(
-        self, swap: Swap, line: _Line, outgoing: Sequence[Tensor | Rows], wire: Wire, key: int, tag: int, *, once: bool
+        self, swap: Swap, line: _Line, outgoing: Sequence[Tensor | Rows], wire: Wire, key: int, *, once: bool
     ) -> int:
         """Send and receive for a swap; the bytes that leave."""
         ranks, sources, receivers = line
+        call = swap.call
         operations: list[dist.P2POp] = []
         # on the network, receives first
         for peer in sources:
             if swap.targets[peer].shape[0]:
-                incoming = swap.receiving[peer] = self._incoming(swap.targets[peer], ranks[peer], tag, wire)
+                incoming = swap.receiving[peer] = self._incoming(swap.targets[peer], ranks[peer], 0, wire)
+                incoming.call = call
                 if incoming.reader is None:
+                    tag = _network_tag(call)
                     operations.append(dist.P2POp(dist.irecv, incoming.message(), ranks[peer], tag=tag))
         total = 0
         for peer in receivers:
             rows = outgoing[peer]
             if rows.shape[0]:
                 rows = rows.detach() if isinstance(rows, Tensor) else rows
-                messages, size = self._outgoing(rows, ranks[peer], tag, wire, key, once=once)
+                messages, size = self._outgoing(rows, ranks[peer], 0, wire, key, call, once=once)
                 total += size
                 for message, own in messages:
                     operations.append(dist.P2POp(dist.isend, message, ranks[peer], tag=own))
         if operations:
-            swap.messages = [one.tensor for one in operations]
+            swap.operations = operations
             swap.works = dist.batch_isend_irecv(operations)
             # gloo has a work for each operation, NCCL one for all of them
             each = len(swap.works) == len(operations)
@@ -274,10 +291,13 @@ class Transport:
     def _total(self, parts: Sequence[Tensor], members: Sequence[int], number: int) -> Tensor:
         """Give the sum over some ranks of vectors strung together, where the first of them is."""
         mesh, device = self.mesh, parts[0].device
+        if mesh.calls is not None:
+            mesh.calls.note_all(ENDED)
         group = mesh.replicas if number == _REPLICAS else None
         if mesh.device.type != "cpu" and not mesh.staged:
             bucket = torch.cat(list(parts)).to(mesh.device)
-            dist.all_reduce(bucket, group=group)
+            with self._waits():
+                dist.all_reduce(bucket, group=group)
             return bucket.to(device)
         if device.type != "cpu" or any(part.dtype != parts[0].dtype for part in parts):
             bucket = torch.cat(list(parts))
@@ -286,7 +306,8 @@ class Transport:
         if boxes is not None and sum(part.nbytes for part in parts) <= board.LARGEST and boxes.all_here(members):
             total = boxes.board(number, members).total(parts)
         if total is None:
-            total = sum_in_order(torch.cat(list(parts)), len(members), group)
+            with self._waits():
+                total = sum_in_order(torch.cat(list(parts)), len(members), group)
         return total if device.type == "cpu" else staging.to_device(total, device)
 
     def gather(self, value: Any) -> list[Any]:
@@ -299,14 +320,17 @@ class Transport:
         world, boxes = mesh.layout.world, mesh.mailboxes
         if world == 1:
             return [value]
+        if mesh.calls is not None:
+            mesh.calls.note_all(ENDED)
         if boxes is None or not boxes.all_here(range(world)):
-            return gather_values(value, _HOST if mesh.staged else mesh.device)
+            with self._waits():
+                return gather_values(value, _HOST if mesh.staged else mesh.device)
         data = as_bytes(pack(value)).view(-1, 1)
         peers = [rank for rank in range(world) if rank != mesh.rank]
         works = []
         for peer in peers:
             boxes.hub.writer(peer).put_token(_GATHER, 0, (data.shape[0], 0, 0, 0, 0))
-            messages, _ = self._host._outgoing(data, peer, _GATHER, "float32", 0, once=True)
+            messages, _ = self._host._outgoing(data, peer, _GATHER, "float32", 0, 0, once=True)
             works += [(dist.isend(message, peer, tag=tag), message) for message, tag in messages]
         values = []
         for rank in range(world):
@@ -329,12 +353,22 @@ class Transport:
         if world == 1:
             return
         if boxes is None or not boxes.all_here(range(world)):
-            dist.barrier()
+            with self._waits():
+                dist.barrier()
             return
         for peer in boxes.processes:
             boxes.hub.writer(peer).put_token(_BARRIER, 0, (0, 0, 0, 0, 0))
         for peer in boxes.processes:
             boxes.hub.reader(peer).token(_BARRIER)
+
+    def _waits(self) -> AbstractContextManager[None]:
+        """Return a context in which this rank waits in an operation of a group."""
+        return nullcontext() if self.mesh.calls is None else self.mesh.calls.waits(nothing_pending)
+
+
+def _network_tag(call: int) -> int:
+    """Return the tag of the messages of an exchange, so that none is taken for another; 0 where it has no number."""
+    return 1 + call % _TAGS if call else 0
 
 
 def _shifted(ranks: list[int], here: int) -> _Line:

@@ -67,14 +67,15 @@ class Rank:
         self.layers, self.loss, self.readers = layers, loss, readers
         index = self.mesh.stage_index
         self.is_first, self.is_last = index == 0, index == self.mesh.layout.layer - 1
-        self.door = Door(transport, plan.dtype)
+        self.door = Door(transport, plan.dtype, layers)
         self.boards = self._make_boards(history, drift)
         self.along: Recurrences | None = None
         if any(layer.state is not None for layer in plan.layers):
             self.along = Recurrences(self.door, self._choice)
         self.packed = self._make_packed()
-        trained = [p for layer in layers.values() for p in layer.parameters() if p.requires_grad]
-        self.parameters = trained + (list(extra) if self.is_last else [])
+        # one that several layers share is summed up once
+        held = nn.ModuleList(layers.values()).parameters()
+        self.parameters = [p for p in held if p.requires_grad] + (list(extra) if self.is_last else [])
 
     def _make_boards(self, history: History | None, drift: DriftMeter | None) -> Boards | None:
         plan = self.plan

@@ -72,8 +72,10 @@ class Sight:
         rows = self.rows(chunk)
         if noise is not None and rows.stop - rows.start < self.shard.rows:
             noise = noise.rows(rows.start, rows.stop)
+        spatial = self._spatial(steps, chunk, boarded=boarded)
+        spatial.heed = self.door.heed
         return View(
-            self._spatial(steps, chunk, boarded=boarded),
+            spatial,
             self.along,
             steps=steps,
             vertices=self.plan.vertices,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from trisect.layout import Layout
 from trisect.plan.choose import choose_across, choose_along
 from trisect.views.plan import Plan
-from trisect.views.trace import trace_of
+from trisect.views.trace import LayerTrace, trace_of
 
 # Chunks of a carry for each rank along time: the more, the shorter a rank waits for the first; each is a message.
 CHUNKS_A_RANK = 8
@@ -40,7 +41,7 @@ def make_plan(
         rows: of each part; `chunk_rows` where its chunks begin.
         sizes: see `Plan`.
     """
-    traces = [trace_of(layer, timeline=timeline) for layer in layers]
+    traces = _counted_once([trace_of(layer, timeline=timeline) for layer in layers], layers)
     wanted = layout.chunks if layout.chunks > 1 else CHUNKS_A_RANK * layout.time
     plan = Plan(
         layout=layout,
@@ -58,3 +59,14 @@ def make_plan(
         **{"extra": 0, **sizes},
     )
     return choose_along(choose_across(plan))
+
+
+def _counted_once(traces: Sequence[LayerTrace], layers: Sequence[nn.Module]) -> list[LayerTrace]:
+    """Return the traces of layers; a parameter that several share counts with the first of them."""
+    counted, seen = [], set[int]()
+    for trace, layer in zip(traces, layers, strict=True):
+        trained = {id(p): p.numel() for p in layer.parameters() if p.requires_grad}
+        again = sum(size for key, size in trained.items() if key in seen)
+        seen.update(trained)
+        counted.append(replace(trace, parameters=trace.parameters - again) if again else trace)
+    return counted

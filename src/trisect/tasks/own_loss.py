@@ -30,6 +30,9 @@ class Rows:
             where the data have no such split.
         vertices: the user's ids of the rows, int64 [rows].
         steps: of the timeline; range(1) on a graph.
+        calls: how often a step calls the loss, on all ranks together: once for each part of the vertices, run of steps
+            and chunk or block. All that the calls return is added up, so that a term which each of them computes, such
+            as a penalty on parameters, is divided by it.
     """
 
     y: Tensor | None
@@ -39,6 +42,7 @@ class Rows:
     vertices: Tensor
     steps: range
     _totals: Mapping[str, int]
+    calls: int = 1
 
     def total(self, split: str) -> int:
         """Return how many rows a split has on all ranks together, so that losses divided by it add up."""
@@ -80,7 +84,8 @@ class BoundOwnLoss(BoundTask):
 
     Attributes:
         timeline, per_step: whether outputs, and targets, have a dim of steps.
-        asked: the loss of the step at hand, shared by all that was divided from this.
+        asked: the loss of the step at hand, and `calls`: how often it is called; shared by all that was divided from
+            this.
     """
 
     y: Tensor | None
@@ -91,6 +96,7 @@ class BoundOwnLoss(BoundTask):
     timeline: bool = False
     per_step: bool = False
     asked: list[OwnLossFunction] = field(default_factory=list)
+    calls: list[int] = field(default_factory=lambda: [1])
 
     def rows(self, steps: range) -> Rows:
         """Return the rows at some steps."""
@@ -101,7 +107,7 @@ class BoundOwnLoss(BoundTask):
             y = y[steps.start : steps.stop]
         if self.timeline:
             masks = {name: mask[steps.start : steps.stop] for name, mask in masks.items()}
-        return Rows(y, masks["train"], masks["val"], masks["test"], self.vertices, steps, self.totals)
+        return Rows(y, masks["train"], masks["val"], masks["test"], self.vertices, steps, self.totals, self.calls[0])
 
     def restrict(self, rows: Tensor) -> BoundOwnLoss:
         """Return the same of some of the rows."""

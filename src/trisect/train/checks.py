@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
 
 import torch
+from torch import nn
 
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, DataError, LayoutError
@@ -14,11 +16,13 @@ from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.plan.choose import check_asked, check_history
+from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.assemble import feature_width
 from trisect.views.trace import trace_of
+from trisect.views.verbs import layer_name
 
 
 def check_run(
@@ -124,6 +128,8 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
     layers = len(model.stack)
     if layout.layer > layers:
         raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")
+    if layout.layer > 1:
+        _require_untied(layout, model, timeline=training is not None)
     if layout.recompute and layout.recipe is not None and training is None:
         raise LayoutError(
             "layout.recompute is true, but chunks that read history cannot be computed again; set layout.chunks to 1 or"
@@ -139,6 +145,28 @@ def _check_sums(model: AnyModel) -> None:
                 f"layer {number}, {layer}, sums over all rows (g.sum), which chunks that read history cannot; set"
                 " layout.chunks to 1 or layout.history to exact."
             )
+
+
+def _require_untied(layout: Layout, model: AnyModel, *, timeline: bool) -> None:
+    """Raise a LayoutError where layers of different stages share a trained parameter, which would train apart."""
+    traces = [trace_of(layer, timeline=timeline) for layer in model.stack]
+    bounds = stage_bounds(layer_costs(traces, aggregated=traces[0].preaggregates), layout.layer)
+    layers: list[tuple[int, nn.Module]] = list(enumerate(model.stack))
+    if isinstance(model, DynamicModel) and model.head is not None:
+        layers.append((len(model.stack), model.head))
+    first: dict[int, tuple[int, nn.Module, int]] = {}
+    for number, layer in layers:
+        stage = min(bisect_right(bounds, number), layout.layer) - 1
+        for name, parameter in layer.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            other, owner, held = first.setdefault(id(parameter), (number, layer, stage))
+            if held != stage:
+                raise LayoutError(
+                    f"layout.layer is {layout.layer}, which puts layer {other} ({layer_name(owner)}) into stage {held}"
+                    f" and layer {number} ({layer_name(layer)}) into stage {stage}, and both have the same parameter"
+                    f" {name!r}; use fewer stages, so that both are in one, or cut by vertex."
+                )
 
 
 def is_cut(layout: Layout) -> bool:

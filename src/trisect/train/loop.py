@@ -280,7 +280,10 @@ class Trainer:
         self.ledger.clear()
         self.optimiser.zero_grad()
         self.program.begin(epoch)
+        door = self.program.engine.door
+        door.heed = None if self._offer is None else self._heed
         self.program.run(self.recorder if self._offer is None else self, epoch=epoch)
+        door.heed = None
         start, clock = time.time(), time.perf_counter()
         self._current = self.program.finish(asked_to_stop=self._stop is not None and self._stop.asked)
         if math.isfinite(self._current):
@@ -295,12 +298,16 @@ class Trainer:
         self.optimiser.step(self.lr.at(self.done + 1))
 
     def event(self, name: str, start: float, seconds: float, **fields: Any) -> None:
-        """Hand an action of a pass to the recorder; where this process was asked to end, keep the state there is.
+        """Hand an action of a pass to the recorder; where this process was asked to end, keep the state there is."""
+        self.recorder.event(name, start, seconds, **fields)
+        self._heed()
 
-        The optimiser steps behind the pass: here the state is that of the epoch before. History changes with every
+    def _heed(self) -> None:
+        """Offer the state where this process was asked to end: in every verb, and after every action.
+
+        The optimizer steps behind the pass: here the state is that of the epoch before. History changes with every
         action.
         """
-        self.recorder.event(name, start, seconds, **fields)
         if self._offer is None or self._stop is None or not self._stop.asked:
             return
         long = self._longest > SHORT * self.options.grace

@@ -79,8 +79,8 @@ def parallelize(
     if isinstance(model, nn.Module) and not isinstance(model, (Model, DynamicModel)):
         if chosen.layer > 1:
             raise LayoutError(
-                f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and time;"
-                " to cut it by layer, give a list of layers."
+                f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and"
+                " time; to cut it by layer, give a list of layers."
             )
         wrapped = Wrapped(model, feature_width(data))
         wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
@@ -136,6 +136,7 @@ class Part:
         self._named = wrapped[0].module if wrapped else self.model
         self.model.train()
         self._epoch = 0
+        self._own.calls[:] = [program.mesh.layout.vertex * program.mesh.layout.time]
         self.rows = self._own.rows(self._steps)
         rows = self.rows
         self.y, self.train, self.val, self.test, self.vertices = rows.y, rows.train, rows.val, rows.test, rows.vertices
@@ -208,7 +209,13 @@ class Part:
 
         Args:
             loss: loss(out, rows) → the own rows' part of the loss, a sum divided by a count of all ranks, such as
-                `rows.total("train")`. Called once for each chunk or block.
+                `rows.total("train")`. Called once for each chunk or block, where the last layers are; what the calls on
+                all ranks return is added up. A term that every call computes is divided by their number::
+
+                    part.step(lambda out, rows: my_loss(out, rows) + penalty(weight) / rows.calls)
+
+                Under a cut by layer, parameters of earlier stages are on other ranks; the optimizer's `weight_decay`
+                reaches all of them.
         """
         before = [(p, p.grad) for p in self.parameters()]
         for parameter, _ in before:
@@ -217,8 +224,13 @@ class Part:
         self._epoch += 1
         program = self._program
         program.begin(self._epoch, drops=self.model.training)
-        program.run()
-        total = program.finish()
+        once = self.rows.calls
+        self._own.calls[:] = [program.loss_calls]
+        try:
+            program.run()
+            total = program.finish()
+        finally:
+            self._own.calls[:] = [once]
         for parameter, gradient in before:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)

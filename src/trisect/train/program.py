@@ -56,6 +56,7 @@ class Program:
         decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
         resumption: where `outputs` begin that carry a state; None: at step 0.
         stops: whether any rank was asked to stop, as of the end of the latest epoch.
+        loss_calls: how often the epoch that was begun calls the loss, on all ranks together.
         sent_bytes: that left all ranks in the latest epoch; `peak_bytes`: the most memory that a rank has held so far.
     """
 
@@ -78,6 +79,7 @@ class Program:
         self.resumption: Resumption | None = None
         self.stops = False
         self.sent_bytes = self.peak_bytes = 0
+        self.loss_calls = 1
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
         self.history = self._recipe = mesh.layout.recipe if facts.stale else None
@@ -147,6 +149,8 @@ class Program:
                 self._refresh()
             order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
         self._epoch_facts = facts = facts if order is not None or facts.timeline else facts.without_chunks()
+        runs = sum(len(run) > 0 for block in facts.runs for run in block) if facts.timeline else 1
+        self.loss_calls = facts.parts * runs * (1 if exact else facts.layout.chunks)
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend

@@ -143,6 +143,8 @@ class _ProductFirst(torch.autograd.Function):
         gradient = gradient[None] if ctx.flat else gradient
         spec: Aggregation = ctx.spec
         spatial, alpha = spec.spatial, ctx.alpha
+        if spatial.heed is not None:
+            spatial.heed()
         _, _, need_x, need_weight, need_root, need_bias, need_add = ctx.needs_input_grad
         reads = need_x or need_weight
         back = None
@@ -228,6 +230,8 @@ class _SumFirst(torch.autograd.Function):
         gradient = gradient[None] if ctx.flat else gradient
         spec: Aggregation = ctx.spec
         spatial, alpha, mixes = spec.spatial, ctx.alpha, ctx.mixes
+        if spatial.heed is not None:
+            spatial.heed()
         shape = ctx.shape
         _, _, need_x, _, need_root, need_bias, need_add = ctx.needs_input_grad
         room = spatial.gradient_room(spec.call, gradient, shape[2]) if need_x else None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 import torch
+from torch import nn
 
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.noise import Noise
+from trisect.views.verbs import number_of, words_of
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,27 @@ class Door:
         noise: of the pass, for rounding at random on the wire.
         told: is called for every post and wait; None: nobody is.
         rare: whether messages of this size come seldom, so that no memory is kept for them.
+        heed: is called in every verb; see `Spatial`.
+
+    Args:
+        layers: of this rank, by number, as errors name them.
     """
 
-    def __init__(self, transport: Transport, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        dtype: torch.dtype = torch.float32,
+        layers: Mapping[int, nn.Module] = MappingProxyType({}),
+    ) -> None:
         self.transport, self.dtype = transport, dtype
+        self.calls = transport.mesh.calls
+        if self.calls is not None:
+            self.calls.words = partial(words_of, layers=layers)
         self.block = 0
         self.noise: Noise | None = None
         self.told: Told | None = None
         self.rare = False
+        self.heed: Callable[[], None] | None = None
 
     @property
     def mesh(self) -> Mesh:
@@ -65,6 +82,17 @@ class Door:
         if self.transport.wire != "int8" or self.noise is None:
             return 0
         return self.noise.at(step=self.block).key(f"{name} {call}")
+
+    def number(
+        self, verb: int, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool, crossing: int = 0
+    ) -> int:
+        """Return the number of an exchange, which is the same on all ranks that take part."""
+        return number_of(verb, call, self.block, columns, dtype.itemsize, back=back, crossing=crossing)
+
+    def meet(self, verb: int, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool) -> None:
+        """Note a verb in which all runs take part, by messages between two of them."""
+        if self.calls is not None:
+            self.calls.note("time", self.number(verb, call, columns, dtype, back=back))
 
     def tag(self, name: str, call: Hashable, chunk: int = 0, block: int | None = None) -> int:
         """Return the number of a message between two ranks: both sides make the same of its name and place.

@@ -35,6 +35,7 @@ from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
 from trisect.views.trace import Call
+from trisect.views.verbs import AGGREGATE, GATHER
 
 # A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to overlap.
 OVERLAP_ROWS = 2048
@@ -158,7 +159,7 @@ class Halo(Spatial):
         ending: Ending = Ending.NONE,
     ) -> None:
         board = self._taken(call, x)
-        swap = self._begin(call, board, kind, stay=self._in_place)
+        swap = self._begin(AGGREGATE, call, board, kind, stay=self._in_place)
 
         def rows(step: int, low: int, high: int, columns: Tensor, halo: Tensor | None) -> None:
             graph, noise = self._graphs[step], ending.noise(step)
@@ -194,7 +195,7 @@ class Halo(Spatial):
         for step, graph in enumerate(self._graphs):
             turned = graph.piece(self.rows, graph.adjacency.columns, turned=True)
             aggregate_into(halo[self._starts[step] : self._starts[step + 1]], gradient[step], turned, alpha=alpha)
-        swap = self._send_back(call, halo)
+        swap = self._send_back(AGGREGATE, call, halo)
         for step, graph in enumerate(self._graphs):
             turned = graph.piece(0, self.rows, turned=True)
             aggregate_into(out[step], gradient[step], turned, alpha=alpha)
@@ -205,7 +206,7 @@ class Halo(Spatial):
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return own rows and the halo behind them, of each step."""
         board = self._taken(call, x)
-        halo = self._arrived(call, board, self._begin(call, board, "halo", stay=False))
+        halo = self._arrived(call, board, self._begin(GATHER, call, board, "halo", stay=False))
         if self.steps == 1:
             return [board]
         if halo is None:
@@ -218,7 +219,7 @@ class Halo(Spatial):
     def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         halo = [gradient[self.rows :] for gradient in gradients]
-        swap = self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
+        swap = self._send_back(GATHER, call, halo[0] if len(halo) == 1 else torch.cat(halo))
         own = torch.stack([gradient[: self.rows] for gradient in gradients])
         return self._added(call, own, swap)
 
@@ -250,7 +251,7 @@ class Halo(Spatial):
         """Whether halo rows are read where they came to lie: one part gives all, and kernels of the CPU sum them up."""
         return self._parts == 2 and self._graphs[0].adjacency.device.type == "cpu"
 
-    def _begin(self, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Swap:
+    def _begin(self, verb: int, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Swap:
         own, width = self.steps * self.rows, board.shape[1]
         room: list[Tensor | Shape]
         if self.steps > 1 and self._parts > 2:
@@ -260,9 +261,12 @@ class Halo(Spatial):
         else:
             room = [board[own + low : own + high] for ((low, high),) in self._owned]
         outgoing = [Rows(board, rows) for rows in self._sends]
-        door = self.door
-        with door.event("post", "halo", call, back=kind != "halo"):
-            return door.transport.begin_swap(outgoing, room, kind, door.key(kind, call), once=door.rare, stay=stay)
+        door, back = self.door, kind != "halo"
+        number = door.number(verb, call, width, board.dtype, back=back)
+        with door.event("post", "halo", call, back=back):
+            return door.transport.begin_swap(
+                outgoing, room, kind, door.key(kind, call), once=door.rare, stay=stay, call=number
+            )
 
     def _arrived(self, call: Hashable, board: Tensor, swap: Swap) -> Tensor | None:
         """Wait; return the halo of all steps where it lies elsewhere than on the board."""
@@ -295,7 +299,7 @@ class Halo(Spatial):
         own = same_rows(board, step * self.rows, (step + 1) * self.rows)
         return readable(own, self.rows, halo[self._starts[step] : self._starts[step + 1]])
 
-    def _send_back(self, call: Hashable, halo: Tensor) -> Swap:
+    def _send_back(self, verb: int, call: Hashable, halo: Tensor) -> Swap:
         """Begin to send the gradients of halo rows, [halo rows of all steps, width], to their owners."""
         outgoing = []
         for owned in self._owned:
@@ -303,8 +307,9 @@ class Halo(Spatial):
             outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
         door, kind = self.door, "halo-gradients"
+        number = door.number(verb, call, halo.shape[1], halo.dtype, back=True)
         with door.event("post", "halo", call, back=True):
-            return door.transport.begin_swap(outgoing, shapes, kind, door.key(kind, call), once=door.rare)
+            return door.transport.begin_swap(outgoing, shapes, kind, door.key(kind, call), once=door.rare, call=number)
 
     def _added(self, call: Hashable, own: Tensor, swap: Swap) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""

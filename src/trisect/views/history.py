@@ -31,6 +31,7 @@ from trisect.views.ending import Ending
 from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
+from trisect.views.verbs import AGGREGATE, GATHER
 
 
 class Boards:
@@ -249,7 +250,7 @@ class History(Spatial):
         trained: bool = False,
     ) -> Any:
         """Write the sums over fresh and old rows."""
-        board, swap = self._written(call, x)
+        board, swap = self._written(AGGREGATE, call, x)
         noise = ending.noise(0)
 
         def some(side: int) -> None:
@@ -276,7 +277,7 @@ class History(Spatial):
             some(0)
         ending.leak(out)
 
-    def _written(self, call: Hashable, x: Tensor) -> tuple[Tensor, Swap | None]:
+    def _written(self, verb: int, call: Hashable, x: Tensor) -> tuple[Tensor, Swap | None]:
         """Put own rows on the board, and begin to exchange them; return the board."""
         boards = self._boards
         slot = boards.slot(call)
@@ -289,12 +290,14 @@ class History(Spatial):
         room: list[Tensor | Shape] = [board[columns] for columns in self._halo]
         if boards.rows.blends:
             room = [Shape(rows.shape[0], rows.shape[1], board.dtype) for rows in room]
-        return board, self._begin(call, board, room, "halo")
+        return board, self._begin(verb, call, board, room, "halo")
 
-    def _begin(self, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Swap:
+    def _begin(self, verb: int, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Swap:
         door, outgoing = self._boards.door, [Rows(board, rows) for rows in self._sends]
-        with door.event("post", "halo", call, back=kind != "halo"):
-            return door.transport.begin_swap(outgoing, room, kind, door.key(kind, call), once=door.rare)
+        back = kind != "halo"
+        number = door.number(verb, call, board.shape[1], board.dtype, back=back)
+        with door.event("post", "halo", call, back=back):
+            return door.transport.begin_swap(outgoing, room, kind, door.key(kind, call), once=door.rare, call=number)
 
     def _arrived(self, call: Hashable, board: Tensor, swap: Swap | None) -> None:
         if swap is None:
@@ -310,7 +313,7 @@ class History(Spatial):
 
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return the columns that are read, as they are now."""
-        board, swap = self._written(call, x)
+        board, swap = self._written(GATHER, call, x)
         self._arrived(call, board, swap)
         _, reads = self._read()
         return [same_rows(board, 0, board.shape[0]) if reads is None else board.index_select(0, reads)]
@@ -334,7 +337,7 @@ class History(Spatial):
             collector = boards.collector(slot, width)
             self._scale(collector)
             collector.add(gradient[0], self._matrix, alpha=alpha)
-            return self._collected(call, collector)
+            return self._collected(AGGREGATE, call, collector)
         out = empty((1, self.rows, width), gradient.dtype, gradient.device)
         if boards.parts == 1 and self._chunk is None:
             aggregate_into(out[0], gradient[0], boards.readers(self._span), alpha=alpha)
@@ -343,7 +346,7 @@ class History(Spatial):
         if gradient.data_ptr() != store[low:high].data_ptr():
             store[low:high] = gradient[0]
         swap = (
-            self._begin(call, store, [store[columns] for columns in self._halo], "halo-gradients")
+            self._begin(AGGREGATE, call, store, [store[columns] for columns in self._halo], "halo-gradients")
             if self.moves
             else None
         )
@@ -375,7 +378,7 @@ class History(Spatial):
             collector.rows().add_(gradient)
         else:
             add_rows(collector.rows(), reads, gradient)
-        return self._collected(call, collector)
+        return self._collected(GATHER, call, collector)
 
     def _scale(self, collector: Collector) -> None:
         """Multiply what other chunks gave (technique 3), to make up for those that read old rows and give none."""
@@ -383,15 +386,18 @@ class History(Spatial):
             for columns in self._boards.columns_of(self._chunk):
                 collector.rows()[columns] *= self._boards.scale
 
-    def _collected(self, call: Hashable, collector: Collector) -> Tensor:
+    def _collected(self, verb: int, call: Hashable, collector: Collector) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         total = collector.rows()
         if self.moves:
             door, kind = self._boards.door, "halo-gradients"
             outgoing = [total[columns] for columns in self._halo]
             shapes = [Shape(rows.numel(), total.shape[1], total.dtype) for rows in self._sends]
+            number = door.number(verb, call, total.shape[1], total.dtype, back=True)
             with door.event("post", "halo", call, back=True):
-                swap = door.transport.begin_swap(outgoing, shapes, kind, door.key(kind, call), once=door.rare)
+                swap = door.transport.begin_swap(
+                    outgoing, shapes, kind, door.key(kind, call), once=door.rare, call=number
+                )
             with door.event("wait", "halo", call, back=True):
                 received = swap.wait()
             for rows, gradient in zip(self._sends, received, strict=True):

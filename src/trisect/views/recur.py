@@ -104,6 +104,7 @@ class Recurrences(Along):
             ends=ends,
         )
         exchange = self._exchange(call, module, turn)
+        exchange.meet(turn, back=False)
         if trained:
             both: tuple[Tensor, Tensor] = _Recur.apply(exchange, turn, token, *frames)  # type: ignore[no-untyped-call]
             return both
@@ -175,5 +176,7 @@ class _Recur(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor | None, token: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients = ctx.exchange.backward(ctx.turn, d_out)
+        turn: Turn = ctx.turn
+        ctx.exchange.meet(turn, back=True)
+        gradients = ctx.exchange.backward(turn, d_out)
         return None, None, torch.zeros(()) if token is None else token, *gradients

@@ -31,6 +31,7 @@ from trisect.views.local import Local
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
 from trisect.views.trace import Call, LayerTrace
+from trisect.views.verbs import AGGREGATE
 
 
 class RedistributeRows(Spatial):
@@ -76,6 +77,7 @@ class RedistributeRows(Spatial):
         self._part, self._bounds = door.mesh.part_index, [0, *accumulate(rows)]
         self.rows, self.steps = rows[self._part], len(matrices)
         self._whole = Local(matrices, self._bounds[-1])
+        self._width = 0  # of the rows that cross
 
     @property
     def blocks(self) -> Sequence[Adjacency]:
@@ -173,6 +175,7 @@ class RedistributeRows(Spatial):
 
     def _to_columns(self, call: Hashable, x: Tensor, *, back: bool) -> Tensor:
         """Return all rows of this part's share of the columns: [steps, all rows, share]."""
+        self._width = x.shape[2]
         shares = _shares(x.shape[2], len(self.part_rows))
         share = shares[self._part + 1] - shares[self._part]
         columns = empty((self.steps, self._bounds[-1], share), x.dtype, x.device)
@@ -183,6 +186,7 @@ class RedistributeRows(Spatial):
 
     def _to_rows(self, call: Hashable, sums: Tensor, out: Tensor, *, back: bool) -> None:
         """Write the own rows, all columns of them, from all rows of this part's share: out [steps, rows, channels]."""
+        self._width = out.shape[2]
         pieces = [sums[:, low:high] for low, high in pairwise(self._bounds)]
         places = [out[:, :, low:high] for low, high in pairwise(_shares(out.shape[2], len(self.part_rows)))]
         self._swap("rows", call, pieces, places, back=back)
@@ -203,9 +207,10 @@ class RedistributeRows(Spatial):
                 targets.append(place[0])
             else:
                 targets.append(Shape(0 if q == part or not width else steps * rows, width, place.dtype))
+        number = door.number(AGGREGATE, call, self._width, places[part].dtype, back=back, crossing=into == "rows")
         with door.event("post", name, call, back=back):
             key = door.key(f"{name} into {into} {'back' if back else ''}", call)
-            swap = door.transport.begin_swap(outgoing, targets, "redistribute", key, once=door.rare)
+            swap = door.transport.begin_swap(outgoing, targets, "redistribute", key, once=door.rare, call=number)
         with door.event("wait", name, call, back=back):
             received = swap.wait()
         for place, target, piece in zip(places, targets, received, strict=True):

@@ -22,6 +22,7 @@ from trisect.views.stay import Stay
 from trisect.views.timecut import TimeCut, equal_shares
 from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
+from trisect.views.verbs import RECUR
 
 
 class RedistributeSteps(Stay):
@@ -98,9 +99,12 @@ class RedistributeSteps(Stay):
         ]
         messages = [targets[run][:0] if not part else _message(part, turn.dtype) for part in parts]
         door, name = self._door, "redistribute-back" if back else "redistribute"
+        number = door.number(RECUR, turn.call, width, turn.dtype, back=back)
         with door.event("post", self.name, turn.call, back=back):
             key = door.key(f"{name} rows", turn.call)
-            swap = door.transport.begin_swap(messages, targets, "redistribute", key, axis="time", once=door.rare)
+            swap = door.transport.begin_swap(
+                messages, targets, "redistribute", key, axis="time", once=door.rare, call=number
+            )
         ends = [0, *accumulate(tensor.shape[2] for tensor in tensors)]
         for (left, right), tensor in zip(pairwise(ends), tensors, strict=True):
             frames[run][:, :, left:right] = tensor[:, bounds[run] : bounds[run + 1]]
@@ -124,9 +128,12 @@ class RedistributeSteps(Stay):
             for k, (low, high) in enumerate(pairwise(bounds))
         ]
         door, name = self._door, "redistribute-back" if back else "redistribute"
+        number = door.number(RECUR, turn.call, sum(widths), turn.dtype, back=back, crossing=1)
         with door.event("post", self.name, turn.call, back=back):
             key = door.key(f"{name} steps", turn.call)
-            swap = door.transport.begin_swap(messages, shapes, "redistribute", key, axis="time", once=door.rare)
+            swap = door.transport.begin_swap(
+                messages, shapes, "redistribute", key, axis="time", once=door.rare, call=number
+            )
         results = [empty((steps, turn.rows, width), turn.dtype, turn.device) for width in widths]
         own = turn.steps.start - first
         for result, tensor in zip(results, tensors, strict=True):

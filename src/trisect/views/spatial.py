@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class Spatial(Exchange, ABC):
         moves: whether rows cross ranks.
         stale: whether some of the rows that are read are of an earlier pass.
         door, part_rows: where rows cross ranks, the way to other parts, and the rows of each part.
+        heed: is called in every verb, forward and backward; None where a request to stop cannot come.
     """
 
     rows: int
@@ -36,6 +37,7 @@ class Spatial(Exchange, ABC):
     stale: bool = False
     door: Door | None = None
     part_rows: Sequence[int] = ()
+    heed: Callable[[], None] | None = None
 
     @property
     @abstractmethod

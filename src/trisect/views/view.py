@@ -139,7 +139,9 @@ class View:
         self._draws.clear()
 
     def _call(self) -> Hashable:
-        # counted where nothing moves, too: a rank without steps keeps no sums and has no halo
+        """Return the number of a verb, counted whether or not it moves rows: ranks without steps count alike."""
+        if self.spatial.heed is not None:
+            self.spatial.heed()
         self._calls += 1
         return self.layer, self._calls
 
@@ -209,7 +211,7 @@ class View:
             # no kernel does a leaky relu behind a product, or with dropout
             y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
             return self.dropout(functional.leaky_relu(y, slope), p)
-        call, ending = self._call(), self._ending(relu, p, slope)
+        ending, call = self._ending(relu, p, slope), self._call()
         if self.keeps(x):
             more = None if add is None else self.frames(add)
             return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
@@ -330,11 +332,11 @@ class View:
 
         Returns: of each step [rows + fetched rows, channels].
         """
-        frames = self.frames(x)
+        frames, call = self.frames(x), self._call()
         if not self.spatial.moves:
             return list(frames.unbind())
         door = required(self.spatial.door)
-        fetched, token = fetch_rows(door, self._call(), self._next_token(), frames, lists)
+        fetched, token = fetch_rows(door, call, self._next_token(), frames, lists)
         self._take(token)
         return fetched
 

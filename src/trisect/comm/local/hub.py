@@ -1,8 +1,8 @@
 """`Hub`: what a rank shares with the other ranks of its host from the start, one mapped file for each rank.
 
 The first page of a rank's file has the words of its boards (`local.board`); then come the buffers of boards for
-small vectors, and the first ring to each other rank (`local.ring`). The files are opened by all while the ranks
-connect, and closed at once.
+small vectors, the log of its exchanges (`comm.calls`), and the first ring to each other rank (`local.ring`). The files
+are opened by all while the ranks connect, and closed at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import mmap
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trisect.comm.calls import ALARM_BYTES, LOG_BYTES
 from trisect.comm.local.peer import Peer
 from trisect.comm.local.ring import FIRST, RingReader, RingWriter
 from trisect.comm.local.shared import SharedFile
@@ -18,7 +19,8 @@ from trisect.comm.local.shared import SharedFile
 BUFFER = 1 << 14  # bytes of a board's buffer
 _BOARDS = 2
 _PAGE = mmap.PAGESIZE
-_RINGS = _PAGE + _BOARDS * 2 * BUFFER
+_CALLS = _PAGE + _BOARDS * 2 * BUFFER
+_RINGS = _CALLS + LOG_BYTES + ALARM_BYTES
 
 
 class Hub:
@@ -68,6 +70,11 @@ class Hub:
         if ring is None:
             ring = self._readers[peer] = RingReader(self.peers[peer], self.files[peer], _RINGS + self.rank * FIRST)
         return ring
+
+    def calls_of(self, rank: int) -> memoryview:
+        """Return the memory for the log and the alarm of a rank of this host."""
+        view = self.own.view if rank == self.rank else self.files[rank].view
+        return view[_CALLS:_RINGS]
 
     def close(self) -> None:
         """Close the descriptors of all rings that this rank writes to."""

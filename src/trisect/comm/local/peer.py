@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trisect.comm.cores import usable_cores
 from trisect.comm.local.words import words
 
 _LOOK = 0.05  # seconds between two looks at whether the process lives
+_LONG = 0.15  # seconds after which a rank that waits asks whether it waits in vain
 _SPIN = 10_000  # nanoseconds; longer gains nothing, and keeps others from work where cores are shared
 
 
@@ -22,6 +24,7 @@ class Peer:
         started: when the process started, in ticks; another process may have its number later.
         timeout: seconds that it may be silent.
         spin: nanoseconds to look for a message before going to sleep.
+        looks: are called now and then by a rank that waits for long; they raise where the wait is in vain.
     """
 
     rank: int
@@ -29,6 +32,7 @@ class Peer:
     started: int
     timeout: float
     spin: int
+    looks: list[Callable[[], None]] = field(default_factory=list, compare=False)
 
     @classmethod
     def of(cls, rank: int, process: int, timeout: float, ranks_here: int) -> Peer:
@@ -57,13 +61,17 @@ class Peer:
         value = wait(word, old, self.spin, _LOOK)
         if value != old:
             return value
-        deadline = time.monotonic() + self.timeout - _LOOK
+        start = time.monotonic()
+        deadline = start + self.timeout - _LOOK
         while True:
             lives = self.lives
             # what it published before it ended counts
             value = wait(word, old, 0, _LOOK if lives else 0.0)
             if value != old:
                 return value
+            if not lives or time.monotonic() - start > _LONG:
+                for look in self.looks:
+                    look()
             if not lives:
                 raise RuntimeError(f"Connection closed by rank {self.rank} (process {self.process} has ended)")
             if time.monotonic() > deadline:

@@ -5,6 +5,8 @@ alone, with a *token* of five integers that says where a large message lies. Two
 ever read. The writer never waits: where the ring is full it goes on in a larger one, and the last record of the old one
 names the new.
 
+A record may carry the number of an exchange (`trisect.comm.calls`), which the reader compares with its own.
+
 A reader asks for messages by tag, and messages of one tag come in the order in which they were sent.
 `RingReader.expect` is called in that order, `take` in any; what arrives before it is asked for is put aside.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trisect.comm.calls import OtherCallError
 from trisect.comm.local.peer import Peer
 from trisect.comm.local.shared import SharedFile
 from trisect.comm.local.words import WRAP, words
@@ -28,8 +31,9 @@ _READ = 64
 _LINE = 64
 _SECOND = 1 << 18
 LARGEST = 1 << 20  # a ring with messages of its own does not grow further; one with tokens may
-_HEADER = struct.Struct("8q")  # kind, tag, bytes, five integers
+_HEADER = struct.Struct("8q")  # kind and, above its bits, the number of the exchange; tag, bytes, five integers
 _INLINE, _TOKEN, _SKIP, _MOVED = range(1, 5)
+_KIND = 3  # bits
 
 Token = tuple[int, int, int, int, int]
 _NO_TOKEN: Token = (0, 0, 0, 0, 0)
@@ -53,15 +57,19 @@ class RingWriter:
         self._at = self._written = 0
         self._free = self._lines  # at least so many lines are free
 
-    def put(self, tag: int, source: int, size: int) -> bool:
-        """Send `size` bytes from an address; False where the ring would have to grow too large for that."""
+    def put(self, tag: int, source: int, size: int, call: int = 0) -> bool:
+        """Send `size` bytes from an address; False where the ring would have to grow too large for that.
+
+        Args:
+            call: number of the exchange.
+        """
         lines = 1 + -(-size // _LINE)
         if not self._make_room(lines):
             return False
-        self._write(_HEADER.pack(_INLINE, tag, size, *_NO_TOKEN), source, size, lines)
+        self._write(_HEADER.pack(_INLINE | call << _KIND, tag, size, *_NO_TOKEN), source, size, lines)
         return True
 
-    def put_rows(self, tag: int, matrix: Tensor, which: Tensor) -> bool:
+    def put_rows(self, tag: int, matrix: Tensor, which: Tensor, call: int = 0) -> bool:
         """Send some rows of a matrix whose rows are contiguous, gathered straight into the ring; else as `put`."""
         rows, width, item = which.numel(), matrix.shape[1], matrix.element_size()
         row = width * item
@@ -70,16 +78,16 @@ class RingWriter:
             return False
         record = self._base + SEGMENT_HEADER + self._at * _LINE
         self._advance(lines)
-        header = _HEADER.pack(_INLINE, tag, rows * row, *_NO_TOKEN)
+        header = _HEADER.pack(_INLINE | call << _KIND, tag, rows * row, *_NO_TOKEN)
         source = (matrix.data_ptr(), matrix.stride(0) * item, row)
         self._words.put_rows(record, header, source, which.data_ptr(), rows, self._base, self._written)
         return True
 
-    def put_token(self, tag: int, size: int, token: Token) -> None:
+    def put_token(self, tag: int, size: int, token: Token, call: int = 0) -> None:
         """Send word of a message of `size` bytes that lies elsewhere."""
         if not self._have(1):
             self._grow(1, None)
-        self._write(_HEADER.pack(_TOKEN, tag, size, *token), 0, 0, 1)
+        self._write(_HEADER.pack(_TOKEN | call << _KIND, tag, size, *token), 0, 0, 1)
 
     def close(self) -> None:
         """Close the descriptors of rings that were added."""
@@ -156,7 +164,7 @@ class RingReader:
         self._words = words()
         self._expected: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
-        self._early: dict[tuple[int, int], bytes | tuple[int, Token]] = {}
+        self._early: dict[tuple[int, int], tuple[int, bytes | tuple[int, Token]]] = {}
         self._enter(file, offset, (size - SEGMENT_HEADER) // _LINE)
 
     def _enter(self, file: SharedFile, offset: int, lines: int) -> None:
@@ -170,14 +178,23 @@ class RingReader:
         self._expected[tag] = number + 1
         return number
 
-    def take(self, tag: int, number: int, size: int, buffer: Callable[[], Tensor]) -> Tensor | Token:
+    def take(
+        self, tag: int, number: int, size: int, buffer: Callable[[], Tensor], call: int | None = None
+    ) -> Tensor | Token:
         """Wait for a message: `buffer()` with its bytes, or the token of one that lies elsewhere.
+
+        Args:
+            call: number of the exchange that it must be of; None: any.
 
         Raises:
             RuntimeError: the peer is lost, or the message has another size than `size`.
+            OtherCallError: the message is of another exchange.
         """
-        early = self._early.pop((tag, number), None) if self._early else None
-        if early is not None:
+        kept = self._early.pop((tag, number), None) if self._early else None
+        if kept is not None:
+            sent, early = kept
+            if call is not None and sent != call:
+                raise OtherCallError(self.peer.rank, sent)
             if isinstance(early, tuple):
                 _require(size, early[0])
                 return early[1]
@@ -189,7 +206,8 @@ class RingReader:
             if self._written == self._read:
                 self._written = self.peer.wait(self._base, self._written)
             offset = self._start + self._at * _LINE
-            kind, own, length, *rest = _HEADER.unpack_from(self._file.view, offset)
+            sent, own, length, *rest = _HEADER.unpack_from(self._file.view, offset)
+            kind, sent = sent & ((1 << _KIND) - 1), sent >> _KIND
             if kind == _SKIP:
                 self._advance(self._lines - self._at)
                 continue
@@ -202,10 +220,12 @@ class RingReader:
             token: Token = (rest[0], rest[1], rest[2], rest[3], rest[4])
             if own != tag or arrived != number:
                 inline = kind == _INLINE
-                self._early[own, arrived] = (
-                    bytes(self._file.view[start : start + length]) if inline else (length, token)
-                )
+                early = bytes(self._file.view[start : start + length]) if inline else (length, token)
+                self._early[own, arrived] = (sent, early)
                 self._advance(lines)
+            elif call is not None and sent != call:
+                self._advance(lines)
+                raise OtherCallError(self.peer.rank, sent)
             elif kind == _INLINE and length == size:
                 out = buffer()
                 ctypes.memmove(out.data_ptr(), self._file.address + start, length)

@@ -14,7 +14,7 @@ from trisect.comm.files import Files
 from trisect.comm.mesh import Mesh, connect, disconnect
 from trisect.comm.notes import StoreNotes
 from trisect.comm.world import Store, World, agent_store, meet, restart_count
-from trisect.errors import FaultError, RunError
+from trisect.errors import FaultError, RunError, TrisectError
 from trisect.layout import Layout
 from trisect.settings.writing import to_json
 from trisect.train.processes.faults import Phase, naming_lost_ranks, show_phase
@@ -53,7 +53,7 @@ def joined(
         show_phase(world.rank, Phase.JOINED)
         yield mesh, Host(world.first_here, folder, StoreNotes(store), Files(store, timeout), timeout)
         # after a failure the process ends, and waiting for ranks that are gone would only delay that
-        disconnect()
+        disconnect(mesh)
 
 
 def _remove_earlier(world: World, folder: Path) -> None:
@@ -70,12 +70,13 @@ def _remove_earlier(world: World, folder: Path) -> None:
 
 
 def _cut(store: Store, world: World, cut: Callable[[Path], None], folder: Path) -> None:
-    told = {"path": str(folder), "fault": False}
+    told = {"path": str(folder), "fault": False, "why": None}
     try:
         with explaining_limits():
             cut(folder)
     except BaseException as error:
-        told = {"path": None, "fault": isinstance(error, FaultError)}
+        why = str(error) if isinstance(error, TrisectError) else None
+        told = {"path": None, "fault": isinstance(error, FaultError), "why": why}
         raise
     finally:
         store.set(f"cut/{world.rank}", to_json(told))
@@ -86,7 +87,8 @@ def _find(store: Store, world: World) -> Path:
     store.wait([key], _LONGEST_CUT)
     told = json.loads(store.get(key))
     if told["path"] is None:
-        said = f"rank {world.first_here} could not cut the data; it says why."
+        # the launcher tells what the first rank says that ends, which may be this one
+        said = told["why"] or f"rank {world.first_here} could not cut the data; it says why."
         if told["fault"]:
             raise FaultError(said)
         error = RunError(said)
