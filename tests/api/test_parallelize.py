@@ -113,6 +113,21 @@ def test_tied_parameters_of_one_stage(layout: str, apart: bool) -> None:
         assert float((one - other).abs().max()) < 1e-10
 
 
+def test_tied_parameters_in_checkpoints(tmp_path: Path) -> None:
+    """A run keeps them under both names, on ranks as in one process, and counts their bytes once."""
+    losses = []
+    for layout in ("", "vertex=2"):
+        folder = tmp_path / (layout or "alone")
+        run = trisect.fit(own_models.tied(True), own_models.data(), layout=layout, epochs=3, out=folder)
+        losses.append(run.summary["loss"])
+        said = run.summary["communication"]
+        assert said["bytes_per_epoch"] == said["formula_bytes_per_epoch"]
+        assert (said["bytes_per_epoch"] > 0) == bool(layout)
+        state = run.model.state_dict()
+        assert torch.equal(state["layers.0.weight"], state["layers.3.weight"])
+    assert largest(*losses) < 1e-5
+
+
 def test_a_tied_parameter_is_not_two() -> None:
     """The comparison fails where the weights begin alike and train apart."""
     tied, untied = own_models.train_tied("", True), own_models.train_tied("", False)

@@ -471,7 +471,12 @@ class Trainer:
             copied: False: the trainer's own tensors, which the next epoch changes (`best.…` and `good.…` it does not).
         """
         own = self.modules.state_dict()
-        tensors = {key: tensor.detach().clone() if copied else tensor.detach() for key, tensor in own.items()}
+        # files hold a tied parameter under each of its names, and refuse two names of the same memory
+        first = {tensor.data_ptr(): key for key, tensor in reversed(own.items())}
+        tensors = {
+            key: tensor.detach().clone() if copied or first[tensor.data_ptr()] != key else tensor.detach()
+            for key, tensor in own.items()
+        }
         tensors.update({f"best.{key}": tensor for key, tensor in self.best.items()})
         tensors.update({f"optimiser.{key}": tensor for key, tensor in self.optimiser.state(copied=copied).items()})
         tensors.update({f"program.{key}": tensor for key, tensor in self.program.state().items()})

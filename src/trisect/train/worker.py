@@ -408,7 +408,9 @@ def _be_worker(folder: Path, world: World) -> None:
             from safetensors.torch import save_file
 
             if outcome.parameters:
-                save_file({name: value.contiguous() for name, value in outcome.parameters.items()}, folder / PARAMETERS)
+                # two names of a tied parameter must not share memory
+                tensors = {name: value.clone().contiguous() for name, value in outcome.parameters.items()}
+                save_file(tensors, folder / PARAMETERS)
             (folder / RESULT).write_text(to_json({"result": outcome.result, "summary": outcome.summary}))
 
 
