@@ -170,8 +170,8 @@ import trisect
 from trisect.nn import GCNLayer, LinearLayer
 
 class Doubled(LinearLayer):
-    def forward(self, x, adjacency, context):
-        return 2 * super().forward(x, adjacency, context)
+    def forward(self, x, g):
+        return 2 * super().forward(x, g)
 
 graph = trisect.Graph.generate("community", vertices=200, classes=3, features=8, per_class=10)
 

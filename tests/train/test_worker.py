@@ -137,8 +137,8 @@ from trisect.nn import GCNLayer, LinearLayer, Model
 print("main module runs")
 
 class Doubled(LinearLayer):
-    def forward(self, x, adjacency, context):
-        return 2 * super().forward(x, adjacency, context)
+    def forward(self, x, g):
+        return 2 * super().forward(x, g)
 
 graph = trisect.Graph.generate("community", vertices=200, classes=3, features=8, per_class=10)
 torch.manual_seed(0)
