@@ -79,8 +79,8 @@ def parallelize(
     if isinstance(model, nn.Module) and not isinstance(model, (Model, DynamicModel)):
         if chosen.layer > 1:
             raise LayoutError(
-                f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and time;"
-                " to cut it by layer, give a list of layers."
+                f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and"
+                " time; to cut it by layer, give a list of layers."
             )
         wrapped = Wrapped(model, feature_width(data))
         wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
