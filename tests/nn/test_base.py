@@ -44,8 +44,8 @@ def test_a_layer_without_forward(kind: type[Layer | DynamicLayer]) -> None:
     assert Whole()(x, graph()).equal(x)
 
 
-@pytest.mark.parametrize("kind", [Temporal, DynamicLayer])
-def test_parts_along_time_name_what_they_lack(kind: type) -> None:
+@pytest.mark.parametrize(("kind", "method"), [(Temporal, "initial_state"), (DynamicLayer, "reset_parameters")])
+def test_parts_along_time_name_what_they_lack(kind: type, method: str) -> None:
     lacking = type("Lacking", (kind,), {})
-    with pytest.raises(TypeError, match=r"abstract.*initial_state"):
+    with pytest.raises(TypeError, match=rf"abstract.*{method}"):
         lacking()

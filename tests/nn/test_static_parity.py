@@ -18,6 +18,7 @@ from trisect.nn import (
     ResGCNLayer,
     SAGELayer,
 )
+from trisect.views.trace import trace_of
 from trisect.views.view import View
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -179,7 +180,8 @@ def test_order_of_bias_norm_activation_and_residual(graph, close):
 
 def test_linear_reads_no_neighbours(graph, close):
     layer = randomise(LinearLayer(5, 2, activation="relu"))
-    assert not layer.spatial
+    assert trace_of(layer, timeline=False).calls == ()
+    assert trace_of(randomise(GCNLayer(5, 2)), timeline=False).calls != ()
     close(
         layer(graph.x, View.whole(graph.adjacency())),
         torch.relu(nn.functional.linear(graph.x, layer.weight, layer.bias)),

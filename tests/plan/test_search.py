@@ -6,6 +6,7 @@ import pytest
 from tests.plan.workloads import cluster, static, timeline
 
 from trisect.errors import LayoutError
+from trisect.layout import parse_layout
 from trisect.plan.cluster import Link
 from trisect.plan.estimate import estimate
 from trisect.plan.search import cuts, layouts, search, too_large, worlds
@@ -73,8 +74,6 @@ def test_the_plan_in_words_and_as_data():
 
 
 def test_a_thousand_ranks_are_estimated_from_a_few():
-    from trisect.layout import parse_layout
-
     workload = static(vertices=100_000, edges=1_000_000)
     many = estimate(workload, parse_layout("vertex=1024"), cluster(devices=8))
     assert many.seconds is not None
@@ -100,3 +99,14 @@ def test_what_is_found_is_the_best_of_all():
         if (made := estimate(workload, layout, cluster())).fits and made.seconds is not None
     ]
     assert min(each.seconds.total for each in choice.best) == pytest.approx(min(seconds), rel=0.02)
+
+
+def test_rows_are_dealt_out_equally_where_the_last_layer_reads_none():
+    """A model that ends with a local layer is cut for columns all the same."""
+    workload = static("gcnii", vertices=1003, halo={4: 30.0})
+    plan = workload.plan(parse_layout("vertex=4"))
+    assert plan.layers[-1].across == "none"
+    assert plan.across == plan.layout.spatial == "redistribute"
+    assert sorted(plan.rows) == [250, 251, 251, 251]
+    near = static("gcnii", vertices=1003, halo={4: 0.01}).plan(parse_layout("vertex=4"))
+    assert (near.across, near.layout.spatial) == ("halo", "auto")

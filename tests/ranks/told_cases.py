@@ -40,8 +40,7 @@ def told(case: Case, folder: Path) -> dict[str, Any]:
     planned = program._schedule(program._epoch_facts, Pass.TRAIN).ranks[program.mesh.rank]
     done = [Action.parse(name) for name, _, _ in log.events]
     crosses = (Verb.POST, Verb.WAIT)
-    # groups of layers that are run again are part of the backward of their cell
-    computes = (Verb.FORWARD, Verb.BACKWARD, Verb.REDUCE, Verb.STEP)
+    computes = (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD, Verb.REDUCE, Verb.STEP)
     return {
         "told": [name for name, _, _ in log.events],
         "crossed": sorted(action.text for action in done if action.verb in crosses),

@@ -34,6 +34,7 @@ from trisect.views.alone import Alone
 from trisect.views.door import Door
 from trisect.views.halo import Halo
 from trisect.views.local import Local
+from trisect.views.trace import trace_of
 from trisect.views.view import View
 
 ROWS, WIDTH, EDGES, NUMBER = 40, 6, 3, 2
@@ -214,8 +215,7 @@ def test_kept_sums(name: str, steps: int) -> None:
         g.shared["h0"] = x * 0.5
         out = layer(x, g)
         found.append(gradients(out, {}, layer) if out.requires_grad else {"out": out})
-    spatial = layer.spatial if isinstance(layer, layers.SpatialTemporal) else layer
-    if spatial.preaggregates:
+    if trace_of(layer, timeline=steps > 0).preaggregates:
         close(found[1], found[0])
         assert difference(found[2], found[0]) > 1e-10  # the matrices are read where no sums are kept
     else:
@@ -417,8 +417,8 @@ def worst(form: str, steps: int, *, spoilt: bool = False) -> dict[str, float]:
         for key in ("out", "x", "h0"):
             got[key] = torch.cat([one[name][0][key] for one in ranks], -2)
         result[name] = difference(got, want)
-        spatial = layer.spatial if isinstance(layer, layers.SpatialTemporal) else layer
-        crosses = halo * spatial.message_channels * size if getattr(spatial, "spatial", True) else 0
+        calls = trace_of(layer, timeline=steps > 0).calls
+        crosses = halo * size * sum(call.width for call in calls if call.verb in ("aggregate", "gather"))
         for kind in ("halo", "halo-gradients"):
             assert sum(one[name][1].get(kind, 0) for one in ranks) == crosses, (name, kind)
     return result

@@ -12,6 +12,7 @@ from trisect.errors import ConfigError
 from trisect.graph.build import adjacency_from_edges
 from trisect.nn import NAMES, DynamicModel, Model, build, options, recipe
 from trisect.nn.models.registry import reads_edges
+from trisect.views.trace import trace_of
 from trisect.views.view import View
 
 STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine")
@@ -23,8 +24,8 @@ def test_every_model_builds_at_every_depth(name, layers):
     model = build(name, 7, 3, layers=layers, hidden=8, edge_channels=2)
     assert isinstance(model, Model if name in STATIC else DynamicModel)
     assert (model.in_channels, model.out_channels) == (7, 3)
-    spatial = sum(getattr(layer, "spatial", True) is not False for layer in model.layers)
-    assert spatial == layers
+    traces = [trace_of(layer, timeline=isinstance(model, DynamicModel)) for layer in model.stack]
+    assert sum(trace.spatial for trace in traces) == layers
 
 
 def test_names_are_those_of_the_contract():
@@ -69,7 +70,7 @@ def test_parameters_do_not_depend_on_precision():
 
 def test_equal_layers_of_one_model_differ():
     model = build("gcnii", 7, 3, layers=2, hidden=8)
-    first, second = [layer for layer in model.layers if layer.spatial]
+    first, second = [layer for layer in model.layers if trace_of(layer, timeline=False).spatial]
     assert not torch.equal(first.weight, second.weight)
 
 

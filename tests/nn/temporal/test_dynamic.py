@@ -7,6 +7,7 @@ import torch
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
+from trisect.graph.timeline.timeline import Timeline
 from trisect.nn import (
     LSTM,
     DynamicModel,
@@ -17,6 +18,7 @@ from trisect.nn import (
     build,
 )
 from trisect.noise import Noise
+from trisect.train.fit import fit
 from trisect.views.view import View
 
 MODELS = {
@@ -175,9 +177,17 @@ def test_what_does_not_fit_is_refused():
         SpatialTemporal(GCNLayer(3, 4), LSTM(4, 4), concat=True)
     with pytest.raises(ConfigError, match="shared"):
         SpatialTemporal(GCN2Layer(3), LSTM(3, 3))
-    with pytest.raises(ConfigError, match="neighbours"):
-        DynamicModel([layer], GCNLayer(4, 2))
     with pytest.raises(ConfigError, match="dropout"):
         DynamicModel([layer], LinearLayer(4, 2, dropout=0.5))
     with pytest.raises(ConfigError, match="empty"):
         DynamicModel([])
+
+
+def test_a_head_that_reads_neighbours_is_refused_before_ranks_start(record):
+    layer, data = SpatialTemporal(GCNLayer(5, 4), LSTM(4, 4)), Timeline.from_record(record)
+    wrong = DynamicModel([layer], GCNLayer(4, 3))
+    for layout in ("", "vertex=2", "time=2"):
+        with pytest.raises(ConfigError, match=r"head GCNLayer\(4, 3.*\) reads neighbours; use one that reads none"):
+            fit(wrong, data, "node-classification", layout=layout, epochs=1)
+    run = fit(DynamicModel([layer], LinearLayer(4, 3)), data, "node-classification", epochs=1)
+    assert run.model.head.out_channels == 3

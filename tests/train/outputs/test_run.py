@@ -175,7 +175,7 @@ def test_only_what_outputs_read_is_run(name: str, first: int, monkeypatch: pytes
     begin = program.engine.begin
 
     def noted(*arguments, **named):  # type: ignore[no-untyped-def]
-        steps.extend(step for block in named["facts"].runs for own in block for step in own)
+        steps.extend(step for block in named["plan"].runs for own in block for step in own)
         return begin(*arguments, **named)
 
     monkeypatch.setattr(program.engine, "begin", noted)
