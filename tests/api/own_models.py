@@ -176,10 +176,14 @@ def train_penalised(layout: str, timeline: bool, divided: bool, weight: float = 
 
 
 class Moody(nn.Module):
-    """Asks something else on rank 1."""
+    """Asks something else on rank 1: always, or of more rows than a trace has."""
+
+    always = False
 
     def forward(self, x: Tensor, g: Any) -> Tensor:
-        return x + g.sum(x) if os.environ.get("RANK") == "1" else g.aggregate(x)
+        other = os.environ.get("RANK") == "1" and (self.always or x.shape[0] > 20)
+        x = 2.0 * x  # no longer the features, whose sums are kept and cross no rank
+        return x + g.sum(x) if other else g.aggregate(x)
 
 
 class MoodyLayer(Layer):
@@ -192,8 +196,8 @@ class MoodyLayer(Layer):
         return moody
 
 
-def moody(layout: str, own: bool) -> None:
-    made = layers()
+def moody(layout: str, own: bool, always: bool = False) -> None:
+    made, Moody.always = layers(), always
     model: Any = Moody() if own else [made[0], MoodyLayer(), *made[1:]]
     part = trisect.parallelize(model, data(), layout)
     for _ in range(3):

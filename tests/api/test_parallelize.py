@@ -99,6 +99,15 @@ def test_a_forward_that_differs_ends_all_ranks(layout: str, own: bool) -> None:
     assert time.monotonic() - start < 40.0  # most of it to import torch; a rank waits up to ten minutes for another
 
 
+def test_a_trace_that_differs_ends_all_ranks() -> None:
+    """It is seen before the first step."""
+    words = (
+        r"layer 0 \(Moody\(\)\) asks (sum|aggregate) 8 on rank [01] and (sum|aggregate) 8 on rank [01]; forward must"
+    )
+    with pytest.raises(RunError, match=words):
+        trisect.launch(own_models.moody, "vertex=2", "vertex=2", True, True)
+
+
 @pytest.mark.parametrize(("layout", "apart"), [("vertex=2", True), ("vertex=3", False), ("layer=2", False)])
 def test_tied_parameters_of_one_stage(layout: str, apart: bool) -> None:
     """They are reduced, clipped and stepped once."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.config import TrainOptions
-from trisect.errors import LayoutError
+from trisect.errors import LayoutError, MismatchError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
@@ -33,7 +33,8 @@ from trisect.train.blocks import keeps_aggregation, with_blocks
 from trisect.train.checks import check_run
 from trisect.train.device import check_device
 from trisect.views.catalogue import by_columns
-from trisect.views.trace import NONE
+from trisect.views.trace import NONE, LayerTrace
+from trisect.views.verbs import layer_name
 
 
 def cut_data(
@@ -141,6 +142,19 @@ def agreed(cut: Cut | TimelineCut, mesh: Mesh) -> Cut | TimelineCut:
     if blocks != len(runs):
         runs = deal(step_work(cut.timeline, cut.vertex_work)[: cut.training], blocks, mesh.layout.time)
     return replace(cut, runs=runs, aggregated=aggregated)
+
+
+def require_one_trace(traces: Sequence[LayerTrace], layers: Sequence[nn.Module], mesh: Mesh) -> None:
+    """Raise on all ranks where a layer asks other verbs on one of them: rows would be taken for others."""
+    asked = [[f"{call.verb} {call.width}" for call in trace.calls] for trace in traces]
+    for rank, others in enumerate(Transport(mesh, Ledger()).gather(asked)):
+        for number, (own, other) in enumerate(zip(asked, others, strict=True)):
+            if own != other:
+                here, there = (", ".join(words) or "nothing" for words in (own, other))
+                raise MismatchError(
+                    f"layer {number} ({layer_name(layers[number])}) asks {here} on rank {mesh.rank} and {there} on rank"
+                    f" {rank}; forward must ask the same of the view on every rank, in the same order."
+                )
 
 
 def require_one_order(order: Tensor | None, mesh: Mesh) -> None:

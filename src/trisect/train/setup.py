@@ -39,7 +39,7 @@ from trisect.train.assemble import (
 from trisect.train.checks import check_run
 from trisect.train.device import check_device
 from trisect.train.program import Program
-from trisect.train.ranks import agreed
+from trisect.train.ranks import agreed, require_one_trace
 from trisect.views.trace import trace_of
 
 _ONE_RANK = Layout()
@@ -112,6 +112,8 @@ class Setup:
         mesh = Mesh(alone, 0, device) if mesh is None else replace(mesh, layout=layout)
         stage, stages = mesh.stage_index, mesh.layout.layer
         traces = [trace_of(layer, timeline=isinstance(data, TimelineCut)) for layer in outline.stack]
+        if mesh.layout.world > 1:
+            require_one_trace(traces, outline.stack, mesh)
         bounds = stage_bounds(layer_costs(traces, aggregated=traces[0].preaggregates), stages)
         own, last = range(bounds[stage], bounds[stage + 1]), stage == stages - 1
         made = maker if isinstance(maker, (NamedModel, HandedModel)) else outline

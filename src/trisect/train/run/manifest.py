@@ -27,7 +27,7 @@ from trisect.train.run.sound_json import (
 )
 
 FORMAT = "trisect-checkpoint"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 _LARGEST = 1 << 28  # bytes of a manifest
 _DIMENSIONS = 8
