@@ -217,11 +217,11 @@ def _move_biases(modules: torch.nn.Module, seed: int) -> None:
 
 def _formula(program: Program) -> dict[str, int]:
     """Return the bytes that all ranks send in the latest epoch by formula, by axis and kind."""
-    facts, fetched = program._epoch_facts, list[int]()
-    if facts.fetches:
-        steps = range(facts.runs[-1][-1].stop)
+    plan, fetched = program._epoch_plan, list[int]()
+    if plan.fetches:
+        steps = range(plan.runs[-1][-1].stop)
         fetched = [sum(rows.numel() for rows in program.own_task.wanted(t, program.noise) or ()) for t in steps]
-    moved = volume(facts, program._schedule(facts, Pass.TRAIN), fetched)
+    moved = volume(plan, program._schedule(plan, Pass.TRAIN), fetched)
     return {f"{axis}/{kind}": size for (axis, kind), size in moved.items() if size}
 
 

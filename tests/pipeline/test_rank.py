@@ -144,9 +144,9 @@ def test_a_block_is_given_before_the_next_one_is_computed(monkeypatch: pytest.Mo
     monkeypatch.setattr(Cell, "plain", noted)
     model = NamedModel("cd-gcn", {"hidden": 4}, 0)
     program = Setup.of(model, timeline, "link-prediction", TrainOptions(), Layout(blocks=3)).program
-    given = [(first, list(done)) for first, _ in program.outputs(range(program.facts.runs[-1][-1].stop))]
+    given = [(first, list(done)) for first, _ in program.outputs(range(program.plan.runs[-1][-1].stop))]
     assert [cells for _, cells in given] == [[0], [0, 1], [0, 1, 2]]
-    assert [first for first, _ in given] == [block[0].start for block in program.facts.runs]
+    assert [first for first, _ in given] == [block[0].start for block in program.plan.runs]
 
 
 def test_history_is_told_of_a_pass(

@@ -94,7 +94,7 @@ def stage(rank_of: Callable[..., Setup], tmp_path: Path, monkeypatch: pytest.Mon
 
     def make() -> Setup:
         made = rank_of(random_graph(), model, mesh, tmp_path)
-        assert made.program.facts.bounds == (0, LAYERS, 2 * LAYERS, 3 * LAYERS)
+        assert made.program.plan.bounds == (0, LAYERS, 2 * LAYERS, 3 * LAYERS)
         return made
 
     return make

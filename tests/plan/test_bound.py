@@ -33,11 +33,11 @@ from trisect.plan.timing import epoch_seconds
 def test_a_bound_from_below(data, text, near):
     workload = static(layers=8) if data == "static" else timeline(steps=48)
     machine = cluster(hosts=4, devices=8)
-    facts = workload.plan(parse_layout(text))
-    least, simulated = least_seconds(workload, facts, machine), epoch_seconds(workload, facts, machine).total
+    plan = workload.plan(parse_layout(text))
+    least, simulated = least_seconds(workload, plan, machine), epoch_seconds(workload, plan, machine).total
     assert near * simulated < least < 1.01 * simulated
     alone = least_of_any(workload, workload.plan(parse_layout("vertex=1")), machine)
-    assert alone / facts.layout.world < simulated
+    assert alone / plan.layout.world < simulated
 
 
 def test_a_layer_that_costs_as_much_as_many_leaves_the_others_cut_evenly():

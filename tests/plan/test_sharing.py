@@ -44,8 +44,8 @@ def _compute(workload, machine, text, verb=Verb.FORWARD):
 def test_a_stage_that_works_while_others_wait_has_the_host_for_itself():
     workload = static()
     machine = cluster(**CPU, shares={1: 1.0, 2: 0.4}, single=0.6)
-    facts = workload.plan(parse_layout("layer=2"))
-    assert working_ranks(facts, 2) == 1
+    plan = workload.plan(parse_layout("layer=2"))
+    assert working_ranks(plan, 2) == 1
     assert working_ranks(workload.plan(parse_layout("layer=2,chunks=4")), 2) == 2
     assert working_ranks(workload.plan(parse_layout("vertex=2,layer=2")), 4) == 2
     slower = replace(machine, single=0.3)
@@ -61,8 +61,8 @@ def test_waits_take_turns_where_ranks_are_more_than_cores():
     machine = cluster(**{**CPU, "device": {"host_link": None, "turn": 1.0}})
 
     def overhead(text):
-        facts = workload.plan(parse_layout(text))
-        return CostModel(workload, facts, machine, facts).overhead(0, wait)
+        plan = workload.plan(parse_layout(text))
+        return CostModel(workload, plan, machine, plan).overhead(0, wait)
 
     assert overhead("vertex=2") < 1e-3
     assert overhead("vertex=4") > 1.0

@@ -34,11 +34,11 @@ def test_a_part_stands_for_the_whole(data, text):
     models = {"timeline": "cd-gcn", "window": "tm-gcn", "weight": "evolvegcn-o"}
     workload = static() if data == "static" else timeline(models[data], steps=48)
     machine = cluster(hosts=4, devices=8)
-    facts = workload.plan(parse_layout(text))
-    part, whole = epoch_seconds(workload, facts, machine), epoch_seconds(workload, facts, machine, whole=True)
+    plan = workload.plan(parse_layout(text))
+    part, whole = epoch_seconds(workload, plan, machine), epoch_seconds(workload, plan, machine, whole=True)
     assert part.total == pytest.approx(whole.total, rel=0.06)
     slower = replace(machine, inside=Link(bandwidth=1e7), between=Link(bandwidth=1e6))
-    assert epoch_seconds(workload, facts, slower).total > 1.2 * part.total
+    assert epoch_seconds(workload, plan, slower).total > 1.2 * part.total
 
 
 def test_what_an_epoch_is_spent_on():

@@ -37,9 +37,9 @@ def test_gradients_do_not_depend_on_the_groups(inputs: int, outputs: int) -> Non
 def test_a_layer_that_is_too_wide_is_not_run(community: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     maker, task, options = model_maker("gcn", {"hidden": 8, "layers": 2}, 0), "node-classification", TrainOptions()
     workload = workload_of(maker, community, make_task(task), options)
-    facts, probed, unprobed = workload.plan(Layout()), memory.MemoryModel(workload), memory.MemoryModel(workload)
-    saved = probed.saved(0, facts)
+    plan, probed, unprobed = workload.plan(Layout()), memory.MemoryModel(workload), memory.MemoryModel(workload)
+    saved = probed.saved(0, plan)
     monkeypatch.setattr(memory, "_LARGEST", 0)
-    assert unprobed.saved(0, facts) != saved
+    assert unprobed.saved(0, plan) != saved
     assert not probed.unprobed
     assert "which a plan does not build" in next(iter(unprobed.unprobed.values()))

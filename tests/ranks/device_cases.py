@@ -89,12 +89,12 @@ def watched(spoil: Callable[[Program], None] | None = None) -> Iterator[list[Epo
             coming = getattr(getattr(program.shard, "matrices", None), "_next", None)
             if coming is not None:
                 coming[1].result()
-        epoch, schedule = epochs[-1], program._schedule(program._epoch_facts, Pass.TRAIN)
+        epoch, schedule = epochs[-1], program._schedule(program._epoch_plan, Pass.TRAIN)
         verbs = [action.verb for action in schedule.ranks[program.mesh.rank]]
         epoch.posts, epoch.waits = verbs.count(Verb.POST), verbs.count(Verb.WAIT)
         epoch.weights = sum(gradient.numel() for gradient in epoch.gradients.values())
         epoch.brought = program.ledger.sent_bytes
-        moved = volume(program._epoch_facts, schedule)
+        moved = volume(program._epoch_plan, schedule)
         epoch.planned = program.formula_bytes - moved.get(("weights", "reduce"), 0)
         return loss
 

@@ -214,12 +214,12 @@ class RankOfCase:
 
     def formula(self) -> dict[str, int]:
         """Give the bytes of an exact epoch by formula; their sum is what the program says of itself."""
-        facts, fetched = self.program.facts, []
-        if facts.fetches:
+        plan, fetched = self.program.plan, []
+        if plan.fetches:
             divided = self.setup.task.divide(self.cut.starts, 0)
-            steps = range(facts.runs[-1][-1].stop)
+            steps = range(plan.runs[-1][-1].stop)
             fetched = [sum(r.numel() for r in divided.wanted(s, self.program.noise) or ()) for s in steps]
-        moved = volume(facts, schedule_of(facts), fetched)
+        moved = volume(plan, schedule_of(plan), fetched)
         assert sum(moved.values()) == self.program.formula_bytes
         return {"/".join(key): size for key, size in sorted(moved.items()) if size}
 
@@ -249,7 +249,7 @@ class RankOfCase:
                 worst = max(worst, float((frames - reference).abs().max()))
             seen[first : first + len(frames)] += 1
         everywhere = torch.stack(self.gather(seen)).sum(0)
-        complete = bool((everywhere == self.program.facts.parts).all())
+        complete = bool((everywhere == self.program.plan.parts).all())
         return worst if complete else float("inf")
 
 

@@ -195,12 +195,12 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         wanted = rank.taken_gradients(loss)
     with broken(case.get("break")), run_again() as again:
         total = rank.epoch()
-    facts = rank.program.facts
-    actions = schedule_of(facts).ranks[rank.program.mesh.rank]
+    plan = rank.program.plan
+    actions = schedule_of(plan).ranks[rank.program.mesh.rank]
     result = {
-        "across": [layer.across for layer in facts.layers],
+        "across": [layer.across for layer in plan.layers],
         "again": len(again),
-        "planned again": planned_again(actions, facts.groups(rank.program.mesh.stage_index)),
+        "planned again": planned_again(actions, plan.groups(rank.program.mesh.stage_index)),
         "gradient": rank.worst(wanted),
         "errors": rank.errors(wanted),
         "compared": rank.own_parameters(),
@@ -208,10 +208,10 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "loss": relative(total, loss),
         "bytes": rank.sent(),
         "formula": rank.formula(),
-        "halo": sum(facts.remote),
+        "halo": sum(plan.remote),
         "packed": rank.packed(),
     }
-    if not case.get("break") and facts.layout.wire == "float32":
+    if not case.get("break") and plan.layout.wire == "float32":
         with library_limits(), torch.no_grad():
             outputs = rank.outputs(None)[None]
         result["outputs"] = rank.evaluated(range(1), outputs, hidden=False)
@@ -250,7 +250,7 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
     chunks = [torch.cat(rows[chunk :: layout.chunks]) for chunk in range(layout.chunks)]
     everyone = [torch.arange(rank.graph.vertices)]
     # what is summed up once reads no history
-    kept = rank.features if rank.program.facts.aggregated else None
+    kept = rank.features if rank.program.plan.aggregated else None
     history: dict[Hashable, Tensor] = {}
     worst, worst_loss, stale_epochs = 0.0, 0.0, 0
     for epoch in range(1, 5):

@@ -284,14 +284,14 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
             total = rank.epoch()
         result["loss"] = max(result["loss"], abs(total - expected) / abs(expected))
         result["gradient"] = max(result["gradient"], rank.worst(wanted))
-    facts, mesh = rank.program.facts, rank.program.mesh
+    plan, mesh = rank.program.plan, rank.program.mesh
     result["compared"], result["parameters"] = rank.own_parameters(), sorted(wanted)
-    result["along"] = [layer.along for layer in facts.layers]
-    result["across"] = [layer.across for layer in facts.layers]
-    result["runs"] = [[len(run) for run in block] for block in facts.runs]
-    halo = facts.parts > 1 and "halo" in result["across"]
+    result["along"] = [layer.along for layer in plan.layers]
+    result["across"] = [layer.across for layer in plan.layers]
+    result["runs"] = [[len(run) for run in block] for block in plan.runs]
+    halo = plan.parts > 1 and "halo" in result["across"]
     result["interior"] = rank.program.shard.rows - rank.program.shard.interior()[0] if halo else 0
-    planned = schedule_of(facts).ranks[mesh.rank]
+    planned = schedule_of(plan).ranks[mesh.rank]
     result["sides"] = sum(work.side != "" for action in planned for work in action.works)
     result["beside"] = len(beside)
     result["bytes"], result["formula"] = rank.sent(), rank.formula()

@@ -37,7 +37,7 @@ def told(case: Case, folder: Path) -> dict[str, Any]:
     program, log = rank.program, Log()
     rank.epoch(1)
     Trainer(rank.setup, rank.job.options, log).train_epoch(2)
-    planned = program._schedule(program._epoch_facts, Pass.TRAIN).ranks[program.mesh.rank]
+    planned = program._schedule(program._epoch_plan, Pass.TRAIN).ranks[program.mesh.rank]
     done = [Action.parse(name) for name, _, _ in log.events]
     crosses = (Verb.POST, Verb.WAIT)
     computes = (Verb.FORWARD, Verb.AGAIN, Verb.BACKWARD, Verb.REDUCE, Verb.STEP)

@@ -46,7 +46,7 @@ def test_blocks_have_the_result_of_one_piece(
     timeline: Timeline, model: str, task: Any, more: dict[str, Any], blocks: int
 ) -> None:
     alone, found = (fit(timeline, model, task, layout, **more) for layout in ("", f"blocks={blocks}"))
-    assert (alone.setup.program.facts.blocks, found.setup.program.facts.blocks) == (1, blocks)
+    assert (alone.setup.program.plan.blocks, found.setup.program.plan.blocks) == (1, blocks)
     assert found.loss == pytest.approx(alone.loss, rel=1e-10)
     expected, own = alone.model.state_dict(), found.model.state_dict()
     assert expected.keys() == own.keys()
@@ -66,11 +66,11 @@ def test_another_seed_shows(timeline: Timeline) -> None:
 
 
 def test_blocks_follow_the_free_memory(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fit(timeline, "cd-gcn", CLASSES, "blocks=auto").setup.program.facts.blocks == 1
+    assert fit(timeline, "cd-gcn", CLASSES, "blocks=auto").setup.program.plan.blocks == 1
     monkeypatch.setattr(assemble, "free_bytes", lambda device: 200_000)
     run = fit(timeline, "cd-gcn", CLASSES, "blocks=auto")
-    assert 1 < run.setup.program.facts.blocks <= 8
-    assert run.setup.program.mesh.layout.blocks == run.setup.layout.blocks == run.setup.program.facts.blocks
+    assert 1 < run.setup.program.plan.blocks <= 8
+    assert run.setup.program.mesh.layout.blocks == run.setup.layout.blocks == run.setup.program.plan.blocks
     assert run.loss == pytest.approx(fit(timeline, "cd-gcn", CLASSES, "").loss, rel=1e-10)
 
 

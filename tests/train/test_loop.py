@@ -237,9 +237,9 @@ def test_kept_aggregations_do_not_change_the_result(data: Graph | Timeline, monk
     kept = gcn(data, epochs=3, precision="float64")
     monkeypatch.setattr(module, "free_bytes", lambda device: 0)
     bare = gcn(data, epochs=3, precision="float64")
-    assert not bare.program.facts.aggregated
+    assert not bare.program.plan.aggregated
     assert bare.program.shard.aggregated(range(1)) is None
-    assert kept.program.facts.aggregated
+    assert kept.program.plan.aggregated
     assert kept.program.shard.aggregated(range(1)) is not None
     assert bare.loss == pytest.approx(kept.loss, rel=1e-10)
 

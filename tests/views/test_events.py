@@ -86,8 +86,8 @@ def told(mesh: Mesh, folder: Path, model: NamedModel, task: Any, wrong: bool) ->
         for epoch in range(1, EPOCHS + 1):
             log.names.clear()
             trainer.train_epoch(epoch)
-    order = program._order if program.facts.stale else None
-    actions = schedule_of(program._epoch_facts, order=order).ranks[mesh.rank]
+    order = program._order if program.plan.stale else None
+    actions = schedule_of(program._epoch_plan, order=order).ranks[mesh.rank]
     return log.names, [action.text for action in actions]
 
 

@@ -59,16 +59,14 @@ class LayerwiseProgram(Program):
         history: History | None,
     ) -> None:
         layout = Layout()
-        facts = make_plan(
-            model.stack, None, layout, bounds=(0, len(model.stack)), rows=(adjacency.rows,), dtype=x.dtype
-        )
+        plan = make_plan(model.stack, None, layout, bounds=(0, len(model.stack)), rows=(adjacency.rows,), dtype=x.dtype)
         super().__init__(
             model,
             None,
             task,
             seed,
             mesh=Mesh(layout, 0, x.device),
-            facts=facts,
+            plan=plan,
             shard=GraphShard(single_part(adjacency), lambda: x, vertices),
             starts=(0, adjacency.rows),
             order=vertices,

@@ -181,7 +181,7 @@ def fit(rounds: int = 2) -> dict[str, float]:
 
     def seconds(values: dict[str, float]) -> np.ndarray[Any, Any]:
         machine = cluster(**values)
-        return np.array([epoch_seconds(work, facts, machine).total for work, facts, _ in cases])
+        return np.array([epoch_seconds(work, plan, machine).total for work, plan, _ in cases])
 
     # what time is linear in: the inverse of a rate, and the overhead itself
     powers = {"gather": -1.0, "flops": -1.0, "half": 1.0}

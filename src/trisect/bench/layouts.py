@@ -134,7 +134,7 @@ def _volumes(model: Model, graph: Graph, layouts: Mapping[str, Layout], remote: 
     for name, layout in layouts.items():
         if layout.spatial == "redistribute" and not summed:
             continue
-        facts = make_plan(
+        plan = make_plan(
             model.stack,
             None,
             layout,
@@ -144,7 +144,7 @@ def _volumes(model: Model, graph: Graph, layouts: Mapping[str, Layout], remote: 
             remote=(remote.get(layout.vertex, 0),),
             aggregated=outline[0].preaggregates,
         )
-        volumes[name] = sum(volume(facts, schedule_of(facts)).values())
+        volumes[name] = sum(volume(plan, schedule_of(plan)).values())
     return volumes
 
 

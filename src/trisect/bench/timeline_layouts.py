@@ -101,7 +101,7 @@ def _remote(timeline: Timeline, parts: int, method: Partitioner) -> list[int]:
 
 def _bytes(model: DynamicModel, timeline: Timeline, layout: Layout, remote: Sequence[int]) -> int:
     """Without the reduction of the weights, which is the same for all cuts; the first layer's Â·x is kept."""
-    facts = make_plan(
+    plan = make_plan(
         model.stack,
         model.head,
         layout,
@@ -112,7 +112,7 @@ def _bytes(model: DynamicModel, timeline: Timeline, layout: Layout, remote: Sequ
         timeline=True,
         aggregated=True,
     )
-    moved = volume(facts, schedule_of(facts))
+    moved = volume(plan, schedule_of(plan))
     return sum(size for (axis, _), size in moved.items() if axis != "weights")
 
 

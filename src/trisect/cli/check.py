@@ -163,12 +163,12 @@ def _check_plan(
     choices = [estimate(workload, each, cluster, memory, timed=False) for each in with_each_blocks(workload, layout)]
     expected = next((each for each in choices if each.fits), min(choices, key=lambda each: each.memory.total))
     layout = expected.layout if isinstance(layout.blocks, str) else layout
-    facts = workload.plan(layout)
-    few = facts if layout.world <= _MOST_RANKS else representative(facts, 8)
+    plan = workload.plan(layout)
+    few = plan if layout.world <= _MOST_RANKS else representative(plan, 8)
     schedule = schedule_of(few)
     validate(schedule)
     actions = sum(len(actions) for actions in schedule.ranks)
-    part = "" if few is facts else f" ({few.layout.world} of them stand for all)"
+    part = "" if few is plan else f" ({few.layout.world} of them stand for all)"
     ranks = f"{layout.world:,} rank{'s' if layout.world > 1 else ''}{part}"
     sentence(f"schedule: {ranks}, {actions:,} actions an epoch, sound")
     mib = 2.0**20

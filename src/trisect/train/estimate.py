@@ -1,4 +1,4 @@
-"""What a run is expected to cost, from the facts that it was cut by: for plan.json, the summary and the report."""
+"""What a run is expected to cost, from the plan that it was cut by: for plan.json, the summary and the report."""
 
 from __future__ import annotations
 
@@ -58,49 +58,49 @@ def estimate_setup(
 ) -> Expectation:
     """Say what an epoch of a rank that is set up, and of all others with it, is expected to cost."""
     program = setup.program
-    facts, model, task = program.facts, program.model, setup.task
+    plan, model, task = program.plan, program.model, setup.task
     if isinstance(data, (Timeline, TimelineCut)):
         timeline = data if isinstance(data, Timeline) else data.timeline
         entries = tuple(step_work(timeline))
         events = int(timeline.src.numel())
     else:
-        by_columns = any(layer.across == "redistribute" for layer in facts.layers)
+        by_columns = any(layer.across == "redistribute" for layer in plan.layers)
         own = (
             program.shard.all_rows(range(1))[0].entries
             if by_columns
-            else program.shard.part_graph(0).adjacency.entries * facts.parts
+            else program.shard.part_graph(0).adjacency.entries * plan.parts
         )
         entries, events = (own,), own
-    parts = Parts(facts.rows, facts.remote or (0,) * len(entries))
+    parts = Parts(plan.rows, plan.remote or (0,) * len(entries))
     decoder = 0 if program.decoder is None else sum(p.numel() for p in program.decoder.parameters())
     workload = Workload(
         layers=tuple(model.stack),
         head=model.head if isinstance(model, DynamicModel) else None,
-        vertices=facts.vertices,
+        vertices=plan.vertices,
         entries=entries,
-        features=facts.layers[0].in_channels,
+        features=plan.layers[0].in_channels,
         events=events,
         parts_of=lambda count: parts,
         extra=decoder,
-        training=facts.runs[-1][-1].stop,
+        training=plan.runs[-1][-1].stop,
         work=entries,
-        timeline=facts.timeline,
-        aggregated=facts.aggregated,
-        fixed=facts.fixed,
-        symmetric=facts.symmetric,
-        fetches=facts.fetches,
-        loss_from=task.steps("train").start if facts.timeline else 0,
+        timeline=plan.timeline,
+        aggregated=plan.aggregated,
+        fixed=plan.fixed,
+        symmetric=plan.symmetric,
+        fetches=plan.fetches,
+        loss_from=task.steps("train").start if plan.timeline else 0,
         judged=judged_share(task),
         **pairs_of(task, task.decoder_outline(model.out_channels), model.out_channels),
         copies=MOMENTS.get(options.optimiser, 2),
-        dtype=facts.dtype,
+        dtype=plan.dtype,
     )
-    memory, layout = MemoryModel(workload), facts.layout
+    memory, layout = MemoryModel(workload), plan.layout
     device = cluster.resized(layout.world).device
-    by_stage = [round(memory.of_stage(facts, device, stage).total) for stage in range(layout.layer)]
+    by_stage = [round(memory.of_stage(plan, device, stage).total) for stage in range(layout.layer)]
     return Expectation(
-        estimate_plan(workload, facts, cluster, memory),
+        estimate_plan(workload, plan, cluster, memory),
         tuple(by_stage[rank // layout.vertex % layout.layer] for rank in range(layout.world)),
-        expected_spans(workload, facts, cluster),
+        expected_spans(workload, plan, cluster),
         cluster,
     )

@@ -97,10 +97,10 @@ def with_each_blocks(workload: Workload, layout: Layout) -> list[Layout]:
     return [replace(layout, blocks=count) for count in counts]
 
 
-def _shortage(facts: Plan, model: MemoryModel, cluster: Cluster, held: int) -> Shortage | None:
-    layout, device = facts.layout, cluster.device
+def _shortage(plan: Plan, model: MemoryModel, cluster: Cluster, held: int) -> Shortage | None:
+    layout, device = plan.layout, cluster.device
     ranks = cluster.ranks_on_host(layout.world)
-    stages = [replace(model.of_stage(facts, device, stage), snapshots=0.0) for stage in range(layout.layer)]
+    stages = [replace(model.of_stage(plan, device, stage), snapshots=0.0) for stage in range(layout.layer)]
     heaviest = max(stages, key=lambda memory: memory.total)
     if not cluster.is_cpu:
         needed = max(memory.total - _sum(memory, _ON_HOST) for memory in stages)

@@ -141,15 +141,15 @@ class Part:
         rows = self.rows
         self.y, self.train, self.val, self.test, self.vertices = rows.y, rows.train, rows.val, rows.test, rows.vertices
         engine = program.engine
-        self._sight = Sight(program.facts, program.shard, engine.door, None, engine.along)
+        self._sight = Sight(program.plan, program.shard, engine.door, None, engine.along)
         self._x: Tensor | None = None
 
     @property
     def _steps(self) -> range:
-        facts = self._program.facts
-        if not facts.timeline:
+        plan = self._program.plan
+        if not plan.timeline:
             return range(1)
-        runs = [block[self._program.mesh.run_index] for block in facts.runs]
+        runs = [block[self._program.mesh.run_index] for block in plan.runs]
         return range(runs[0].start, runs[-1].stop)
 
     @property
@@ -241,9 +241,9 @@ class Part:
 
         Where nothing is cut by layer and the data go through at once. A loss is the own rows' part, as in `step`.
         """
-        program, facts = self._program, self._program.facts
+        program, plan = self._program, self._program.plan
         layout = program.mesh.layout
-        if layout.layer > 1 or layout.chunks > 1 or facts.blocks > 1 or layout.recompute:
+        if layout.layer > 1 or layout.chunks > 1 or plan.blocks > 1 or layout.recompute:
             raise LayoutError(f"the layout is {layout}, under which rows go through in pieces; use part.step(loss).")
         engine = program.engine
         noise = None
@@ -252,10 +252,10 @@ class Part:
             noise = Noise(program.noise.seed, self._epoch, vertices=program.noise.vertices)
         engine.door.noise, engine.door.block = noise, 0
         if engine.along is not None:
-            engine.along.begin(facts.cut(program.mesh.run_index), keeps=False)
+            engine.along.begin(plan.cut(program.mesh.run_index), keeps=False)
             engine.along.enter(0, again=False)
         view = self._sight.view(self._steps, None, noise, x=x if x is self._x else None)
-        stage: Stage = engine.stage_of(facts)
+        stage: Stage = engine.stage_of(plan)
         out = stage.run(0, {"x": x}, view)["x"]
         return out if not torch.is_grad_enabled() else reduced(view.tie(out), engine.parameters, program.reduce)
 

@@ -46,7 +46,7 @@ class Program:
         decoder: the task's trained part, in the last stage.
         task: bound to all vertices, in the order of the shards.
         seed: of everything random.
-        facts: how the model goes over the data.
+        plan: how the model goes over the data.
         shard: what this rank reads of them.
         starts: part p has the positions starts[p] .. starts[p+1]-1.
         order: the user's vertex at each position, or None where they were not reordered.
@@ -68,13 +68,13 @@ class Program:
         seed: int,
         *,
         mesh: Mesh,
-        facts: Plan,
+        plan: Plan,
         shard: Shard,
         starts: Sequence[int],
         order: Tensor | None,
         ledger: Ledger | None = None,
     ) -> None:
-        self.model, self.mesh, self.facts, self.shard = model, mesh, facts, shard
+        self.model, self.mesh, self.plan, self.shard = model, mesh, plan, shard
         self.decodes = decoder is not None
         self.resumption: Resumption | None = None
         self.stops = False
@@ -82,14 +82,14 @@ class Program:
         self.loss_calls = 1
         self.decoder = decoder if mesh.stage_index == mesh.layout.layer - 1 else None
         self.ledger = Ledger() if ledger is None else ledger
-        self.history = self._recipe = mesh.layout.recipe if facts.stale else None
+        self.history = self._recipe = mesh.layout.recipe if plan.stale else None
         self._full_task = task
         self._first_row = starts[mesh.part_index]
         own = (starts[mesh.part_index], starts[mesh.part_index + 1])
         self._starts = tuple(starts)
         self._bounds = torch.tensor(self._starts, device=mesh.device)
         self._fetched: tuple[int, dict[int, list[list[Tensor]]]] = (0, {})
-        cut = facts.parts > 1
+        cut = plan.parts > 1
         self.own_task = task.divide(starts, mesh.part_index) if cut else task
         # outputs of a task on pairs are measured with the rows of all parts
         self.task = task if task.reads_pairs or not cut else self.own_task
@@ -106,26 +106,26 @@ class Program:
         self._volumes: dict[Plan, int] = {}
         self.engine = self._make_engine()
         self._state: Run | None = None
-        self._epoch_facts = facts
-        self._schedule(facts, Pass.TRAIN)
+        self._epoch_plan = plan
+        self._schedule(plan, Pass.TRAIN)
 
     def _make_engine(self) -> Rank:
-        stage, facts = self.mesh.stage_index, self.facts
+        stage, plan = self.mesh.stage_index, self.plan
         layers: dict[int, nn.Module] = {
-            number: self.model.stack[number] for number in range(facts.bounds[stage], facts.bounds[stage + 1])
+            number: self.model.stack[number] for number in range(plan.bounds[stage], plan.bounds[stage + 1])
         }
         last = stage == self.mesh.layout.layer - 1
         head = self.model.head if isinstance(self.model, DynamicModel) else None
         if last and head is not None:
-            layers[len(facts.layers)] = head
+            layers[len(plan.layers)] = head
         history = self.history
         return Rank(
-            facts,
+            plan,
             self._transport,
             self.shard,
             layers,
             self._loss,
-            readers=self._readers if facts.fetches else None,
+            readers=self._readers if plan.fetches else None,
             extra=[] if self.decoder is None else list(self.decoder.parameters()),
             history=history,
             drift=self._drift,
@@ -140,22 +140,22 @@ class Program:
             drops: whether layers draw random numbers.
         """
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
-        history, facts, order = self.history, self.facts, None
+        history, plan, order = self.history, self.plan, None
         if self._first_epoch is None:
             self._first_epoch = epoch
         exact = history is None or history.is_exact(epoch, self._first_epoch)
         if history is not None and not exact:
             if history.refreshes(epoch):
                 self._refresh()
-            order = self._order = history.order(facts.layout.chunks, self.noise.seed, epoch)
-        self._epoch_facts = facts = facts if order is not None or facts.timeline else facts.without_chunks()
-        runs = sum(len(run) > 0 for block in facts.runs for run in block) if facts.timeline else 1
-        self.loss_calls = facts.parts * runs * (1 if exact else facts.layout.chunks)
+            order = self._order = history.order(plan.layout.chunks, self.noise.seed, epoch)
+        self._epoch_plan = plan = plan if order is not None or plan.timeline else plan.without_chunks()
+        runs = sum(len(run) > 0 for block in plan.runs for run in block) if plan.timeline else 1
+        self.loss_calls = plan.parts * runs * (1 if exact else plan.layout.chunks)
         keep: float | None = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
         noise = self.noise if drops else None
-        self._state = self.engine.begin(noise, plan=facts, chunked=not exact, keep=keep, order=order)
+        self._state = self.engine.begin(noise, plan=plan, chunked=not exact, keep=keep, order=order)
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:
         """Do all cells of the epoch that was begun; the gradients are then those of all ranks."""
@@ -187,10 +187,10 @@ class Program:
             raise RuntimeError("internal error: the program was run before an epoch was begun")
         return self._state
 
-    def _schedule(self, facts: Plan, pass_: Pass) -> Schedule:
-        schedule = self._schedules.get((facts, pass_))
+    def _schedule(self, plan: Plan, pass_: Pass) -> Schedule:
+        schedule = self._schedules.get((plan, pass_))
         if schedule is None:
-            schedule = self._schedules[facts, pass_] = schedule_of(facts, pass_=pass_)
+            schedule = self._schedules[plan, pass_] = schedule_of(plan, pass_=pass_)
             validate(schedule)
         return schedule
 
@@ -222,28 +222,28 @@ class Program:
     @property
     def formula_bytes(self) -> int:
         """Give the bytes that leave all ranks in the latest epoch, by formula; a loss may fetch what it samples."""
-        facts = self._epoch_facts
-        if not facts.fetches:
-            if facts not in self._volumes:
-                self._volumes[facts] = sum(volume(facts, self._schedule(facts, Pass.TRAIN)).values())
-            return self._volumes[facts]
-        training = facts.runs[-1][-1].stop
+        plan = self._epoch_plan
+        if not plan.fetches:
+            if plan not in self._volumes:
+                self._volumes[plan] = sum(volume(plan, self._schedule(plan, Pass.TRAIN)).values())
+            return self._volumes[plan]
+        training = plan.runs[-1][-1].stop
         fetched = [
             sum(rows.numel() for rows in self.own_task.wanted(step, self.noise) or ()) for step in range(training)
         ]
-        return sum(volume(facts, self._schedule(facts, Pass.TRAIN), fetched).values())
+        return sum(volume(plan, self._schedule(plan, Pass.TRAIN), fetched).values())
 
-    def plan(self) -> dict[str, Any]:
-        """Give what was decided before the run, as plan.json has it: exchanges, stages, runs, bytes by formula."""
-        facts = self.facts
-        schedule = self._schedule(facts, Pass.TRAIN)
-        moved = volume(facts, schedule) if not facts.fetches else {}
+    def described(self) -> dict[str, Any]:
+        """Return what was decided before the run, as plan.json has it: exchanges, stages, runs, bytes by formula."""
+        plan = self.plan
+        schedule = self._schedule(plan, Pass.TRAIN)
+        moved = volume(plan, schedule) if not plan.fetches else {}
         return {
-            "layout": str(facts.layout),
-            "stages": [[numbers[0], numbers[-1]] for numbers in map(facts.numbers, range(facts.layout.layer))],
-            "layers": [{"across": layer.across, "along": layer.along} for layer in facts.layers],
-            "rows": list(facts.rows),
-            "runs": [[[run.start, run.stop] for run in block] for block in facts.runs] if facts.timeline else None,
+            "layout": str(plan.layout),
+            "stages": [[numbers[0], numbers[-1]] for numbers in map(plan.numbers, range(plan.layout.layer))],
+            "layers": [{"across": layer.across, "along": layer.along} for layer in plan.layers],
+            "rows": list(plan.rows),
+            "runs": [[[run.start, run.stop] for run in block] for block in plan.runs] if plan.timeline else None,
             "actions_per_epoch": [len(actions) for actions in schedule.ranks],
             "bytes_per_epoch": {f"{axis}/{kind}": size for (axis, kind), size in sorted(moved.items())},
         }
@@ -264,7 +264,7 @@ class Program:
         for first, frames in self._evaluate(steps, None, hidden_only=hidden, observer=observer, **fields):
             skip = max(0, steps.start - first)
             if skip < len(frames):
-                if self.task.reads_pairs and self.facts.parts > 1:
+                if self.task.reads_pairs and self.plan.parts > 1:
                     yield from self._all_rows(first + skip, frames[skip:])
                 else:
                     yield first + skip, frames[skip:]
@@ -278,10 +278,10 @@ class Program:
         observer: Observer | None = None,
         **fields: Any,
     ) -> Iterator[tuple[int, Tensor]]:
-        facts, resumption = self.facts, None
+        plan, resumption = self.plan, None
         runs = None
-        if facts.timeline:
-            runs = runs_until(facts.runs, facts.runs[-1][-1].stop, max(1, steps.stop))
+        if plan.timeline:
+            runs = runs_until(plan.runs, plan.runs[-1][-1].stop, max(1, steps.stop))
             reach = self._reach()
             resumption = self.resumption if reach is None else None
             if reach is not None:
@@ -289,12 +289,12 @@ class Program:
             elif resumption is not None:
                 runs = runs_from(runs, resumption.first)
                 runs = runs if resumption.keep is None else runs_split(runs, resumption.keep)
-        facts = facts.forward_only(runs)
+        plan = plan.forward_only(runs)
         if hidden_only:
-            facts = facts.hidden(dynamic=isinstance(self.model, DynamicModel))
-        state = self.engine.begin(noise, pass_=Pass.EVALUATE, plan=facts)
+            plan = plan.hidden(dynamic=isinstance(self.model, DynamicModel))
+        state = self.engine.begin(noise, pass_=Pass.EVALUATE, plan=plan)
         if resumption is not None:
-            self.engine.resume(resumption, facts)
+            self.engine.resume(resumption, plan)
         yield from state.stream(observer, **fields)
         if resumption is not None:
             resumption.kept = self.engine.kept_states()
@@ -302,14 +302,14 @@ class Program:
 
     def _reach(self) -> int | None:
         """Give how many steps back an output reads; None where a state is carried from the first step on."""
-        layers = self.facts.layers
+        layers = self.plan.layers
         if any(layer.state not in (None, "window") for layer in layers):
             return None
         return sum(layer.window - 1 for layer in layers if layer.state == "window")
 
     def _all_rows(self, first: int, frames: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Give every `parts`-th step of [steps, own rows, channels] with the rows of all parts, [1, rows, channels]."""
-        parts, mine, channels = self.facts.parts, self.mesh.part_index, frames.shape[2]
+        parts, mine, channels = self.plan.parts, self.mesh.part_index, frames.shape[2]
         own, rows = frames[mine::parts], [b - a for a, b in pairwise(self._starts)]
         counts = [0 if part == mine else len(own) * rows[part] for part in range(parts)]
         outgoing = [frames[part::parts].reshape(-1, channels) for part in range(parts)]
@@ -333,8 +333,8 @@ class Program:
     @torch.no_grad()
     def _refresh(self) -> None:
         """Fill the history from an exact pass."""
-        facts = self.facts.forward_only()
-        state = self.engine.begin(None, pass_=Pass.REFRESH, plan=facts, keep=0.0)
+        plan = self.plan.forward_only()
+        state = self.engine.begin(None, pass_=Pass.REFRESH, plan=plan, keep=0.0)
         state.run()
         state.finish()
 
@@ -375,12 +375,12 @@ class Program:
             raise RunError(f"a program without history cannot be made stricter (level {level}, epoch {epoch})")
         layout = self.mesh.layout
         self.history, chunks, words = self._recipe.tightened(level, layout.chunks)
-        facts, shard = self.facts, self.shard
+        plan, shard = self.plan, self.shard
         if 1 < chunks < layout.chunks and isinstance(shard, GraphShard):
             self.shard = shard.with_part_graph(merge_chunks(shard.part_graph(0), MERGED))
-            bounds = [(*starts[:-1][::MERGED], starts[-1]) for starts in facts.chunk_rows]
-            facts = replace(facts, chunk_rows=tuple(bounds))
-        self.facts = replace(facts, layout=replace(facts.layout, chunks=chunks), stale=self.history is not None)
+            bounds = [(*starts[:-1][::MERGED], starts[-1]) for starts in plan.chunk_rows]
+            plan = replace(plan, chunk_rows=tuple(bounds))
+        self.plan = replace(plan, layout=replace(plan.layout, chunks=chunks), stale=self.history is not None)
         self._first_epoch = epoch
         self.engine = self._make_engine()
         return words

@@ -127,7 +127,7 @@ class Setup:
         modules.to(device=device, dtype=options.dtype)
         ledger = Ledger()
         shard, starts, sizes = shard_of(data, model, mesh, options.dtype, ledger, local_ranks)
-        facts = make_plan(
+        plan = make_plan(
             model.stack,
             head,
             mesh.layout,
@@ -145,16 +145,16 @@ class Setup:
             bound,
             options.seed,
             mesh=mesh,
-            facts=facts,
+            plan=plan,
             shard=shard,
             starts=starts,
             order=order,
             ledger=ledger,
         )
         # outputs of a task on pairs are those of all vertices
-        vertices = order if facts.parts > 1 and bound.reads_pairs else shard.vertices
+        vertices = order if plan.parts > 1 and bound.reads_pairs else shard.vertices
         steps = labels.steps if isinstance(labels, Timeline) else 1
-        return cls(program, bound, modules, vertices, steps, facts.timeline, layout, labels.names)
+        return cls(program, bound, modules, vertices, steps, plan.timeline, layout, labels.names)
 
     @property
     def conv_parameters(self) -> Iterable[str]:
@@ -162,7 +162,7 @@ class Setup:
         model = self.program.model
         spatial = [
             parameter
-            for layer, trace in zip(model.layers, self.program.facts.layers, strict=True)
+            for layer, trace in zip(model.layers, self.program.plan.layers, strict=True)
             if isinstance(model, DynamicModel) or trace.spatial
             for parameter in layer.parameters()
         ]

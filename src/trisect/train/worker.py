@@ -210,7 +210,7 @@ class _Worker:
             schedule = None if self.expected is None else self.expected.schedule()
             known = {"parameters": parameters, "partition": self.partition, "expected": self._expected_plain()}
             known["rules"] = self.rules.measures
-            directory.write_plan({**self.setup.program.plan(), **known, "schedule": schedule})
+            directory.write_plan({**self.setup.program.described(), **known, "schedule": schedule})
         recorder = RunRecorder(
             directory,
             rank=self.rank,

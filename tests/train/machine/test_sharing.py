@@ -20,10 +20,10 @@ def test_a_number_is_found_with_which_the_simulated_epoch_is_as_long():
     cluster = Cluster("test", device, inside, inside, devices=2, shares={1: 1.0, 2: 0.5})
     parts = Reference("gcn", {"layers": 3, "hidden": 8}, sample_graph(4.0, 8, 400), layout="vertex=2")
     workload = parts.workload()
-    facts = workload.plan(parse_layout(parts.layout))
+    plan = workload.plan(parse_layout(parts.layout))
 
     def seconds(latency):
-        return epoch_seconds(workload, facts, with_latency(cluster, latency)).total
+        return epoch_seconds(workload, plan, with_latency(cluster, latency)).total
 
     find = partial(fitting, parts, partial(with_latency, cluster), 0.0, 0.01)
     assert find(seconds(0.003)) == pytest.approx(0.003, rel=0.01)

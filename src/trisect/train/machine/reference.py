@@ -121,10 +121,10 @@ def sample_timeline(degree: float, width: int, vertices: int, steps: int = 10) -
 
 def seconds_of(workload: Workload, cluster: Cluster, layout: Layout, letters: str) -> float:
     """Give the seconds of the first rank's actions with these letters, as the cost model has them."""
-    facts = workload.plan(layout)
-    costs = CostModel(workload, facts, cluster, facts)
+    plan = workload.plan(layout)
+    costs = CostModel(workload, plan, cluster, plan)
 
     def seconds(action: Action) -> float:
         return costs.compute(0, action) + costs.overhead(0, action)
 
-    return sum(seconds(action) for action in schedule_of(facts).ranks[0] if action.verb.value in letters)
+    return sum(seconds(action) for action in schedule_of(plan).ranks[0] if action.verb.value in letters)

@@ -127,10 +127,10 @@ def fitting(
         with_number: gives the cluster; the epoch grows with the number.
     """
     workload = reference.workload()
-    facts = workload.plan(parse_layout(reference.layout))
+    plan = workload.plan(parse_layout(reference.layout))
     for _ in range(_HALVINGS):
         middle = (least + most) / 2
-        if epoch_seconds(workload, facts, with_number(middle)).total < seconds:
+        if epoch_seconds(workload, plan, with_number(middle)).total < seconds:
             least = middle
         else:
             most = middle

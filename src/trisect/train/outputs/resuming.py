@@ -51,8 +51,8 @@ class Resuming:
         if not isinstance(data, Timeline):
             return
         wanted = parse_steps(self._job.steps, data.steps)
-        facts = [trace_of(layer, timeline=True) for layer in self._model(data, outline=True).stack]
-        if not all(layer.state in ("vertex", "weight") for layer in facts):
+        layers = [trace_of(layer, timeline=True) for layer in self._model(data, outline=True).stack]
+        if not all(layer.state in ("vertex", "weight") for layer in layers):
             return
         if self._job.layout.time > 1:
             if wanted.start > 0:
@@ -60,7 +60,7 @@ class Resuming:
             return
         parameters = trained_parameters(self._directory)
         digest = digest_arrays({name: t for name, t in parameters.items() if name.startswith("model.")})
-        first, states = self._begin(data, wanted.start, facts, digest)
+        first, states = self._begin(data, wanted.start, layers, digest)
         last = data.steps - 1
         keep = last if wanted.stop == data.steps and last > first else None
         if keep is not None:
@@ -79,7 +79,7 @@ class Resuming:
                 self._say(f"The state is not kept in {self._next.path.parent}: {error}")
 
     def _begin(
-        self, data: Timeline, limit: int, facts: list[LayerTrace], parameters: str
+        self, data: Timeline, limit: int, layers: list[LayerTrace], parameters: str
     ) -> tuple[int, dict[str, Tensor]]:
         """Give the step to begin with and the states before it, of the latest file that fits; step 0 without one."""
         reason = "no state is kept yet" if limit > 0 else ""
@@ -91,22 +91,22 @@ class Resuming:
                 reason = "the kept state is of other parameters"
             elif new < 0 or digest_before(data, file.step, file.vertices) != file.data:
                 reason = f"the data before step {file.step} are not those of the kept state"
-            elif new > 0 and any(layer.summarises for layer in facts):
+            elif new > 0 and any(layer.summarises for layer in layers):
                 reason = f"{new:,} new vertices take part in what the weights evolve from, at earlier steps too"
             else:
                 states = file.read()
-                if states is not None and _fits(states, file.vertices, facts, self._config.train.dtype):
+                if states is not None and _fits(states, file.vertices, layers, self._config.train.dtype):
                     self._sentence = f"Begins at step {file.step} with the state that was kept before it."
-                    return file.step, states if new == 0 else self._with_new(data, file, states, facts)
+                    return file.step, states if new == 0 else self._with_new(data, file, states, layers)
                 reason = f"{file.path} is damaged"
         self._sentence = f"Runs from step 0: {reason}."
         return 0, {}
 
     def _with_new(
-        self, data: Timeline, file: StateFile, states: dict[str, Tensor], facts: list[LayerTrace]
+        self, data: Timeline, file: StateFile, states: dict[str, Tensor], layers: list[LayerTrace]
     ) -> dict[str, Tensor]:
         """Give the states with those of vertices that are new, and therefore had no edge before the step."""
-        if not any(layer.state == "vertex" for layer in facts):
+        if not any(layer.state == "vertex" for layer in layers):
             return states
         model = self._model(data, outline=False)
         own = {n.removeprefix("model."): t for n, t in trained_parameters(self._directory).items()}

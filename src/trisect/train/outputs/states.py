@@ -161,12 +161,12 @@ def resume(setup: Setup, folder: Path) -> None:
         return
     program, told = setup.program, json.loads((folder / _BEGIN).read_text())
     resumption = program.resumption = Resumption(told["first"], {}, told["keep"])
-    facts, vertices = program.facts, program.shard.vertices
+    plan, vertices = program.plan, program.shard.vertices
     with safe_open(folder / _STATES, "pt") as file:
         names = set(file.keys())
-        for layer in range(facts.bounds[program.mesh.stage_index], facts.bounds[program.mesh.stage_index + 1]):
+        for layer in range(plan.bounds[program.mesh.stage_index], plan.bounds[program.mesh.stage_index + 1]):
             own = [file.get_tensor(f"{layer}.{i}") for i in range(len(names)) if f"{layer}.{i}" in names]
-            if facts.layers[layer].state == "vertex" and vertices is not None:
+            if plan.layers[layer].state == "vertex" and vertices is not None:
                 own = [tensor[vertices.cpu()] for tensor in own]
             if own:
                 resumption.states[layer] = tuple(tensor.to(program.mesh.device) for tensor in own)
@@ -180,7 +180,7 @@ def hand_back(setup: Setup, folder: Path) -> None:
     rows, vertices = program.shard.rows, program.shard.vertices
     tensors = {"vertices": torch.arange(rows) if vertices is None else vertices}
     for layer, state in program.resumption.kept.items():
-        kind = program.facts.layers[layer].state
+        kind = program.plan.layers[layer].state
         tensors |= {f"{kind}.{layer}.{i}": tensor for i, tensor in enumerate(state)}
     plain = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     save_file(plain, folder / f"state-{program.mesh.rank:05d}.safetensors")

@@ -62,8 +62,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"The checkpoint {path} is not one of Trisect's.")
     if manifest.get("version") != VERSION:
         raise CheckpointError(
-            f"The checkpoint {path} has the format version {str(manifest.get('version'))[:20]!r}; this release reads"
-            f" {VERSION}."
+            f"The checkpoint {path} has the format version {str(manifest.get('version'))[:20]!r}, of another release"
+            f" whose numbers differ; start a new run, or continue with that release; this release reads {VERSION}."
         )
     if manifest.get("sha256") != manifest_hash(manifest):
         raise CheckpointError(f"The checkpoint {path} is damaged: its {MANIFEST} does not match its own hash.")
