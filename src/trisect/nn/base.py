@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -62,73 +62,86 @@ Normalisation = Literal["symmetric", "row", "none"]
 
 
 class Model(nn.Module):
-    """A static model: layers in order, and the form of the adjacency that they want.
+    """Layers in order, and the form of the adjacency that they want.
 
     Args:
         layers: each layer's in_channels is the out_channels of the one before.
+        head: a layer that reads no neighbours and draws no random numbers, behind the last one; None: there is none.
         normalisation: how the graph's weights are to be scaled (`trisect.graph.build.normalise`).
         self_loops: whether each vertex gets a loop of weight 1 where it has none.
     """
 
+    head: Layer | None
+
     def __init__(
-        self, layers: Sequence[Layer], *, normalisation: Normalisation = "symmetric", self_loops: bool = True
+        self,
+        layers: Sequence[Any],
+        head: Layer | None = None,
+        *,
+        normalisation: Normalisation = "symmetric",
+        self_loops: bool = True,
     ) -> None:
         super().__init__()
-        check_chain(layers)
-        self.layers = nn.ModuleList(layers)
+        check_chain([*layers, *([] if head is None else [head])])
+        if getattr(head, "dropout", 0.0):
+            raise ConfigError(f"head {head} drops features; set dropout on the last layer instead.")
+        self.layers, self.head = nn.ModuleList(layers), head
         self.normalisation: Normalisation = normalisation
         self.self_loops = self_loops
 
     @property
-    def stack(self) -> list[Layer]:
-        """Return the layers as a typed list."""
-        return cast("list[Layer]", list(self.layers))
+    def stack(self) -> list[Any]:
+        """Return the layers, without the head."""
+        return list(self.layers)
 
     @property
     def in_channels(self) -> int:
         """Return the width of the input."""
-        return self.stack[0].in_channels
+        return int(self.stack[0].in_channels)
 
     @property
     def out_channels(self) -> int:
         """Return the width of the output (logits: the last layer has no activation)."""
-        return self.stack[-1].out_channels
+        return int(self.stack[-1].out_channels) if self.head is None else self.head.out_channels
 
     @property
     def edge_channels(self) -> int:
         """Return the number of features of an edge that layers read; 0: no layer reads any."""
-        return edge_channels_of(self.stack)
+        return edge_channels_of(self.modules())
 
     def reset_parameters(self, seed: int) -> None:
-        """Draw all parameters anew: layer i from (seed, i), whatever is built beside it."""
-        for number, layer in enumerate(self.stack):
+        """Draw all parameters anew: layer i from (seed, i), the head as the layer after the last."""
+        for number, layer in enumerate([*self.stack, *([] if self.head is None else [self.head])]):
             layer.reset_parameters(generator_for(seed, number))
 
     def forward(self, x: Tensor, g: View) -> Tensor:
-        """Run all layers on the rows of a view: x [rows, in_channels] → [rows, out_channels]."""
+        """Run all layers on the rows of a view: x [..., rows, in_channels] → [..., rows, out_channels]."""
         for number, layer in enumerate(self.stack):
             g.enter(number)
             x = layer(x, g)
-            if layer.writes is not None:
+            if getattr(layer, "writes", None) is not None:
                 g.shared[layer.writes] = x
-        return x
+        if self.head is None:
+            return x
+        g.enter(len(self.layers), draws=False)
+        out: Tensor = self.head(x, g)
+        return out
 
 
-def check_chain(layers: Sequence[Layer]) -> None:
+def check_chain(layers: Sequence[Any]) -> None:
     """Refuse a list of layers whose widths or shared inputs do not fit together."""
     if not layers:
         raise ConfigError("a model needs at least one layer; layers is empty.")
     check_widths(layers)
-    written: set[str] = set()
+    written: set[str | None] = set()
     for number, layer in enumerate(layers):
-        missing = [name for name in layer.reads if name not in written]
+        missing = [name for name in getattr(layer, "reads", ()) if name not in written]
         if missing:
             raise ConfigError(
                 f"layer {number}, {layer}, reads the shared input {missing[0]!r}, which no layer before it writes; "
                 "set `writes` on an earlier layer."
             )
-        if layer.writes is not None:
-            written.add(layer.writes)
+        written.add(getattr(layer, "writes", None))
 
 
 def edge_channels_of(layers: Iterable[nn.Module]) -> int:

@@ -24,7 +24,6 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.base import Layer, Model
 from trisect.nn.models.source import AnyModel, ModelSource, outline_of
-from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import PartGraph, features_at_once
 from trisect.partition.timeline import deal, step_work
@@ -51,9 +50,9 @@ def outlined(
 ) -> tuple[BoundTask, AnyModel]:
     """Bind the task to the labels; return it, and the model for its widths and declarations."""
     bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
-    own = isinstance(maker, nn.Module) and not isinstance(maker, (Model, DynamicModel))
+    own = isinstance(maker, nn.Module) and not isinstance(maker, Model)
     made = maker if own else outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
-    if not isinstance(made, (Model, DynamicModel)):
+    if not isinstance(made, Model):
         raise ConfigError(
             f"the model is a {type(made).__name__}; give a trisect.nn Model or DynamicModel, or a function of "
             "(in_channels, out_channels) that makes one."
@@ -205,14 +204,14 @@ def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:
 
     Measured (CD-GCN, two layers of 16, forward and backward): a weight takes half the time of a gathered value.
     """
-    head = model.head if isinstance(model, DynamicModel) else None
+    head = model.head
     weights = 0 if head is None else sum(parameter.numel() for parameter in head.parameters())
     for layer in model.stack:
         # a weight that evolves is made once a step, not once a vertex
         evolves = trace_of(layer, timeline=True).state == "weight"
         size = layer.in_channels * layer.out_channels
         weights += size if evolves else sum(parameter.numel() for parameter in layer.parameters())
-    gathered = sum(layer.in_channels for layer in model.stack[1 if aggregated else 0 :])
+    gathered: int = sum(layer.in_channels for layer in model.stack[1 if aggregated else 0 :])
     return max(1.0, weights / (2.0 * max(1, gathered)))
 
 

@@ -52,7 +52,7 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     width = feature_width(data)
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}; make them equal.")
-    head = getattr(model, "head", None)
+    head = model.head
     if head is not None and trace_of(head, timeline=True).spatial:
         raise ConfigError(f"head {head} reads neighbours; use one that reads none, or put it among the layers.")
     _check_edges(model, data)

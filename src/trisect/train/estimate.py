@@ -8,7 +8,6 @@ from typing import Any
 from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
-from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.partition.timeline import step_work
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import Estimate, estimate_plan
@@ -75,7 +74,7 @@ def estimate_setup(
     decoder = 0 if program.decoder is None else sum(p.numel() for p in program.decoder.parameters())
     workload = Workload(
         layers=tuple(model.stack),
-        head=model.head if isinstance(model, DynamicModel) else None,
+        head=model.head,
         vertices=plan.vertices,
         entries=entries,
         features=plan.layers[0].in_channels,

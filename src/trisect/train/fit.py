@@ -120,13 +120,13 @@ def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyM
             raise ConfigError(unknown(kind, name, (*(field.name for field in fields(TrainOptions)), *own)))
     if isinstance(model, str):
         return NamedModel(model, dict(options), seed)
-    if isinstance(model, (Model, DynamicModel)):
+    if isinstance(model, Model):
         return model
     layers = list(model) if isinstance(model, Sequence) else []
     if layers and all(isinstance(layer, DynamicLayer) for layer in layers):
-        return DynamicModel(layers)  # type: ignore[arg-type]
+        return DynamicModel(layers)
     if layers and all(isinstance(layer, Layer) for layer in layers):
-        return Model(layers)  # type: ignore[arg-type]
+        return Model(layers)
     for number, layer in enumerate(layers):
         if not isinstance(layer, (Layer, DynamicLayer)):
             pyg = "; wrap it: trisect.nn.FromPyG(conv)" if hasattr(layer, "propagate") else ""

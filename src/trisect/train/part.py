@@ -19,7 +19,7 @@ from trisect.config import TrainOptions
 from trisect.errors import ConfigError, LayoutError
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
-from trisect.nn import DynamicModel, Model, Normalisation
+from trisect.nn import Model, Normalisation
 from trisect.nn.wrapped import Wrapped
 from trisect.noise import Noise
 from trisect.pipeline.sight import Sight
@@ -76,7 +76,7 @@ def parallelize(
     if chosen.auto:
         raise LayoutError("layout is auto, which parallelize does not choose; ask trisect.plan and name one.")
     maker: Any
-    if isinstance(model, nn.Module) and not isinstance(model, (Model, DynamicModel)):
+    if isinstance(model, nn.Module) and not isinstance(model, Model):
         if chosen.layer > 1:
             raise LayoutError(
                 f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and"

@@ -115,7 +115,7 @@ class Program:
             number: self.model.stack[number] for number in range(plan.bounds[stage], plan.bounds[stage + 1])
         }
         last = stage == self.mesh.layout.layer - 1
-        head = self.model.head if isinstance(self.model, DynamicModel) else None
+        head = self.model.head
         if last and head is not None:
             layers[len(plan.layers)] = head
         history = self.history

@@ -119,7 +119,7 @@ class Setup:
         made = maker if isinstance(maker, (NamedModel, HandedModel)) else outline
         model = stage_of(made, feature_width(data), bound.channels, own, data.edge_channels, last=last)
         decoder = make_decoder(bound, model, options)
-        head = model.head if isinstance(model, DynamicModel) else None
+        head = model.head
         model.to(options.dtype)
         layers = {number: model.layers[number] for number in own}
         trained = model if stages == 1 else StageModules(layers, head if last else None)

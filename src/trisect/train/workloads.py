@@ -15,7 +15,6 @@ from trisect.errors import ConfigError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.source import AnyModel, ModelSource, outline_of
-from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.ops.memory import free_bytes
 from trisect.partition import cut_graph, quality
 from trisect.partition.cut import boundary_of
@@ -52,7 +51,7 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
     decoder: nn.Module | None = bound.decoder_outline(model.out_channels)
     return {
         "layers": tuple(model.stack),
-        "head": model.head if isinstance(model, DynamicModel) else None,
+        "head": model.head,
         "extra": 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad),
         "copies": MOMENTS.get(options.optimiser, 2),
         "dtype": options.dtype,
@@ -287,7 +286,7 @@ def workload_of_description(
     # as for data that are here: kept where all steps fit a quarter of a few GiB, of which nothing is known
     return Workload(
         layers=tuple(model.stack),
-        head=model.head if isinstance(model, DynamicModel) else None,
+        head=model.head,
         vertices=data.vertices,
         entries=data.entries,
         overlaid=_overlaid(data.length),

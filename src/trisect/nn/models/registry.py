@@ -16,7 +16,6 @@ from trisect.errors import ConfigError, unknown
 from trisect.nn.base import Model, edge_channels_of
 from trisect.nn.models import dynamic_models, static_models
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
-from trisect.nn.temporal.dynamic import DynamicModel
 
 STATIC: Mapping[str, Callable[..., Recipe]] = {name: getattr(static_models, identifier(name)) for name in STATIC_MODELS}
 DYNAMIC: Mapping[str, Callable[..., DynamicRecipe]] = {
@@ -48,9 +47,7 @@ def options(name: str) -> dict[str, Option]:
     return result
 
 
-def recipe(
-    name: str, in_channels: int, out_channels: int, edge_channels: int = 0, **chosen: Any
-) -> Recipe | DynamicRecipe:
+def recipe(name: str, in_channels: int, out_channels: int, edge_channels: int = 0, **chosen: Any) -> Recipe:
     """Describe the named model as a list of layers that are yet to be built.
 
     Args:
@@ -77,7 +74,7 @@ def reads_edges(name: str, **chosen: Any) -> bool:
 
 def build(
     name: str, in_channels: int, out_channels: int, *, edge_channels: int = 0, seed: int = 0, **chosen: Any
-) -> Model | DynamicModel:
+) -> Model:
     """Make the named model, with its parameters drawn from the seed.
 
     Layer i's parameters are a function of (seed, i): a stage that builds layer i alone, by `recipe(…).layer(i,
@@ -93,7 +90,7 @@ def build(
     return recipe(name, in_channels, out_channels, edge_channels, **chosen).model(seed)
 
 
-def _maker(name: str) -> Callable[..., Recipe] | Callable[..., DynamicRecipe]:
+def _maker(name: str) -> Callable[..., Recipe]:
     if name in STATIC:
         return STATIC[name]
     if name in DYNAMIC:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from trisect.nn.base import Model
-from trisect.nn.models.recipe import DynamicRecipe, Recipe
+from trisect.nn.models.recipe import Recipe
 from trisect.nn.models.registry import DYNAMIC, recipe
 from trisect.nn.models.registry import options as model_options
-from trisect.nn.temporal.dynamic import DynamicModel
 
-AnyModel = Model | DynamicModel
+AnyModel = Model
 ModelMaker = Callable[[int, int | None], AnyModel]
 
 
@@ -36,7 +34,7 @@ class NamedModel:
         with torch.random.fork_rng(devices=[]):
             return self.recipe(in_channels, out_channels, edge_channels).model(self.seed)
 
-    def recipe(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> Recipe | DynamicRecipe:
+    def recipe(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> Recipe:
         """Return the layers, yet to be built."""
         chosen = dict(self.options)
         if out_channels is None:
@@ -54,17 +52,12 @@ class NamedModel:
     ) -> AnyModel:
         """Make the layers of one stage, and the head if it is the last; all else is on the `meta` device."""
         made = self.recipe(in_channels, out_channels, edge_channels)
-        form: dict[str, Any] = {"normalisation": made.normalisation, "self_loops": made.self_loops}
         with torch.random.fork_rng(devices=[]):
-            if isinstance(made, Recipe):
-                static = made.outline()
-                static[own.start : own.stop] = [made.layer(number, self.seed) for number in own]
-                return Model(static, **form)
-            dynamic = made.outline()
-            dynamic[own.start : own.stop] = [made.layer(number, self.seed) for number in own]
+            layers = made.outline()
+            layers[own.start : own.stop] = [made.layer(number, self.seed) for number in own]
             with torch.device("cpu" if last else "meta"):
                 head = made.build_head(self.seed if last else None)
-            return DynamicModel(dynamic, head, **form)
+            return made.of(layers, head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +84,7 @@ def full_model(maker: ModelSource, in_channels: int, out_channels: int | None, e
         return maker.model
     if isinstance(maker, NamedModel):
         return maker(in_channels, out_channels, edge_channels)
-    return maker if isinstance(maker, (Model, DynamicModel)) else maker(in_channels, out_channels)
+    return maker if isinstance(maker, Model) else maker(in_channels, out_channels)
 
 
 def stage_of(
@@ -117,7 +110,7 @@ def stage_of(
         for number, layer in enumerate(model.layers):
             if number not in own:
                 layer.to("meta")
-        head: nn.Module | None = getattr(model, "head", None)
+        head = model.head
         if head is not None and not last:
             head.to("meta")
     return model

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from trisect.errors import ConfigError
-from trisect.nn.base import Layer, Normalisation, Temporal, check_widths, edge_channels_of
-from trisect.nn.initial import generator_for
+from trisect.nn.base import Layer, Model, Temporal
 from trisect.ops.elementwise import twice
 
 if TYPE_CHECKING:
@@ -76,70 +74,5 @@ class SpatialTemporal(DynamicLayer):
         return g.recur(self.temporal, self.spatial(x, g), beside)
 
 
-class DynamicModel(nn.Module):
-    """Dynamic layers in order, an optional head, and the form of the adjacency that they want.
-
-    Args:
-        layers: each layer's in_channels is the out_channels of the one before.
-        head: a layer that reads no neighbours, applied to each step's output (logits); None: the last layer's output.
-        normalisation, self_loops: how each snapshot is to be prepared.
-    """
-
-    head: Layer | None
-
-    def __init__(
-        self,
-        layers: Sequence[DynamicLayer],
-        head: Layer | None = None,
-        *,
-        normalisation: Normalisation = "symmetric",
-        self_loops: bool = True,
-    ) -> None:
-        super().__init__()
-        if not layers:
-            raise ConfigError("a dynamic model needs at least one layer; layers is empty.")
-        check_widths([*layers, *([] if head is None else [head])])
-        if getattr(head, "dropout", 0.0):
-            raise ConfigError(f"head {head} drops features; set dropout on the last layer instead.")
-        self.layers = nn.ModuleList(layers)
-        self.head = head
-        self.normalisation: Normalisation = normalisation
-        self.self_loops = self_loops
-
-    @property
-    def stack(self) -> list[DynamicLayer]:
-        """Return the layers as a typed list."""
-        return cast("list[DynamicLayer]", list(self.layers))
-
-    @property
-    def in_channels(self) -> int:
-        """Return the width of the input."""
-        return self.stack[0].in_channels
-
-    @property
-    def out_channels(self) -> int:
-        """Return the width of the output."""
-        return self.stack[-1].out_channels if self.head is None else self.head.out_channels
-
-    @property
-    def edge_channels(self) -> int:
-        """Return the number of features of an edge that layers read; 0: no layer reads any."""
-        return edge_channels_of(self.modules())
-
-    def reset_parameters(self, seed: int) -> None:
-        """Draw all parameters anew: layer i from (seed, i), the head as the layer after the last."""
-        for number, layer in enumerate(self.stack):
-            layer.reset_parameters(generator_for(seed, number))
-        if self.head is not None:
-            self.head.reset_parameters(generator_for(seed, len(self.layers)))
-
-    def forward(self, x: Tensor, g: View) -> Tensor:
-        """Run all layers and the head on a view: x [steps, rows, in_channels] → [steps, rows, out_channels]."""
-        for number, layer in enumerate(self.stack):
-            g.enter(number)
-            x = layer(x, g)
-        if self.head is None:
-            return x
-        g.enter(len(self.layers), draws=False)
-        out: Tensor = self.head(x, g)
-        return out
+class DynamicModel(Model):
+    """A model of dynamic layers, which needs a timeline; see `Model`."""
