@@ -151,7 +151,7 @@ def test_an_alarm_is_what_all_end_with() -> None:
 
 def test_numbers_say_all() -> None:
     numbers = {
-        number_of(verb, (layer, call), cell, columns, size, back=back, crossing=crossing)
+        number_of((layer, call, verb), cell, columns, size, back=back, crossing=crossing)
         for verb in (AGGREGATE, FETCH, RECUR)
         for layer in (0, 7)
         for call in (1, 2)
@@ -164,7 +164,7 @@ def test_numbers_say_all() -> None:
     assert len(numbers) == 3 * 2**7
     assert not numbers & {0, ENDED, LEFT}
     assert max(numbers) < 1 << 60
-    number = number_of(RECUR, (7, 2), 3, 300, 8, back=True)
+    number = number_of((7, 2, RECUR), 3, 300, 8, back=True)
     assert words_of(number, {7: nn.Linear(2, 2)}) == (
         "asked recur 2 of layer 7 (Linear(in_features=2, out_features=2, bias=True)) in backward"
     )

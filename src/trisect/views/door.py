@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from trisect.comm.incoming import Swap
 from trisect.comm.mesh import Mesh
+from trisect.comm.rows import Rows, Shape
 from trisect.comm.transport import Transport
 from trisect.noise import Noise
 from trisect.views.verbs import number_of, words_of
@@ -40,6 +43,22 @@ class Crossing:
 
 # told(crossing, start, seconds), start of `time.perf_counter`
 Told = Callable[[Crossing, float, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Posted:
+    """Rows on their way along an axis."""
+
+    door: Door
+    swap: Swap
+    exchange: str
+    call: Hashable
+    back: bool
+
+    def wait(self) -> Sequence[Tensor]:
+        """Wait; return what each rank of the axis gave, [rows, width] each."""
+        with self.door.event("wait", self.exchange, self.call, back=self.back):
+            return self.swap.wait()
 
 
 class Door:
@@ -83,16 +102,53 @@ class Door:
             return 0
         return self.noise.at(step=self.block).key(f"{name} {call}")
 
-    def number(
-        self, verb: int, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool, crossing: int = 0
-    ) -> int:
+    def number(self, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool, crossing: int = 0) -> int:
         """Return the number of an exchange, which is the same on all ranks that take part."""
-        return number_of(verb, call, self.block, columns, dtype.itemsize, back=back, crossing=crossing)
+        return number_of(call, self.block, columns, dtype.itemsize, back=back, crossing=crossing)
 
-    def meet(self, verb: int, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool) -> None:
+    def meet(self, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool) -> None:
         """Note a verb in which all runs take part, by messages between two of them."""
         if self.calls is not None:
-            self.calls.note("time", self.number(verb, call, columns, dtype, back=back))
+            self.calls.note("time", self.number(call, columns, dtype, back=back))
+
+    def swap(
+        self,
+        exchange: str,
+        call: Hashable,
+        outgoing: Sequence[Tensor | Rows],
+        targets: Sequence[Tensor | Shape],
+        kind: str,
+        *,
+        back: bool,
+        key: str | None = None,
+        columns: int | None = None,
+        crossing: int = 0,
+        axis: Literal["vertex", "time"] = "vertex",
+        stay: bool = False,
+    ) -> Posted:
+        """Post rows to all ranks along an axis, and go on at once; see `Transport.begin_swap`.
+
+        Args:
+            exchange: its name, as events have it.
+            key: what tells its random rounding from that of others; None: its rows cross exactly.
+            columns: of the verb, where ranks give different ones.
+            crossing: which of those of a verb that crosses twice.
+        """
+        width = int(targets[0].shape[1]) if columns is None else columns
+        number = self.number(call, width, targets[0].dtype, back=back, crossing=crossing)
+        with self.event("post", exchange, call, back=back):
+            swap = self.transport.begin_swap(
+                outgoing,
+                targets,
+                kind,
+                0 if key is None else self.key(key, call),
+                axis=axis,
+                wire="float32" if key is None else None,
+                once=self.rare,
+                stay=stay,
+                call=number,
+            )
+        return Posted(self, swap, exchange, call, back)
 
     def tag(self, name: str, call: Hashable, chunk: int = 0, block: int | None = None) -> int:
         """Return the number of a message between two ranks: both sides make the same of its name and place.
@@ -102,15 +158,20 @@ class Door:
         text = f"{name} {call} {chunk} {self.block if block is None else block}"
         return 1 + (zlib.crc32(text.encode()) & 0x3FFFFFFF)
 
-    @contextmanager
     def event(
         self, verb: str, exchange: str, call: Hashable, *, back: bool, peer: int | None = None, block: int | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Tell how long something took."""
         if self.told is None:
-            yield
-            return
-        start = time.perf_counter()
-        yield
-        crossing = Crossing(verb, exchange, call, back, peer, self.block if block is None else block)
-        self.told(crossing, start, time.perf_counter() - start)
+            return _UNTOLD
+        return _told(self.told, Crossing(verb, exchange, call, back, peer, self.block if block is None else block))
+
+
+_UNTOLD = nullcontext()
+
+
+@contextmanager
+def _told(told: Told, crossing: Crossing) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    told(crossing, start, time.perf_counter() - start)

@@ -21,7 +21,6 @@ from trisect.ops.spmm.collect import add_rows
 from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.exchange import Exchange, Place
-from trisect.views.verbs import FETCH
 
 # [step][reader][owner]: positions among the owner part's rows, int64, all different; none where the reader is the owner
 Lists: TypeAlias = Sequence[Sequence[Sequence[Tensor]]]
@@ -105,9 +104,5 @@ def _swapped(
     """Return what each part gives to this one, [rows, channels] each."""
     width, dtype = outgoing[0].shape[1], outgoing[0].dtype
     shapes = [Shape(count, width, dtype) for count in rows]
-    key = door.key("fetch-gradients" if back else "fetch", call)
-    number = door.number(FETCH, call, width, dtype, back=back)
-    with door.event("post", "fetch", call, back=back):
-        swap = door.transport.begin_swap(outgoing, shapes, "fetch", key, once=door.rare, call=number)
-    with door.event("wait", "fetch", call, back=back):
-        return swap.wait()
+    key = "fetch-gradients" if back else "fetch"
+    return door.swap(Fetch.name, call, outgoing, shapes, "fetch", back=back, key=key).wait()

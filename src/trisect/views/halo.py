@@ -18,16 +18,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from trisect.comm.incoming import Swap
 from trisect.comm.rows import Rows, Shape
 from trisect.graph.adjacency import Adjacency
-from trisect.noise import Noise
 from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import add_rows
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.partition.halo import PartGraph
 from trisect.schedule.action import Action
-from trisect.views.door import Door
+from trisect.views.door import Door, Posted
 from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.plan import Plan
@@ -35,7 +33,6 @@ from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
 from trisect.views.trace import Call
-from trisect.views.verbs import AGGREGATE, GATHER
 
 # A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to overlap.
 OVERLAP_ROWS = 2048
@@ -159,7 +156,7 @@ class Halo(Spatial):
         ending: Ending = Ending.NONE,
     ) -> None:
         board = self._taken(call, x)
-        swap = self._begin(AGGREGATE, call, board, kind, stay=self._in_place)
+        posted = self._begin(call, board, kind, stay=self._in_place)
 
         def rows(step: int, low: int, high: int, columns: Tensor, halo: Tensor | None) -> None:
             graph, noise = self._graphs[step], ending.noise(step)
@@ -174,13 +171,13 @@ class Halo(Spatial):
                 bias=bias,
                 relu=ending.plain_relu,
                 p=ending.p,
-                noise=noise if whole or noise is None else _rows_of(noise, low, high),
+                noise=noise if whole or noise is None else noise.rows(low, high),
                 last_rows=halo,
             )
 
         for step in range(self.steps if self._interior < self.rows else 0):
             rows(step, self._interior, self.rows, self._own_columns(board, step), None)
-        halo = self._arrived(call, board, swap)
+        halo = self._arrived(board, posted)
         for step in range(self.steps):
             rows(step, 0, self._interior, *self._columns(board, halo, step))
         ending.leak(out)
@@ -195,18 +192,18 @@ class Halo(Spatial):
         for step, graph in enumerate(self._graphs):
             turned = graph.piece(self.rows, graph.adjacency.columns, turned=True)
             aggregate_into(halo[self._starts[step] : self._starts[step + 1]], gradient[step], turned, alpha=alpha)
-        swap = self._send_back(AGGREGATE, call, halo)
+        posted = self._send_back(call, halo)
         for step, graph in enumerate(self._graphs):
             turned = graph.piece(0, self.rows, turned=True)
             aggregate_into(out[step], gradient[step], turned, alpha=alpha)
-        return self._added(call, out, swap)
+        return self._added(out, posted)
 
     # Rows themselves
 
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return own rows and the halo behind them, of each step."""
         board = self._taken(call, x)
-        halo = self._arrived(call, board, self._begin(GATHER, call, board, "halo", stay=False))
+        halo = self._arrived(board, self._begin(call, board, "halo", stay=False))
         if self.steps == 1:
             return [board]
         if halo is None:
@@ -219,9 +216,9 @@ class Halo(Spatial):
     def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         halo = [gradient[self.rows :] for gradient in gradients]
-        swap = self._send_back(GATHER, call, halo[0] if len(halo) == 1 else torch.cat(halo))
+        posted = self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
         own = torch.stack([gradient[: self.rows] for gradient in gradients])
-        return self._added(call, own, swap)
+        return self._added(own, posted)
 
     # Sums over all rows
 
@@ -251,7 +248,7 @@ class Halo(Spatial):
         """Whether halo rows are read where they came to lie: one part gives all, and kernels of the CPU sum them up."""
         return self._parts == 2 and self._graphs[0].adjacency.device.type == "cpu"
 
-    def _begin(self, verb: int, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Swap:
+    def _begin(self, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Posted:
         own, width = self.steps * self.rows, board.shape[1]
         room: list[Tensor | Shape]
         if self.steps > 1 and self._parts > 2:
@@ -261,17 +258,11 @@ class Halo(Spatial):
         else:
             room = [board[own + low : own + high] for ((low, high),) in self._owned]
         outgoing = [Rows(board, rows) for rows in self._sends]
-        door, back = self.door, kind != "halo"
-        number = door.number(verb, call, width, board.dtype, back=back)
-        with door.event("post", "halo", call, back=back):
-            return door.transport.begin_swap(
-                outgoing, room, kind, door.key(kind, call), once=door.rare, stay=stay, call=number
-            )
+        return self.door.swap(self.name, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
 
-    def _arrived(self, call: Hashable, board: Tensor, swap: Swap) -> Tensor | None:
+    def _arrived(self, board: Tensor, posted: Posted) -> Tensor | None:
         """Wait; return the halo of all steps where it lies elsewhere than on the board."""
-        with self.door.event("wait", "halo", call, back=swap.kind != "halo"):
-            received = swap.wait()
+        received = posted.wait()
         if self.steps > 1 and self._parts > 2:
             halo, taken = board[self.steps * self.rows :], [0] * self._parts
             for step in range(self.steps):
@@ -281,7 +272,7 @@ class Halo(Spatial):
                     taken[other] += high - low
                     halo[self._starts[step] + low : self._starts[step] + high] = rows
             return None
-        return received[1 - self._part] if self._in_place and swap.stay else None
+        return received[1 - self._part] if self._in_place and posted.swap.stay else None
 
     def _own_columns(self, board: Tensor, step: int) -> Tensor:
         """Return columns of a step of which the own rows alone are there."""
@@ -299,27 +290,19 @@ class Halo(Spatial):
         own = same_rows(board, step * self.rows, (step + 1) * self.rows)
         return readable(own, self.rows, halo[self._starts[step] : self._starts[step + 1]])
 
-    def _send_back(self, verb: int, call: Hashable, halo: Tensor) -> Swap:
+    def _send_back(self, call: Hashable, halo: Tensor) -> Posted:
         """Begin to send the gradients of halo rows, [halo rows of all steps, width], to their owners."""
         outgoing = []
         for owned in self._owned:
             parts = [halo[start + low : start + high] for start, (low, high) in zip(self._starts, owned, strict=False)]
             outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
-        door, kind = self.door, "halo-gradients"
-        number = door.number(verb, call, halo.shape[1], halo.dtype, back=True)
-        with door.event("post", "halo", call, back=True):
-            return door.transport.begin_swap(outgoing, shapes, kind, door.key(kind, call), once=door.rare, call=number)
+        kind = "halo-gradients"
+        return self.door.swap(self.name, call, outgoing, shapes, kind, back=True, key=kind)
 
-    def _added(self, call: Hashable, own: Tensor, swap: Swap) -> Tensor:
+    def _added(self, own: Tensor, posted: Posted) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""
         total = own.view(-1, own.shape[2])
-        with self.door.event("wait", "halo", call, back=True):
-            received = swap.wait()
-        for rows, gradient in zip(self._sends, received, strict=True):
+        for rows, gradient in zip(self._sends, posted.wait(), strict=True):
             add_rows(total, rows, gradient)
         return own
-
-
-def _rows_of(noise: Noise, low: int, high: int) -> Noise:
-    return noise.rows(low, high)

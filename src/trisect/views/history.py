@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.comm.incoming import Swap
 from trisect.comm.rows import Rows, Shape
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
@@ -26,12 +25,11 @@ from trisect.ops.spmm.sums import aggregate_into
 from trisect.partition.halo import PartGraph
 from trisect.partition.reach import reach_of
 from trisect.views import halo
-from trisect.views.door import Door
+from trisect.views.door import Door, Posted
 from trisect.views.ending import Ending
 from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
-from trisect.views.verbs import AGGREGATE, GATHER
 
 
 class Boards:
@@ -250,7 +248,7 @@ class History(Spatial):
         trained: bool = False,
     ) -> Any:
         """Write the sums over fresh and old rows."""
-        board, swap = self._written(AGGREGATE, call, x)
+        board, posted = self._written(call, x)
         noise = ending.noise(0)
 
         def some(side: int) -> None:
@@ -272,12 +270,12 @@ class History(Spatial):
 
         if self._sides[1].stop > self._sides[1].start:
             some(1)
-        self._arrived(call, board, swap)
+        self._arrived(call, posted)
         if self._sides[0].stop > self._sides[0].start or self.rows == 0:
             some(0)
         ending.leak(out)
 
-    def _written(self, verb: int, call: Hashable, x: Tensor) -> tuple[Tensor, Swap | None]:
+    def _written(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted | None]:
         """Put own rows on the board, and begin to exchange them; return the board."""
         boards = self._boards
         slot = boards.slot(call)
@@ -290,21 +288,16 @@ class History(Spatial):
         room: list[Tensor | Shape] = [board[columns] for columns in self._halo]
         if boards.rows.blends:
             room = [Shape(rows.shape[0], rows.shape[1], board.dtype) for rows in room]
-        return board, self._begin(verb, call, board, room, "halo")
+        return board, self._begin(call, board, room, "halo")
 
-    def _begin(self, verb: int, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Swap:
-        door, outgoing = self._boards.door, [Rows(board, rows) for rows in self._sends]
-        back = kind != "halo"
-        number = door.number(verb, call, board.shape[1], board.dtype, back=back)
-        with door.event("post", "halo", call, back=back):
-            return door.transport.begin_swap(outgoing, room, kind, door.key(kind, call), once=door.rare, call=number)
+    def _begin(self, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Posted:
+        outgoing = [Rows(board, rows) for rows in self._sends]
+        return self._boards.door.swap("halo", call, outgoing, room, kind, back=kind != "halo", key=kind)
 
-    def _arrived(self, call: Hashable, board: Tensor, swap: Swap | None) -> None:
-        if swap is None:
+    def _arrived(self, call: Hashable, posted: Posted | None) -> None:
+        if posted is None:
             return
-        boards = self._boards
-        with boards.door.event("wait", "halo", call, back=False):
-            received = swap.wait()
+        boards, received = self._boards, posted.wait()
         if boards.rows.blends:
             slot = boards.slot(call)
             for columns, rows in zip(self._halo, received, strict=True):
@@ -313,8 +306,8 @@ class History(Spatial):
 
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return the columns that are read, as they are now."""
-        board, swap = self._written(GATHER, call, x)
-        self._arrived(call, board, swap)
+        board, posted = self._written(call, x)
+        self._arrived(call, posted)
         _, reads = self._read()
         return [same_rows(board, 0, board.shape[0]) if reads is None else board.index_select(0, reads)]
 
@@ -337,7 +330,7 @@ class History(Spatial):
             collector = boards.collector(slot, width)
             self._scale(collector)
             collector.add(gradient[0], self._matrix, alpha=alpha)
-            return self._collected(AGGREGATE, call, collector)
+            return self._collected(call, collector)
         out = empty((1, self.rows, width), gradient.dtype, gradient.device)
         if boards.parts == 1 and self._chunk is None:
             aggregate_into(out[0], gradient[0], boards.readers(self._span), alpha=alpha)
@@ -345,16 +338,12 @@ class History(Spatial):
         store, low, high = boards.store(slot, gradient), self._span.start, self._span.stop
         if gradient.data_ptr() != store[low:high].data_ptr():
             store[low:high] = gradient[0]
-        swap = (
-            self._begin(AGGREGATE, call, store, [store[columns] for columns in self._halo], "halo-gradients")
-            if self.moves
-            else None
-        )
+        room = [store[columns] for columns in self._halo]
+        posted = self._begin(call, store, room, "halo-gradients") if self.moves else None
         if self._sides[1].stop > self._sides[1].start:
             self._pull(out, store, self._sides[1], alpha)
-        if swap is not None:
-            with boards.door.event("wait", "halo", call, back=True):
-                swap.wait()
+        if posted is not None:
+            posted.wait()
         if self._sides[0].stop > self._sides[0].start:
             self._pull(out, store, self._sides[0], alpha)
         return out
@@ -378,7 +367,7 @@ class History(Spatial):
             collector.rows().add_(gradient)
         else:
             add_rows(collector.rows(), reads, gradient)
-        return self._collected(GATHER, call, collector)
+        return self._collected(call, collector)
 
     def _scale(self, collector: Collector) -> None:
         """Multiply what other chunks gave (technique 3), to make up for those that read old rows and give none."""
@@ -386,20 +375,14 @@ class History(Spatial):
             for columns in self._boards.columns_of(self._chunk):
                 collector.rows()[columns] *= self._boards.scale
 
-    def _collected(self, verb: int, call: Hashable, collector: Collector) -> Tensor:
+    def _collected(self, call: Hashable, collector: Collector) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         total = collector.rows()
         if self.moves:
             door, kind = self._boards.door, "halo-gradients"
             outgoing = [total[columns] for columns in self._halo]
             shapes = [Shape(rows.numel(), total.shape[1], total.dtype) for rows in self._sends]
-            number = door.number(verb, call, total.shape[1], total.dtype, back=True)
-            with door.event("post", "halo", call, back=True):
-                swap = door.transport.begin_swap(
-                    outgoing, shapes, kind, door.key(kind, call), once=door.rare, call=number
-                )
-            with door.event("wait", "halo", call, back=True):
-                received = swap.wait()
+            received = door.swap("halo", call, outgoing, shapes, kind, back=True, key=kind).wait()
             for rows, gradient in zip(self._sends, received, strict=True):
                 add_rows(total, rows, gradient)
         return total[self._span][None]

@@ -31,7 +31,6 @@ from trisect.views.local import Local
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
 from trisect.views.trace import Call, LayerTrace
-from trisect.views.verbs import AGGREGATE
 
 
 class RedistributeRows(Spatial):
@@ -195,7 +194,7 @@ class RedistributeRows(Spatial):
         self, into: str, call: Hashable, pieces: Sequence[Tensor], places: Sequence[Tensor], *, back: bool
     ) -> None:
         """Give each part its piece, and put what the parts give in its place, [steps, rows, columns] each."""
-        door, name, part = self.door, "redistribute rows", self._part
+        part = self._part
         places[part].copy_(pieces[part])
         # a share without columns has nothing to send
         empties = [part == q or not piece.shape[2] for q, piece in enumerate(pieces)]
@@ -207,12 +206,17 @@ class RedistributeRows(Spatial):
                 targets.append(place[0])
             else:
                 targets.append(Shape(0 if q == part or not width else steps * rows, width, place.dtype))
-        number = door.number(AGGREGATE, call, self._width, places[part].dtype, back=back, crossing=into == "rows")
-        with door.event("post", name, call, back=back):
-            key = door.key(f"{name} into {into} {'back' if back else ''}", call)
-            swap = door.transport.begin_swap(outgoing, targets, "redistribute", key, once=door.rare, call=number)
-        with door.event("wait", name, call, back=back):
-            received = swap.wait()
+        received = self.door.swap(
+            self.name,
+            call,
+            outgoing,
+            targets,
+            "redistribute",
+            back=back,
+            key=f"{self.name} into {into} {'back' if back else ''}",
+            columns=self._width,
+            crossing=into == "rows",
+        ).wait()
         for place, target, piece in zip(places, targets, received, strict=True):
             if isinstance(target, Shape) and piece.numel():
                 place.copy_(piece.view(place.shape))

@@ -17,12 +17,12 @@ from trisect.comm.wire import encoded_bytes
 from trisect.layout import Wire
 from trisect.ops.memory import empty
 from trisect.schedule.action import Action
+from trisect.views.door import Posted
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.stay import Stay
 from trisect.views.timecut import TimeCut, equal_shares
 from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
-from trisect.views.verbs import RECUR
 
 
 class RedistributeSteps(Stay):
@@ -98,19 +98,27 @@ class RedistributeSteps(Stay):
             for k, (low, high) in enumerate(pairwise(bounds))
         ]
         messages = [targets[run][:0] if not part else _message(part, turn.dtype) for part in parts]
-        door, name = self._door, "redistribute-back" if back else "redistribute"
-        number = door.number(RECUR, turn.call, width, turn.dtype, back=back)
-        with door.event("post", self.name, turn.call, back=back):
-            key = door.key(f"{name} rows", turn.call)
-            swap = door.transport.begin_swap(
-                messages, targets, "redistribute", key, axis="time", once=door.rare, call=number
-            )
+        posted = self._post(turn, messages, targets, "rows", back=back)
         ends = [0, *accumulate(tensor.shape[2] for tensor in tensors)]
         for (left, right), tensor in zip(pairwise(ends), tensors, strict=True):
             frames[run][:, :, left:right] = tensor[:, bounds[run] : bounds[run + 1]]
-        with door.event("wait", self.name, turn.call, back=back):
-            swap.wait()
+        posted.wait()
         return [joined] if len(tensors) == 1 else [joined[:, :, left:right] for left, right in pairwise(ends)]
+
+    def _post(
+        self, turn: Turn, messages: Sequence[Tensor], targets: Sequence[Tensor | Shape], into: str, *, back: bool
+    ) -> Posted:
+        return self._door.swap(
+            self.name,
+            turn.call,
+            messages,
+            targets,
+            "redistribute",
+            back=back,
+            key=f"{'redistribute-back' if back else 'redistribute'} {into}",
+            crossing=into == "steps",
+            axis="time",
+        )
 
     def _by_steps(self, turn: Turn, tensors: Sequence[Tensor], *, back: bool) -> Sequence[Tensor]:
         """Return [own steps, rows, width] each, from [all steps of the block, share, width] each."""
@@ -127,19 +135,12 @@ class RedistributeSteps(Stay):
             Shape(0 if k == run else steps * (high - low), sum(widths), turn.dtype)
             for k, (low, high) in enumerate(pairwise(bounds))
         ]
-        door, name = self._door, "redistribute-back" if back else "redistribute"
-        number = door.number(RECUR, turn.call, sum(widths), turn.dtype, back=back, crossing=1)
-        with door.event("post", self.name, turn.call, back=back):
-            key = door.key(f"{name} steps", turn.call)
-            swap = door.transport.begin_swap(
-                messages, shapes, "redistribute", key, axis="time", once=door.rare, call=number
-            )
+        posted = self._post(turn, messages, shapes, "steps", back=back)
         results = [empty((steps, turn.rows, width), turn.dtype, turn.device) for width in widths]
         own = turn.steps.start - first
         for result, tensor in zip(results, tensors, strict=True):
             result[:, bounds[run] : bounds[run + 1]] = tensor[own : own + steps]
-        with door.event("wait", self.name, turn.call, back=back):
-            received = swap.wait()
+        received = posted.wait()
         for k, (low, high) in enumerate(pairwise(bounds)):
             if k != run:
                 pieces = torch.split(received[k].view(steps, high - low, sum(widths)), widths, 2)

@@ -12,7 +12,6 @@ from trisect.views.exchange import Crossing, Exchange, Place, Work
 from trisect.views.states import Form, States
 from trisect.views.trace import Call
 from trisect.views.turn import Turn
-from trisect.views.verbs import RECUR
 
 
 class Stay(Exchange):
@@ -40,7 +39,7 @@ class Stay(Exchange):
     def meet(self, turn: Turn, *, back: bool) -> None:
         """Note that the module is asked for, which all runs do in the same order."""
         if turn.cut.times > 1:
-            self._door.meet(RECUR, turn.call, sum(turn.widths), turn.dtype, back=back)
+            self._door.meet(turn.call, sum(turn.widths), turn.dtype, back=back)
 
     def forward(self, turn: Turn) -> Tensor:
         """Return the output of the own steps of a block, [own steps, rows, channels]."""

@@ -19,7 +19,6 @@ from trisect.views.door import Door
 from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
-from trisect.views.verbs import TOP
 
 if TYPE_CHECKING:
     from trisect.views.trace import Call
@@ -139,8 +138,4 @@ def _swapped(door: Door, call: Hashable, pieces: Sequence[Tensor], rows: Sequenc
     outgoing = [piece.flatten(0, 1)[: 0 if q == part else None] for q, piece in enumerate(pieces)]
     width, dtype = pieces[0].shape[2], pieces[0].dtype
     shapes = [Shape(0 if q == part else count, width, dtype) for q, count in enumerate(rows)]
-    number = door.number(TOP, call, width, dtype, back=back)
-    with door.event("post", "summary", call, back=back):
-        swap = door.transport.begin_swap(outgoing, shapes, "summary", 0, wire="float32", once=door.rare, call=number)
-    with door.event("wait", "summary", call, back=back):
-        return list(swap.wait())
+    return list(door.swap(Top.name, call, outgoing, shapes, "summary", back=back).wait())

@@ -12,7 +12,6 @@ from trisect.comm.rows import Shape
 from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
-from trisect.views.verbs import SUM
 
 if TYPE_CHECKING:
     from trisect.views.trace import Call
@@ -47,11 +46,7 @@ def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Te
     own = own.contiguous()
     shapes: Sequence[Shape] = [Shape(0 if q == part else own.shape[0], own.shape[1], own.dtype) for q in range(parts)]
     outgoing = [own[:0] if q == part else own for q in range(parts)]
-    number = door.number(SUM, call, own.shape[1], own.dtype, back=back)
-    with door.event("post", "total", call, back=back):
-        swap = door.transport.begin_swap(outgoing, shapes, "total", 0, wire="float32", call=number)
-    with door.event("wait", "total", call, back=back):
-        received = list(swap.wait())
+    received = list(door.swap(Total.name, call, outgoing, shapes, "total", back=back).wait())
     received[part] = own
     return torch.stack(received).sum(0)
 

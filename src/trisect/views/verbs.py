@@ -20,24 +20,30 @@ _VERBS = ("", "aggregate", "gather", "sum", "top", "fetch", "recur")
 _LONGEST = 60  # characters of a layer's repr that a sentence has room for
 
 
-def number_of(
-    verb: int, call: Hashable, cell: int, columns: int, itemsize: int, *, back: bool, crossing: int = 0
-) -> int:
+def number_of(call: Hashable, cell: int, columns: int, itemsize: int, *, back: bool, crossing: int = 0) -> int:
     """Return the number of an exchange.
 
     Args:
-        call: (layer, which of its calls).
+        call: (layer, which of its calls, verb).
         cell: number of the chunk or block at work.
         columns, itemsize: of the rows that cross.
     """
-    pair: Any = call
+    parts: Any = call
     try:
-        layer, count = pair
+        layer, count, verb = parts
         place: int = count & 0xFFF | (layer & 0x3FF) << 12
     except (TypeError, ValueError):
-        place = zlib.crc32(repr(call).encode()) & 0x3FFFFF
+        verb, place = 0, zlib.crc32(repr(call).encode()) & 0x3FFFFF
     size = itemsize.bit_length() & 7
-    return verb | back << 4 | crossing << 5 | place << 6 | size << 28 | (cell & 0x1FF) << 31 | (columns & 0xFFFFF) << 40
+    return (
+        int(verb)
+        | back << 4
+        | crossing << 5
+        | place << 6
+        | size << 28
+        | (cell & 0x1FF) << 31
+        | (columns & 0xFFFFF) << 40
+    )
 
 
 def words_of(number: int, layers: Mapping[int, nn.Module], *, fully: bool = False) -> str:

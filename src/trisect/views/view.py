@@ -35,6 +35,7 @@ from trisect.views.spatial import Spatial
 from trisect.views.token import new_token, tie
 from trisect.views.top import top_rows
 from trisect.views.turn import State
+from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +139,12 @@ class View:
         self.layer, self._calls, self.recurrences, self._chancy = layer, 0, 0, draws
         self._draws.clear()
 
-    def _call(self) -> Hashable:
-        """Return the number of a verb, counted whether or not it moves rows: ranks without steps count alike."""
+    def _call(self, verb: int) -> Hashable:
+        """Return (layer, number, verb); counted where nothing moves too, so that ranks without steps count alike."""
         if self.spatial.heed is not None:
             self.spatial.heed()
         self._calls += 1
-        return self.layer, self._calls
+        return self.layer, self._calls, verb
 
     @property
     def token(self) -> Tensor | None:
@@ -211,7 +212,7 @@ class View:
             # no kernel does a leaky relu behind a product, or with dropout
             y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
             return self.dropout(functional.leaky_relu(y, slope), p)
-        ending, call = self._ending(relu, p, slope), self._call()
+        ending, call = self._ending(relu, p, slope), self._call(AGGREGATE)
         if self.keeps(x):
             more = None if add is None else self.frames(add)
             return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
@@ -272,7 +273,7 @@ class View:
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
-        frames, call = self.frames(x), self._call()
+        frames, call = self.frames(x), self._call(GATHER)
         if not self.spatial.moves and not self.spatial.stale:
             columns = each_frame(frames if weight is None else dense(frames, weight))
         else:
@@ -296,7 +297,7 @@ class View:
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
-        frames, call = self.frames(x), self._call()
+        frames, call = self.frames(x), self._call(SUM)
         if not self.spatial.moves and not self.spatial.stale:
             return self._back(frames.sum(1, keepdim=True), x)
         total, token = total_rows(self.spatial, call, self._next_token(), frames)
@@ -317,7 +318,7 @@ class View:
         """
         frames = self.frames(x)
         found, token = top_rows(
-            self.spatial, self._call(), self._next_token(), frames, scores.reshape(frames.shape[:2]), k
+            self.spatial, self._call(TOP), self._next_token(), frames, scores.reshape(frames.shape[:2]), k
         )
         self._take(token)
         return self._back(found, x)
@@ -332,7 +333,7 @@ class View:
 
         Returns: of each step [rows + fetched rows, channels].
         """
-        frames, call = self.frames(x), self._call()
+        frames, call = self.frames(x), self._call(FETCH)
         if not self.spatial.moves:
             return list(frames.unbind())
         door = required(self.spatial.door)
@@ -370,7 +371,7 @@ class View:
         module = recurrent(module)
         self.recurrences += 1
         ends = (self.layer, self.recurrences) == self._last
-        out, token = self.along.recur(self._call(), self._next_token(), module, frames, ends=ends)
+        out, token = self.along.recur(self._call(RECUR), self._next_token(), module, frames, ends=ends)
         self._take(token)
         if ends:
             raise BlockEndedError
