@@ -64,8 +64,8 @@ def parallelize(
         graph: what `trisect.fit` takes.
         layout: such as `"vertex=2,layer=2"`.
         seed: of everything random.
-        normalisation, self_loops: how the matrix is prepared for a module of your own; a model of `trisect.nn` says so
-            itself.
+        normalisation: how the matrix is prepared for a module of your own; a model of `trisect.nn` says so itself.
+        self_loops: whether it has a loop for each vertex, likewise.
         options: of training that matter here: `device`, `precision`, `threads`, `timeout`, `order`.
 
     Raises:

@@ -161,31 +161,30 @@ def key_of(layer: nn.Module) -> tuple[object, ...]:
     return type(layer), repr(layer), settings, shapes, getattr(layer, "reads", ()), getattr(layer, "writes", None)
 
 
+def on_cpu(layer: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Return the layer where it lies on the CPU; else a copy of it, with tensors that are made in place of the others.
+
+    Args:
+        make: make(tensor) → a tensor of its shape on the CPU; no values are copied from a device.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*layer.parameters(), *layer.buffers()):
+        if tensor.device.type != "cpu":
+            made = make(tensor)
+            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    return copy.deepcopy(layer, memo) if memo else layer
+
+
 def real(layer: nn.Module) -> nn.Module:
-    """Return the layer, or a copy with memory where some of it lies on the meta device."""
-    if not any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
-        return layer
-    made = copy.deepcopy(layer)
-    # as `to_empty` does, without the tables of shapes that torch loads for tensors without memory
-    made._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))  # type: ignore[no-untyped-call]
-    return made
+    """Return the layer, or a copy with memory on the CPU."""
+    return on_cpu(layer, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
 
 
-def _light(layer: nn.Module) -> nn.Module:
-    """Return the layer, or a copy whose parameters are zeros that take no memory, where they lie on the meta device."""
-    if not any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
-        return layer
-
-    def zeros(tensor: Tensor) -> Tensor:
-        if not tensor.is_meta:
-            return tensor
-        if isinstance(tensor, nn.Parameter):
-            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-
-    made = copy.deepcopy(layer)
-    made._apply(zeros)  # type: ignore[no-untyped-call]
-    return made
+def _light(tensor: Tensor) -> Tensor:
+    """Return zeros of the shape of a tensor, which take no memory where it is a parameter."""
+    if isinstance(tensor, nn.Parameter):
+        return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
 def ring(rows: int, degree: int, dtype: torch.dtype, channels: int = 0) -> Adjacency:
@@ -203,7 +202,7 @@ def edge_channels(layer: nn.Module) -> int:
 
 
 def _trace(layer: nn.Module, *, timeline: bool) -> LayerTrace:
-    made: Any = _light(layer)
+    made: Any = on_cpu(layer, _light)
     buffers = {name: buffer.clone() for name, buffer in made.named_buffers()}
     try:
         # what a module draws is drawn from a copy of torch's generator
