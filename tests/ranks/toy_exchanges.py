@@ -147,9 +147,17 @@ class InHalves(Spatial):
             more = {"add": None if add is None else add[step], "noise": ending.noise(step)}
             own = self.blocks[step]
             aggregate_into(
-                out[step], columns, own, alpha=alpha, beta=beta, bias=bias, relu=ending.plain_relu, p=ending.p, **more
+                out[step],
+                columns,
+                own,
+                alpha=alpha,
+                beta=beta,
+                bias=bias,
+                relu=ending.plain_relu,
+                slope=ending.slope,
+                p=ending.p,
+                **more,
             )
-        ending.leak(out)
 
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         columns = []

@@ -225,10 +225,10 @@ class _Layerwise(Spatial):
             beta=beta,
             bias=bias,
             relu=ending.plain_relu,
+            slope=ending.slope,
             p=ending.p,
             noise=ending.noise(0),
         )
-        ending.leak(out)
 
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows; that of rows read fresh by other chunks is scaled, history gets none."""

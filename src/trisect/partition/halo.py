@@ -66,6 +66,13 @@ class PartGraph:
             piece = self._pieces[low, high, turned] = whole.rows_between(low, high)
         return piece
 
+    def inner(self, low: int) -> Adjacency:
+        """Rows from `low` on, which read own rows alone, over these as columns; made once."""
+        piece = self._pieces.get((low, -1, False))
+        if piece is None:
+            piece = self._pieces[low, -1, False] = self.piece(low, self.rows).columns_between(0, self.rows)
+        return piece
+
     def interior(self) -> tuple[int, ...]:
         """For each chunk, the own row from which on no row of it reads the halo or is read by another part.
 

@@ -147,11 +147,11 @@ class _ProductFirst(torch.autograd.Function):
             spatial.heed()
         _, _, need_x, need_weight, need_root, need_bias, need_add = ctx.needs_input_grad
         reads = need_x or need_weight
-        back = None
-        alone = root is None and not (need_bias or need_add or alpha)  # the masked gradient is summed, and no more
+        back = gbias = room = None
+        alone = root is None and not (need_add or alpha)  # the masked gradient is summed, and no more
         if reads and alone and out is not None and spec.ending.noises is None:
-            back = spatial.ended_gradient(gradient, ctx.trail, spec.ending, out)
-        gbias = room = None
+            both = spatial.ended_gradient(gradient, ctx.trail, spec.ending, out, want_bias=need_bias)
+            back, gbias = (None, None) if both is None else both
         if back is None:
             room = spatial.gradient_room(spec.call, gradient, gradient.shape[2]) if reads else None
             gradient, gbias = spec.ending.gradient(gradient, out, room, want_bias=need_bias)

@@ -56,11 +56,6 @@ class Ending:
         frames = [dropout(frame, self.p, noise) for frame, noise in zip(y.unbind(), self.noises, strict=True)]
         return torch.stack(frames)
 
-    def leak(self, out: Tensor) -> None:
-        """Do the leaky relu of a kernel that has none, in place."""
-        if self.slope > 0.0:
-            functional.leaky_relu(out, self.slope, inplace=True)
-
     @property
     def plain_relu(self) -> bool:
         """Whether a kernel does the relu."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,11 +28,13 @@ from trisect.schedule.action import Action
 from trisect.views.door import Door, Posted
 from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
-from trisect.views.plan import Plan
 from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
-from trisect.views.trace import Call
+
+if TYPE_CHECKING:
+    from trisect.views.plan import Plan
+    from trisect.views.trace import Call
 
 # A split sum costs a few tenths of a millisecond whatever its size; with fewer rows there is nothing to overlap.
 OVERLAP_ROWS = 2048
@@ -46,6 +48,10 @@ class Halo(Spatial):
         interior: the own row from which on no row takes part in the exchange at any step; None: it is not known.
         part_rows: of each part; `top` alone asks.
         ids: of each step, the user's ids of the columns.
+
+    Attributes:
+        interior: the own row from which on `View.gather` splits rows, since those behind it read no other part; None:
+            it does not.
     """
 
     name: ClassVar[str] = "halo"
@@ -57,14 +63,15 @@ class Halo(Spatial):
 
     @classmethod
     def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
-        """Yield a crossing, and interior rows between post and wait where rows are summed up and gradients pulled."""
-        pulls = call.verb == "aggregate" and (at.plan.symmetric or not back)
-        if not pulls or not cls.overlaps(at.plan) or (back and not at.trained(call)):
+        """Yield a crossing, and between post and wait interior rows where there are enough."""
+        splits = call.then if call.verb == "gather" else at.plan.symmetric or not back
+        if not splits or not cls.overlaps(at.plan) or (back and not at.trained(call)):
             yield from super().expand(at, call, back=back)
             return
         post, wait = crossing(call.width)
-        yield from (post, Work(at.layer, "behind", at.share, "interior"))
-        yield from (wait, Work(at.layer, "behind", at.share, "boundary"))
+        inner, outer = (Work(at.layer, "behind", at.share, side) for side in ("interior", "boundary"))
+        # the gradients of rows that were gathered are found before they leave; those of sums are pulled
+        yield from (outer, post, inner, wait) if back and call.verb == "gather" else (post, inner, wait, outer)
 
     @staticmethod
     def overlaps(plan: Plan) -> bool:
@@ -92,6 +99,7 @@ class Halo(Spatial):
         self.rows, self.steps = graphs[0].rows, len(graphs)
         rows = self.rows
         self._interior = rows if interior is None or rows < OVERLAP_ROWS else interior
+        self.interior = None if self._interior in (0, rows) else self._interior
         self._pulls = all(graph.symmetric for graph in graphs)
         self._halo_rows = [graph.adjacency.columns - rows for graph in graphs]
         self._starts = [0, *accumulate(self._halo_rows)]
@@ -170,6 +178,7 @@ class Halo(Spatial):
                 beta=beta,
                 bias=bias,
                 relu=ending.plain_relu,
+                slope=ending.slope,
                 p=ending.p,
                 noise=noise if whole or noise is None else noise.rows(low, high),
                 last_rows=halo,
@@ -180,7 +189,6 @@ class Halo(Spatial):
         halo = self._arrived(board, posted)
         for step in range(self.steps):
             rows(step, 0, self._interior, *self._columns(board, halo, step))
-        ending.leak(out)
 
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows, pulled or sent back."""
@@ -196,14 +204,31 @@ class Halo(Spatial):
         for step, graph in enumerate(self._graphs):
             turned = graph.piece(0, self.rows, turned=True)
             aggregate_into(out[step], gradient[step], turned, alpha=alpha)
-        return self._added(out, posted)
+        return self.complete(out, posted)
 
     # Rows themselves
 
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return own rows and the halo behind them, of each step."""
+        return self.arrived(self.depart(call, x))
+
+    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the gradients of own rows, those that other parts found included."""
+        posted = self.give_back(call, gradients)
+        return self.complete(torch.stack([gradient[: self.rows] for gradient in gradients]), posted)
+
+    def sides(self, step: int, low: int) -> tuple[Adjacency, Adjacency]:
+        """Return the matrices of the rows before `low`, and of those from it on over own rows alone."""
+        return self._graphs[step].piece(0, low), self._graphs[step].inner(low)
+
+    def depart(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted]:
+        """Begin a `gather`; return the board, whose first rows are the own ones, and what is on its way."""
         board = self._taken(call, x)
-        halo = self._arrived(board, self._begin(call, board, "halo", stay=False))
+        return board, self._begin(call, board, "halo", stay=False)
+
+    def arrived(self, away: tuple[Tensor, Posted]) -> list[Tensor]:
+        """Wait; return own rows and the halo behind them, of each step."""
+        board, halo = away[0], self._arrived(*away)
         if self.steps == 1:
             return [board]
         if halo is None:
@@ -213,12 +238,10 @@ class Halo(Spatial):
             for t in range(self.steps)
         ]
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the gradients of own rows, those that other parts found included."""
+    def give_back(self, call: Hashable, gradients: Sequence[Tensor]) -> Posted:
+        """Begin to send the gradients of halo rows to their owners."""
         halo = [gradient[self.rows :] for gradient in gradients]
-        posted = self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
-        own = torch.stack([gradient[: self.rows] for gradient in gradients])
-        return self._added(own, posted)
+        return self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
 
     # Sums over all rows
 
@@ -300,7 +323,7 @@ class Halo(Spatial):
         kind = "halo-gradients"
         return self.door.swap(self.name, call, outgoing, shapes, kind, back=True, key=kind)
 
-    def _added(self, own: Tensor, posted: Posted) -> Tensor:
+    def complete(self, own: Tensor, posted: Posted) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""
         total = own.view(-1, own.shape[2])
         for rows, gradient in zip(self._sends, posted.wait(), strict=True):

@@ -264,6 +264,7 @@ class History(Spatial):
                 beta=beta,
                 bias=bias,
                 relu=ending.plain_relu,
+                slope=ending.slope,
                 p=ending.p,
                 noise=noise if whole or noise is None else noise.rows(low, high),
             )
@@ -273,7 +274,6 @@ class History(Spatial):
         self._arrived(call, posted)
         if self._sides[0].stop > self._sides[0].start or self.rows == 0:
             some(0)
-        ending.leak(out)
 
     def _written(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted | None]:
         """Put own rows on the board, and begin to exchange them; return the board."""

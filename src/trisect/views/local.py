@@ -15,6 +15,7 @@ from trisect.ops.spmm.several import Group, aggregate_group_into, side_by_side
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.rows import required
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
 
@@ -74,12 +75,12 @@ class Local(Spatial):
                 beta=beta,
                 bias=bias,
                 relu=ending.plain_relu,
+                slope=ending.slope,
                 p=ending.p,
                 noise=ending.noise(step),
             )
             if trained:
                 kept.append(matrix)
-        ending.leak(out)
         return kept
 
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
@@ -97,17 +98,22 @@ class Local(Spatial):
             step += 1
         return out
 
-    def ended_gradient(self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor) -> Tensor | None:
-        """Return it where all steps are in groups, whose gradients are packed anyway."""
+    def ended_gradient(
+        self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor, *, want_bias: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Return them where all steps are in groups, whose gradients are packed anyway."""
         if not trail or not all(isinstance(kept, Group) for kept in trail):
             return None
+        width, gbias = gradient.shape[2], gradient.new_zeros(gradient.shape[2]) if want_bias else None
         back, step = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device), 0
         for group in trail:
             steps = slice(step, step + group.steps)
             packed = side_by_side(gradient[steps].unbind(), sign=out[steps].unbind(), slope=ending.slope)
+            for index in range(group.steps if gbias is not None else 0):
+                gbias = required(gbias) + packed[:, index, :width].sum(0)
             aggregate_group_into(back[steps].unbind(), packed, group.transpose())
             step += group.steps
-        return back
+        return back, gbias
 
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return the rows themselves."""

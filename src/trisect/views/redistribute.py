@@ -119,7 +119,7 @@ class RedistributeRows(Spatial):
         trail = self._whole.sum(call, columns, sums, trained=trained)
         del columns  # no backward reads them
         self._to_rows(call, sums, out, back=False)
-        if alpha != 1.0 or add is not None or bias is not None or ending.plain_relu or ending.noises is not None:
+        if alpha != 1.0 or add is not None or bias is not None or ending.relu or ending.noises is not None:
             for step in range(self.steps):
                 own = out[step]
                 # in place: the sums are the addend of a sum over `add`, or over nothing
@@ -132,10 +132,10 @@ class RedistributeRows(Spatial):
                     beta=alpha,
                     bias=bias,
                     relu=ending.plain_relu,
+                    slope=ending.slope,
                     p=ending.p,
                     noise=ending.noise(step),
                 )
-        ending.leak(out)
         return trail
 
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:

@@ -81,8 +81,12 @@ class Spatial(Exchange, ABC):
     def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return alpha · Âᵀ·gradient, [steps, rows, channels]."""
 
-    def ended_gradient(self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor) -> Tensor | None:
-        """Return Âᵀ·(gradient before the ending, a relu whose result is `out`) in one pass; None: in two."""
+    def ended_gradient(
+        self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor, *, want_bias: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Return Âᵀ·g and the sum of g, which is the gradient before the ending, a relu whose result is `out`, in one
+        pass; None: it takes two.
+        """
         return None
 
     @abstractmethod

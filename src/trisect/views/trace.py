@@ -33,6 +33,7 @@ class Call:
             it is wanted in any case.
         form: of `recur`, the form of its state; `out` how wide its output is.
         count: of `top`, how many rows are asked for.
+        then: of `gather`, whether what is made of the rows is made by a function, of some rows at a time.
     """
 
     verb: str
@@ -45,6 +46,7 @@ class Call:
     form: Form | None = None
     out: int = 0
     count: int = 0
+    then: bool = False
 
 
 @dataclass(frozen=True)
@@ -297,7 +299,7 @@ class Recorder(View):
     ) -> Any:
         """Note rows that are read; see `View.gather`."""
         near = self._zeros(x, x.shape[-1] if weight is None else weight.shape[0], weight)
-        self.calls.append(Call("gather", near.shape[-1], near.requires_grad))
+        self.calls.append(Call("gather", near.shape[-1], near.requires_grad, then=then is not None))
         if then is None:
             return near
         if width is None:

@@ -27,7 +27,8 @@ from trisect.views.alone import Alone
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
 from trisect.views.fetch import Lists, fetch_rows
-from trisect.views.gather import gather_rows, total_rows
+from trisect.views.gather import Flight, arrive, depart, gather_rows, total_rows
+from trisect.views.halo import Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
 from trisect.views.rowwise import dense
@@ -274,6 +275,8 @@ class View:
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
         frames, call = self.frames(x), self._call(GATHER)
+        if then is not None and isinstance(self.spatial, Halo) and self.spatial.interior is not None:
+            return self._back(self._beside(self.spatial, call, frames, weight, then), x)
         if not self.spatial.moves and not self.spatial.stale:
             columns = each_frame(frames if weight is None else dense(frames, weight))
         else:
@@ -294,6 +297,29 @@ class View:
             near = none if weight is None else none @ weight.t()
             width = then(near, none, Neighbours(no_rows(frames.device), None, lambda: None)).shape[1]
         return frames.new_empty(0, self.rows, width)
+
+    def _beside(
+        self,
+        halo: Halo,
+        call: Hashable,
+        frames: Tensor,
+        weight: Tensor | None,
+        then: Callable[[Tensor, Tensor, Neighbours], Tensor],
+    ) -> Tensor:
+        """Do a gather: `then` is called for interior rows while the halo is on its way, and then for the others."""
+        flight, low, chance = Flight(halo, call), required(halo.interior), cache(partial(self.chance, "pairs"))
+        own, token = depart(flight, self._next_token(), frames, weight)
+        inner, outer = [], []
+        for step, (rows, x) in enumerate(zip(each_frame(own), each_frame(frames), strict=True)):
+            ids, draw = halo.column_ids(step), partial(_at_step, chance, step, low, self.rows)
+            at = Neighbours(halo.sides(step, low)[1], None if ids is None else ids[: self.rows], draw)
+            inner.append(then(rows, x[low:], at))
+        columns, token = arrive(flight, token, own)
+        self._take(token)
+        for step, (near, x) in enumerate(zip(columns, each_frame(frames), strict=True)):
+            at = Neighbours(halo.sides(step, low)[0], halo.column_ids(step), partial(_at_step, chance, step, 0, low))
+            outer.append(then(near, x[:low], at))
+        return stacked([torch.cat(both) for both in zip(outer, inner, strict=True)])
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
@@ -454,6 +480,9 @@ class View:
             self._token = token
 
 
-def _at_step(chance: Callable[[], Sequence[Noise] | None], step: int) -> Noise | None:
+def _at_step(
+    chance: Callable[[], Sequence[Noise] | None], step: int, low: int = 0, high: int | None = None
+) -> Noise | None:
+    """Return the noise of a step, of all rows or of some."""
     noises = chance()
-    return None if noises is None else noises[step]
+    return None if noises is None else noises[step] if high is None else noises[step].rows(low, high)

@@ -172,11 +172,11 @@ class Window(Stay):
             return [None] * len(turn.widths)
         if gradient is None:
             gradient = turn.zeros(len(turn.steps), turn.rows, sum(turn.widths))
-        elif not self._gradients.keys().isdisjoint(turn.steps):
-            gradient = gradient.clone()
-        for step in turn.steps:
-            if step in self._gradients:
-                gradient[step - turn.steps.start] += self._gradients.pop(step)
+        found = [step for step in turn.steps if step in self._gradients]
+        if found and (not gradient.is_contiguous() or (d_out is not None and _shares(gradient, d_out))):
+            gradient = gradient.clone()  # which may be another's too
+        for step in found:
+            gradient[step - turn.steps.start] += self._gradients.pop(step)
         parts = zip(torch.split(gradient, turn.widths, 2), turn.needs, strict=True)
         return [part.contiguous() if need else None for part, need in parts]
 
@@ -217,6 +217,10 @@ class Window(Stay):
             if owner != run
         )
         return encoded_bytes(frames * sum(rows), form.widths[0], wire, dtype)
+
+
+def _shares(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _name(back: bool) -> str:
