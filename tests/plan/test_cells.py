@@ -109,8 +109,12 @@ def test_interior_rows_hide_a_halo_and_nothing_else(plan_of: Maker, monkeypatch:
     assert said(plan_of("gcn", ACROSS), 1, back=True) == ["behind P2 W2 before"]
     assert said(plan, 0, back=True) == ["behind before"]
     assert said(plan_of("cd-gcn", ACROSS, ONE), 1) == ["before P4 behind-interior W4 behind-boundary", "recur"]
-    # rows that are not summed up are there at once or not at all
-    assert said(plan_of("gat", ACROSS, layers=1, symmetric=True), 0) == ["before P2 W2 behind"]
+    # gradients of rows that were gathered leave when those of boundary rows have been found
+    attention = plan_of("gat", ACROSS, layers=1, symmetric=True)
+    assert said(attention, 0) == there
+    assert said(attention, 0, back=True) == ["behind-boundary P2 behind-interior W2 before"]
+    # chunks read rows that are there at once or not at all
+    assert said(plan_of("gat", chunked, layers=1, symmetric=True), 0) == ["before P2 W2 behind"]
     assert said(plan_of("gcn", Layout()), 1) == ["before behind"]
     by_columns = plan_of("gcn", Layout(vertex=2, spatial="redistribute"))
     assert said(by_columns, 1) == ["before P2 W2 sum P2 W2 behind"]

@@ -30,7 +30,7 @@ def kept(width: int) -> Call:
 
 
 def gather(width: int, *, trained: bool = False) -> Call:
-    return Call("gather", width, trained)
+    return Call("gather", width, trained, then=True)
 
 
 def recur(form: Form, made: int, given: int | None = None, *, trained: bool = True) -> Call:

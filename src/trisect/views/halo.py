@@ -64,7 +64,7 @@ class Halo(Spatial):
     @classmethod
     def expand(cls, at: Place, call: Call, *, back: bool) -> Iterator[Crossing | Work]:
         """Yield a crossing, and between post and wait interior rows where there are enough."""
-        splits = call.then if call.verb == "gather" else at.plan.symmetric or not back
+        splits = (call.then and at.plan.chunks == 1) if call.verb == "gather" else at.plan.symmetric or not back
         if not splits or not cls.overlaps(at.plan) or (back and not at.trained(call)):
             yield from super().expand(at, call, back=back)
             return
