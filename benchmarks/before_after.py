@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from trisect.bench._harness import Candidate, race
+from trisect_bench._harness import Candidate, race
 
 SECTIONS = ("epoch", "timeline", "layouts", "timeline-layouts", "small")
 
@@ -35,35 +35,44 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SECTIONS))
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    checkouts = {name: str((getattr(arguments, name) / "src").resolve()) for name in ("before", "after")}
+    checkouts = {name: getattr(arguments, name).resolve() for name in ("before", "after")}
     print(
         f"{'':<40} {'before: best':>12} {'median':>8} {'after: best':>12} {'median':>8}"
         f" {'best':>6} {'median':>7} memory"
     )
     for section in arguments.only.split(","):
         {
-            "epoch": lambda: raced("trisect.bench.epoch:trisect", _EPOCH, checkouts, arguments.rounds),
-            "timeline": lambda: raced("trisect.bench.timeline:trisect", _TIMELINE, checkouts, arguments.rounds),
+            "epoch": lambda: raced("epoch", _EPOCH, checkouts, arguments.rounds),
+            "timeline": lambda: raced("timeline", _TIMELINE, checkouts, arguments.rounds),
             "layouts": lambda: trained(_LAYOUTS, checkouts, arguments.rounds),
             "timeline-layouts": lambda: trained(_TIMELINE_LAYOUTS, checkouts, arguments.rounds),
             "small": lambda: trained(_SMALL, checkouts, arguments.rounds),
         }[section]()
 
 
-def raced(factory: str, rows: Sequence[dict[str, Any]], checkouts: dict[str, str], rounds: int) -> None:
-    """Race a benchmark's own candidate of two checkouts."""
+def raced(measurement: str, rows: Sequence[dict[str, Any]], checkouts: dict[str, Path], rounds: int) -> None:
+    """Race Trisect's own candidate of a measurement, as each of two checkouts has it."""
     for row in rows:
-        candidates = [Candidate(name, factory, row, {"PYTHONPATH": path}) for name, path in checkouts.items()]
+        candidates = [_candidate(who, path, measurement, row) for who, path in checkouts.items()]
         timings = race(candidates, rounds=2 * rounds + 1, report=print)
-        name = f"{factory.split('.')[2].split(':')[0]} " + " ".join(str(value) for value in row.values())
+        name = f"{measurement} " + " ".join(str(value) for value in row.values())
         show(name, {who: list(timing.seconds) for who, timing in timings.items()}, _peaks(timings))
+
+
+def _candidate(who: str, checkout: Path, measurement: str, arguments: dict[str, Any]) -> Candidate:
+    """Return the candidate of a checkout; measurements were part of the package before they moved to benchmarks/."""
+    own = checkout / "benchmarks"
+    package = "trisect_bench" if (own / "trisect_bench").is_dir() else "trisect.bench"
+    # the last folder has the child's side of `race`, which a checkout may lack
+    path = os.pathsep.join([str(checkout / "src"), str(own), str(Path(__file__).resolve().parent)])
+    return Candidate(who, f"{package}.{measurement}:trisect", arguments, {"PYTHONPATH": path})
 
 
 def _peaks(timings: dict[str, Any]) -> dict[str, float]:
     return {name: float(timing.peak_rss_bytes) for name, timing in timings.items()}
 
 
-def trained(rows: Sequence[tuple[str, dict[str, Any], str]], checkouts: dict[str, str], rounds: int) -> None:
+def trained(rows: Sequence[tuple[str, dict[str, Any], str]], checkouts: dict[str, Path], rounds: int) -> None:
     """Train from two checkouts in turn; an epoch but the first, which compiles and warms up, is a turn."""
     for name, config, layout in rows:
         seconds: dict[str, list[float]] = {who: [] for who in checkouts}
@@ -71,7 +80,7 @@ def trained(rows: Sequence[tuple[str, dict[str, Any], str]], checkouts: dict[str
         for turn in range(rounds):
             # who goes first alternates
             for who in sorted(checkouts, reverse=bool(turn % 2)):
-                epochs, peak = _train(config, layout, checkouts[who])
+                epochs, peak = _train(config, layout, str(checkouts[who] / "src"))
                 seconds[who] += epochs[1:]
                 peaks[who] = max(peaks[who], peak)
         show(f"{name} {layout or 'one rank'}", seconds, peaks)

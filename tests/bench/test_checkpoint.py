@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trisect.bench import checkpoint
 from trisect.errors import ConfigError
+from trisect_bench import checkpoint
 
 
 def test_both_ways_of_writing_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

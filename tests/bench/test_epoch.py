@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from trisect.bench import epoch
-from trisect.bench._static_graph import problem
-from trisect.bench._static_peers import plain, pyg, pyg_edges
+from trisect_bench import epoch
+from trisect_bench._static_graph import problem
+from trisect_bench._static_peers import plain, pyg, pyg_edges
 
 TINY = {"vertices": 300, "edges": 2000, "features": 12, "hidden": 9, "layers": 3, "classes": 4}
 

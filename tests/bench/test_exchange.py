@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trisect.bench import exchange
 from trisect.errors import ConfigError
+from trisect_bench import exchange
 
 
 def test_both_transports_are_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from trisect.bench._harness import Candidate, Timing, geometric_mean, interleave, race
 from trisect.errors import RunError
+from trisect_bench._harness import Candidate, Timing, geometric_mean, interleave, race
 
 
 def sleeper(seconds):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trisect.bench import history
 from trisect.errors import ConfigError
 from trisect.layout.history import History
+from trisect_bench import history
 
 CASE: dict[str, Any] = {
     "graph": "citation",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trisect.bench import hosts
-from trisect.bench._hosts import NoHostsError, several_hosts
+from trisect_bench import hosts
+from trisect_bench._hosts import NoHostsError, several_hosts
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

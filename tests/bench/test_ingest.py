@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trisect.bench.ingest import run, show, write_payments
+from trisect_bench.ingest import run, show, write_payments
 
 pytest.importorskip("pyarrow")
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import trisect
-from trisect.bench import layouts
 from trisect.graph.graph import Graph
 from trisect.nn.models.registry import build
+from trisect_bench import layouts
 
 
 def test_bytes_by_formula(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trisect.bench import _paper_layers, _paper_time
-from trisect.bench._paper_figures import ROWS
-from trisect.bench._scaling_page import EXACT, NEAR, near, winners
-from trisect.bench.papers import FOLDER, NUMBERS, files, rounded, run
+from trisect_bench import _paper_layers, _paper_time
+from trisect_bench._paper_figures import ROWS
+from trisect_bench._scaling_page import EXACT, NEAR, near, winners
+from trisect_bench.papers import FOLDER, NUMBERS, files, rounded, run
 
 DOCS = Path(__file__).parents[2] / "docs"
 

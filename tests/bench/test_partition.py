@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trisect.bench import partition
+from trisect_bench import partition
 
 
 def test_cuts_are_compared_and_what_is_not_there_is_said(

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from trisect.bench._planner_cases import CASES
-from trisect.bench.planner import _calmer, run, show, totals
 from trisect.errors import ConfigError
+from trisect_bench._planner_cases import CASES
+from trisect_bench.planner import _calmer, run, show, totals
 
 
 def test_a_third_of_the_cases_is_held_out():

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trisect.bench import scale
-from trisect.bench._runs import finished, rank_gib, timeline_config, together_gib
 from trisect.errors import RunError
+from trisect_bench import scale
+from trisect_bench._runs import finished, rank_gib, timeline_config, together_gib
 
 SMALL = timeline_config(
     vertices=1000, steps=8, transactions=1.0, life=2, model="cd-gcn", layers=1, hidden=4, epochs=1, threads=1

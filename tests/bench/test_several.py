@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trisect.bench import several
+from trisect_bench import several
 
 
 def test_runs_small_and_prints(capsys: pytest.CaptureFixture[str]) -> None:

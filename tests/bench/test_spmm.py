@@ -9,11 +9,12 @@ import sys
 import pytest
 import torch
 
-from trisect.bench import spmm
-from trisect.bench._check import require_sums
 from trisect.errors import RunError
 from trisect.native import library
 from trisect.ops.spmm._aggregate_torch import sum_torch
+from trisect_bench import spmm
+from trisect_bench._check import require_sums
+from trisect_bench._harness import python_path
 
 
 def test_runs_small_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,10 +45,10 @@ def test_candidates_agree_with_every_instruction_set(level: str) -> None:
     if library_of_all is None or library.LEVELS.index(level) > library_of_all.trisect_cpu_level():
         pytest.skip(f"this processor has no {level}")
     program = (
-        "from trisect.bench import spmm; m = spmm._matrix(1000, 60_000, 0); "
+        "from trisect_bench import spmm; m = spmm._matrix(1000, 60_000, 0); "
         "[spmm._compare(m, width, 1) for width in (6, 64)]; spmm._compare_attention(m, 2, 1)"
     )
-    environment = {**os.environ, "TRISECT_NATIVE": level}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "TRISECT_NATIVE": level}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

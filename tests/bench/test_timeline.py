@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trisect.bench import timeline
-from trisect.bench._timeline_data import CLASSES, make
 from trisect.nn import build
 from trisect.views.view import View
+from trisect_bench import timeline
+from trisect_bench._timeline_data import CLASSES, make
 
 SIZES = {"steps": 4, "vertices": 60, "edges": 150, "life": 2}
 
@@ -16,7 +16,7 @@ SIZES = {"steps": 4, "vertices": 60, "edges": 150, "life": 2}
 def peer_and_ours(hidden: int = 6) -> tuple[torch.Tensor, torch.Tensor, object]:
     """Outputs of both with the same parameters, and the peer."""
     pytest.importorskip("torch_geometric")
-    from trisect.bench._timeline_peers import _CDGCN
+    from trisect_bench._timeline_peers import _CDGCN
 
     data = make(**SIZES)
     ours = build("cd-gcn", data.x.shape[2], CLASSES, layers=2, hidden=hidden)

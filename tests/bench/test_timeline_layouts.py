@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trisect.bench import timeline_layouts
+from trisect_bench import timeline_layouts
 
 
 def test_bytes_of_each_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from trisect.bench.transfer import TIMELINES, measure, run, show
 from trisect.graph import Timeline
+from trisect_bench.transfer import TIMELINES, measure, run, show
 
 
 def test_bytes_and_ratios(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trisect.bench import wire
 from trisect.errors import DataError
+from trisect_bench import wire
 
 
 @pytest.mark.slow

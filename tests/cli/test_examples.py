@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trisect.cli.bench import available
+from trisect.cli.bench import available, measurements
 from trisect.cli.source import BUILT_IN, examples, find_config
 from trisect.config import load_config
 
@@ -54,7 +54,7 @@ def test_every_example_is_a_configuration(path):
 def test_measurements_are_listed_with_a_line_each(trisect):
     shown = trisect("bench")
     assert shown.code == 0
-    for name, line in available().items():
+    for name, line in available(measurements()).items():
         assert f"{name:<12} {line}" in shown.out
         assert line
 
@@ -63,12 +63,24 @@ def test_a_measurement_writes_json(trisect, tmp_path, monkeypatch):
     import sys
     from types import ModuleType
 
-    module = ModuleType("trisect.bench.speed")
+    module = ModuleType("trisect_bench.speed")
     module.run = lambda rounds=1: {"rounds": rounds}  # type: ignore[attr-defined]
     module.show = lambda result: print(f"shown {result}")  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "trisect.bench.speed", module)
-    monkeypatch.setattr("trisect.cli.bench.available", lambda: {"speed": "Speed."})
+    monkeypatch.setitem(sys.modules, "trisect_bench.speed", module)
+    monkeypatch.setattr("trisect.cli.bench.available", lambda folder: {"speed": "Speed."})
     shown = trisect("bench", "speed", "--set", "rounds=3", "--json", "out/figures.json")
     assert shown.code == 0, shown.err
     assert "shown {'rounds': 3}" in shown.out
     assert (tmp_path / "out" / "figures.json").read_text() == '{\n  "rounds": 3\n}\n'
+
+
+def test_measurements_are_found_in_the_current_folder_too(trisect, tmp_path, monkeypatch):
+    installed = tmp_path / "site-packages" / "trisect" / "__init__.py"
+    monkeypatch.setattr("trisect.__file__", str(installed))
+    shown = trisect("bench", "spmm")
+    assert shown.code == 1
+    assert "run trisect bench in a checkout of its repository" in shown.err
+    folder = tmp_path / "benchmarks" / "trisect_bench"
+    folder.mkdir(parents=True)
+    (folder / "speed.py").write_text('"""How fast."""')
+    assert trisect("bench").out == "speed        How fast.\n"

@@ -1,16 +1,19 @@
-"""`trisect bench NAME`: a measurement out of `trisect.bench`, shown and, where asked for, written as JSON."""
+"""`trisect bench NAME`: a measurement of `benchmarks/trisect_bench`, shown and, where asked for, written as JSON."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from trisect.errors import ConfigError, TrisectError, unknown
+import trisect
+from trisect.errors import ConfigError, RunError, TrisectError, unknown
 from trisect.settings.writing import to_json
 
 
@@ -24,9 +27,11 @@ def bench(
 ) -> None:
     """Measure how fast Trisect is.
 
-    Other libraries are measured beside it where they are installed. `--timeline` is short for `--set timeline=true`.
+    The measurements are in the folder benchmarks/ of a checkout. Other libraries are measured beside Trisect where they
+    are installed. `--timeline` is short for `--set timeline=true`.
     """
-    names = available()
+    folder = measurements()
+    names = available(folder)
     name = None if name is None else name.replace("-", "_")
     if name is None:
         for each, line in names.items():
@@ -36,7 +41,9 @@ def bench(
         raise ConfigError(unknown("measurement", name, names))
     if json_ is not None and json_.is_dir():
         raise TrisectError(f"--json is {json_}, which is a directory; give a file.")
-    module = importlib.import_module(f"trisect.bench.{name}")
+    if str(folder.parent) not in sys.path:
+        sys.path.insert(0, str(folder.parent))
+    module = importlib.import_module(f"{folder.name}.{name}")
     arguments = _arguments([*(set_ or []), *(_setting(word) for word in context.args)])
     parameters = inspect.signature(module.run).parameters
     for key in arguments:
@@ -50,18 +57,25 @@ def bench(
         typer.echo(f"Figures: {json_}")
 
 
-def available() -> dict[str, str]:
-    """Give the measurements that there are, each with the first line of its docstring."""
-    import ast
-    from importlib.resources import files
+def measurements() -> Path:
+    """Return the folder of the measurements: of the checkout that is running, else of that in the current folder."""
+    for checkout in (Path(trisect.__file__).parents[2], Path.cwd()):
+        folder = checkout / "benchmarks" / "trisect_bench"
+        if folder.is_dir():
+            return folder
+    raise RunError(
+        "The measurements are not installed with Trisect: run trisect bench in a checkout of its repository, which"
+        " has them in benchmarks/."
+    )
 
-    import trisect.bench
 
+def available(folder: Path) -> dict[str, str]:
+    """Return the measurements of a folder, each with the first line of its docstring."""
     benchmarks = {}
-    for module in pkgutil.iter_modules(trisect.bench.__path__):
+    for module in pkgutil.iter_modules([str(folder)]):
         if not module.name.startswith("_"):
             # read, not imported: a measurement may import torch and its peers
-            source = files(trisect.bench).joinpath(f"{module.name}.py").read_text(encoding="utf-8")
+            source = (folder / f"{module.name}.py").read_text(encoding="utf-8")
             benchmarks[module.name] = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
     return dict(sorted(benchmarks.items()))
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trisect.bench.several import block_diagonal
 from trisect.errors import ConfigError, DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges
@@ -21,6 +20,7 @@ from trisect.ops.spmm._aggregate_torch import sum_torch
 from trisect.ops.spmm.grouping import grouped, make, prepare, worthwhile
 from trisect.ops.spmm.several import Group, aggregate_group_into, packs, side_by_side
 from trisect.views.view import View
+from trisect_bench.several import block_diagonal
 
 DTYPES = [torch.float32, torch.float64]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from trisect.bench._runs import Job, finished
 from trisect.data.load import load
 from trisect.data.records import StaticRecord
 from trisect.errors import DataError, LayoutError
@@ -32,6 +31,7 @@ from trisect.views.exchange import LETTERS
 from trisect.views.redistribute import RedistributeRows
 from trisect.views.timecut import equal_shares
 from trisect.views.trace import trace_of
+from trisect_bench._runs import Job, finished
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "community": {"generate": "community", "vertices": 20_000},

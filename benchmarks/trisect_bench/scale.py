@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trisect.bench._runs import rank_gib, timeline_config, together_gib, train
 from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
 from trisect.graph.timeline.timeline import Timeline
+from trisect_bench._runs import rank_gib, timeline_config, together_gib, train
 
 
 def run(

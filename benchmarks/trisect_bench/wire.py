@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from trisect.bench._runs import train
 from trisect.errors import DataError
 from trisect.layout import Wire
+from trisect_bench._runs import train
 
 LAYOUTS = ("vertex=2", "layer=2,chunks=8")
 WIRES = get_args(Wire)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trisect.bench._timeline_data import CLASSES, Data, make
 from trisect.graph.adjacency import Adjacency
+from trisect_bench._timeline_data import CLASSES, Data, make
 
 LEARNING_RATE = 0.01
 

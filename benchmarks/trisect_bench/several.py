@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.bench._harness import Timing, interleave
 from trisect.data.generators.timelines import uniform
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.timeline.timeline import Timeline
@@ -26,6 +25,7 @@ from trisect.ops.memory import empty
 from trisect.ops.spmm.incremental import Incremental, change_between
 from trisect.ops.spmm.several import Group, aggregate_group_into, side_by_side
 from trisect.ops.spmm.sums import aggregate_into
+from trisect_bench._harness import Timing, interleave
 
 
 def run(

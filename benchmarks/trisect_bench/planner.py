@@ -17,10 +17,6 @@ from typing import Any
 
 import yaml
 
-from trisect.bench._hosts import NoHostsError, several_hosts
-from trisect.bench._planner_cases import CASES, Case
-from trisect.bench._runs import train
-from trisect.bench.hosts import train_on
 from trisect.config import load_config, parse_config
 from trisect.errors import ConfigError
 from trisect.layout import Layout, parse_layout
@@ -33,6 +29,10 @@ from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import SHARDS, Job
 from trisect.train.planning import configured_workload
 from trisect.train.processes.start import cut_job
+from trisect_bench._hosts import NoHostsError, several_hosts
+from trisect_bench._planner_cases import CASES, Case
+from trisect_bench._runs import train
+from trisect_bench.hosts import train_on
 
 _LIMIT = 600.0
 

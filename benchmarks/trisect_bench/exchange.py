@@ -15,6 +15,7 @@ from typing import Any
 
 from trisect.errors import ConfigError
 from trisect.train.processes.launch import launch
+from trisect_bench._harness import python_path
 
 SIZES = (1_000, 64_000, 1_000_000)
 
@@ -35,7 +36,8 @@ def run(
         for count in ranks:
             out = Path(folder, f"{count}.json")
             asked = json.dumps({"sizes": list(sizes), "rounds": rounds, "exchanges": exchanges, "out": str(out)})
-            launch([sys.executable, "-m", "trisect.bench._exchange_rank", asked], count, threads=1)
+            command = [sys.executable, "-m", "trisect_bench._exchange_rank", asked]
+            launch(command, count, threads=1, environment={"PYTHONPATH": python_path()})
             result["ranks"][str(count)] = json.loads(out.read_text())
     return result
 

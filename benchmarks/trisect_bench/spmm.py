@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.bench._check import FACTOR, require_sums
-from trisect.bench._harness import Timing, interleave
 from trisect.data.generators.static_graphs import rmat
 from trisect.graph.adjacency import Adjacency
 from trisect.native.library import INT, INT64, POINTER, UINT64, Kernel, available, level, threads
@@ -25,6 +23,8 @@ from trisect.ops.memory import empty
 from trisect.ops.spmm._aggregate_torch import sum_torch
 from trisect.ops.spmm.aggregate import aggregate
 from trisect.ops.spmm.sums import aggregate_into
+from trisect_bench._check import FACTOR, require_sums
+from trisect_bench._harness import Timing, interleave
 
 WIDTHS = (6, 16, 64, 100, 128, 256)
 _READ_ROWS = Kernel("trisect_read_rows", POINTER, POINTER, INT64, INT64, INT, returns=UINT64)

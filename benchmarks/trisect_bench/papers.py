@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trisect.bench import _paper_layers, _paper_time, _scales
-from trisect.bench._scaling_page import charts, page
 from trisect.errors import ConfigError
+from trisect_bench import _paper_layers, _paper_time, _scales
+from trisect_bench._scaling_page import charts, page
 
 SECTIONS = ("pipeline", "timeline", "users", "internet")
 FOLDER, NUMBERS = "scaling", "numbers.json"

@@ -1,6 +1,6 @@
 """One cut of `trisect bench partition`, in a process of its own, so that its peak of memory is its own.
 
-python -m trisect.bench._partition_case '{"graph": …, "parts": 8, "method": "metis", …}'
+python -m trisect_bench._partition_case '{"graph": …, "parts": 8, "method": "metis", …}'
 """
 
 from __future__ import annotations

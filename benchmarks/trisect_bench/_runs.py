@@ -38,7 +38,7 @@ def finished(*jobs: Job, memory: str | None = None) -> Iterator[list[RunDirector
             command += ["--layout", layout] if layout else []
             errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
             run = stack.enter_context(
-                subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)  # noqa: S603
+                subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
             )
             stack.callback(run.terminate)  # where another one fails, or nobody waits any more
             outs.append(out)

@@ -20,13 +20,13 @@ from typing import Any
 
 import yaml
 
-from trisect.bench._hosts import Host, NoHostsError, several_hosts
 from trisect.config import load_config
 from trisect.errors import DataError, LayoutError, RunError
 from trisect.schedule.action import COMPUTE, Action
 from trisect.train.from_config import ConfiguredData, resolve
 from trisect.train.job import SHARDS, Job
 from trisect.train.processes.start import cut_job
+from trisect_bench._hosts import Host, NoHostsError, several_hosts
 
 WIRES = ("float32", "bfloat16", "int8")
 _PORT = 29571
@@ -182,7 +182,7 @@ def train_on(network: Sequence[Host], words: Sequence[str], limit: float) -> Non
                 "GLOO_SOCKET_IFNAME": host.interface,
             }
             ranks.append(
-                subprocess.Popen(  # noqa: S603
+                subprocess.Popen(
                     host.command(words),
                     env=variables,
                     stdin=subprocess.DEVNULL,

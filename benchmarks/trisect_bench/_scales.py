@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trisect.bench._paper_layers import total_seconds
 from trisect.config import TrainOptions
 from trisect.nn.models.source import NamedModel
 from trisect.plan.estimate import Estimate
@@ -14,6 +13,7 @@ from trisect.plan.presets import PRESETS
 from trisect.plan.search import PlanChoice, search, too_large
 from trisect.plan.workload import Workload
 from trisect.train.workloads import DescribedData, workload_of_description
+from trisect_bench._paper_layers import total_seconds
 
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trisect.bench._paper_figures import DEPTH, GRAPHS, LAYOUTS, MORE_ROWS, ROWS, STRONG, STRONG_HALO, PaperRow
 from trisect.config import TrainOptions
 from trisect.layout import Layout
 from trisect.nn.base import Layer, Model
@@ -32,6 +31,7 @@ from trisect.plan.timing import epoch_seconds
 from trisect.plan.workload import Workload
 from trisect.train.workloads import DescribedData, workload_of_description
 from trisect.views.view import View
+from trisect_bench._paper_figures import DEPTH, GRAPHS, LAYOUTS, MORE_ROWS, ROWS, STRONG, STRONG_HALO, PaperRow
 
 PRESET = "2x4-a5000"
 # Rates of the device, as factors of the preset's, that were fitted (`fit`) to the rows of two of the four models.

@@ -12,23 +12,23 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trisect.bench._harness import Candidate, Timing, geometric_mean, race
 from trisect.errors import RunError
+from trisect_bench._harness import Candidate, Timing, geometric_mean, race
 
 MODELS = ("gcn", "sage", "gcnii", "gatv2")
 EDGE_SIZES = {"vertices": 100_000, "edges": 1_000_000, "hidden": 64, "layers": 2, "heads": 8, "edge_features": 8}
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
-_HERE = "trisect.bench.epoch:trisect"
-_PEERS = "trisect.bench._static_peers"
+_HERE = "trisect_bench.epoch:trisect"
+_PEERS = "trisect_bench._static_peers"
 
 
 def trisect(model: str, order: str = "auto", heads: int | None = None, **sizes: Any) -> Callable[[], float]:
     """One epoch of Trisect's trainer, without evaluation and files."""
-    from trisect.bench._static_graph import problem
     from trisect.config import TrainOptions
     from trisect.nn.models.registry import build
     from trisect.train.loop import NoRecorder, Trainer
     from trisect.train.setup import Setup
+    from trisect_bench._static_graph import problem
 
     data = problem(model, **sizes)
     chosen: dict[str, Any] = {"layers": data.layers, "hidden": data.hidden, "dropout": data.dropout}

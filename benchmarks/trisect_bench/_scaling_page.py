@@ -6,8 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from trisect.bench._curves import Curve, chart
-from trisect.bench._paper_figures import (
+from trisect.plan.parts import effective_degree, halo_share
+from trisect.plan.presets import PRESETS
+from trisect.plan.quantities import show_seconds
+from trisect_bench._curves import Curve, chart
+from trisect_bench._paper_figures import (
     DEPTH,
     LAYOUTS,
     ROWS,
@@ -17,11 +20,8 @@ from trisect.bench._paper_figures import (
     TOTAL_SAVED,
     TRANSFER_RATIO,
 )
-from trisect.bench._paper_layers import FITTED, PRESET
-from trisect.bench._scales import INTERNET, INTERNET_CLUSTER, INTERNET_DEVICES
-from trisect.plan.parts import effective_degree, halo_share
-from trisect.plan.presets import PRESETS
-from trisect.plan.quantities import show_seconds
+from trisect_bench._paper_layers import FITTED, PRESET
+from trisect_bench._scales import INTERNET, INTERNET_CLUSTER, INTERNET_DEVICES
 
 Numbers = dict[str, Any]
 _NAMES = {"gcn": "GCN", "sage": "GraphSAGE", "gcnii": "GCNII", "resgcn+": "ResGCN+"}

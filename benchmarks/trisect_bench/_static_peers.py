@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trisect.bench._static_graph import Problem, problem
 from trisect.errors import ConfigError
+from trisect_bench._static_graph import Problem, problem
 
 
 def _epoch(model: nn.Module, data: Problem) -> Callable[[], float]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trisect.bench._runs import rank_gib, timeline_config, train
+from trisect_bench._runs import rank_gib, timeline_config, train
 
 
 def run(

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from trisect.bench._layerwise import LayerwiseProgram
 from trisect.comm.mesh import connect
 from trisect.config import TrainOptions
 from trisect.data.load import load
@@ -42,6 +41,7 @@ from trisect.train.loop import NoRecorder, Trainer
 from trisect.train.ranks import cut_data
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.setup import Setup
+from trisect_bench._layerwise import LayerwiseProgram
 
 # the smaller graphs first; width and epochs keep the whole grid at about an hour of one core
 GRAPHS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from trisect.bench._paper_figures import AML_EDGES, AML_STEPS, AML_VERTICES, TOTAL_SAVED
-from trisect.bench._paper_layers import total_seconds
 from trisect.config import TrainOptions
 from trisect.layout import Layout
 from trisect.nn.models.source import NamedModel
@@ -22,6 +20,8 @@ from trisect.plan.memory import MemoryModel
 from trisect.plan.presets import PRESETS
 from trisect.plan.workload import Workload
 from trisect.train.workloads import DescribedData, workload_of_description
+from trisect_bench._paper_figures import AML_EDGES, AML_STEPS, AML_VERTICES, TOTAL_SAVED
+from trisect_bench._paper_layers import total_seconds
 
 PRESET = "16x8-v100"
 MODELS = ("cd-gcn", "tm-gcn", "evolvegcn-o")

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from trisect.bench._runs import finished
 from trisect.data.generators.generate import generate
 from trisect.data.records import TimelineRecord
 from trisect.errors import DataError
@@ -26,6 +25,7 @@ from trisect.plan.volume import volume
 from trisect.schedule.action import COMPUTE, Action
 from trisect.train.run.run_directory import RunDirectory
 from trisect.views.trace import trace_of
+from trisect_bench._runs import finished
 
 TIMELINES: dict[str, dict[str, Any]] = {
     "evolving": {"generate": "evolving", "vertices": 20_000, "degree": 8.0, "features": 0},

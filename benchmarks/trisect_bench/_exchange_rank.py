@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from trisect.bench._harness import Timing, interleave
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import connect, disconnect
 from trisect.comm.transport import Transport
@@ -19,6 +18,7 @@ from trisect.comm.world import world_from_environment
 from trisect.errors import RunError
 from trisect.layout import Layout
 from trisect.train.processes.faults import reporting_failures
+from trisect_bench._harness import Timing, interleave
 
 _TRANSPORTS = ("auto", "network")
 _TIMEOUT = 120.0
@@ -60,7 +60,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     world = world_from_environment()
     if world is None:
-        raise RunError("trisect.bench._exchange_rank is started by trisect bench exchange alone.")
+        raise RunError("trisect_bench._exchange_rank is started by trisect bench exchange alone.")
     with reporting_failures(world):
         timings_by_size = measure(asked["sizes"], asked["rounds"], asked["exchanges"], world.size, world.rank)
         if world.rank == 0:

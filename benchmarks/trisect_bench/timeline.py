@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trisect.bench._harness import Candidate, Timing, race
 from trisect.errors import RunError
+from trisect_bench._harness import Candidate, Timing, race
 
-_PEERS = "trisect.bench._timeline_peers"
+_PEERS = "trisect_bench._timeline_peers"
 _MODELS = {
     "cd-gcn": ("PyG GCNConv + torch LSTM", f"{_PEERS}:cd_gcn"),
     "evolvegcn-o": ("PyG Temporal EvolveGCNO", f"{_PEERS}:evolvegcn_o"),
@@ -27,11 +27,11 @@ def trisect(model: str, hidden: int, layers: int = 2, **sizes: Any) -> Callable[
     from torch import Tensor, nn
 
     from trisect import ops
-    from trisect.bench._timeline_data import CLASSES, make
-    from trisect.bench._timeline_peers import epoch_of
     from trisect.nn import DynamicModel, build
     from trisect.ops.spmm.grouping import prepare
     from trisect.views.view import View
+    from trisect_bench._timeline_data import CLASSES, make
+    from trisect_bench._timeline_peers import epoch_of
 
     data = make(**sizes)
     built = build(model, data.x.shape[2], CLASSES, layers=layers, hidden=hidden)
@@ -76,7 +76,7 @@ def run(
             arguments = {"hidden": width, **sizes}
             timings = race(
                 [
-                    Candidate("trisect", "trisect.bench.timeline:trisect", {"model": model, **arguments}),
+                    Candidate("trisect", "trisect_bench.timeline:trisect", {"model": model, **arguments}),
                     Candidate(name, peer, arguments),
                 ],
                 rounds=rounds,

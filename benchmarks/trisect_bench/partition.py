@@ -7,6 +7,7 @@ child takes in which METIS and Mt-KaHyPar run; of the stream, which gives METIS 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from trisect.data.load import load
 from trisect.errors import DataError, RunError
 from trisect.partition.method import metis_bytes
 from trisect.partition.stream import stream_bytes
+from trisect_bench._harness import python_path
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "community": {"generate": "community", "vertices": 100_000},
@@ -63,8 +65,9 @@ def run(
 
 
 def _measured(case: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "trisect.bench._partition_case", json.dumps(case)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    command = [sys.executable, "-m", "trisect_bench._partition_case", json.dumps(case)]
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise RunError(f"The cut {case} failed: {reason[0]}")

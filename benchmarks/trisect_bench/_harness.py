@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from trisect.errors import RunError
@@ -63,6 +64,12 @@ class Timing:
             "seconds": list(self.seconds),
             "peak_rss_bytes": self.peak_rss_bytes,
         }
+
+
+def python_path() -> str:
+    """Return PYTHONPATH for a child that imports this package: its folder, then those of this process."""
+    before = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(Path(__file__).parents[1]), *([before] if before else [])])
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -118,12 +125,12 @@ class _Child:
         self.candidate = candidate
         self.seconds: list[float] = []
         self.peak = 0
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **candidate.environment}
-        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "trisect.bench._harness", candidate.factory, str(threads)],
+        mine = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trisect_bench._harness", candidate.factory, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, **mine, **candidate.environment},
             text=True,
         )
 

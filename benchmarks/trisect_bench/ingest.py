@@ -7,6 +7,7 @@ accounts have six (account, age, balance, country, opened, fraud). The ingestion
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from trisect.data.formats.store import read_manifest
 from trisect.data.ingest.ingest import ingest
 from trisect.data.ingest.tables import require_pyarrow
 from trisect.errors import RunError
+from trisect_bench._harness import python_path
 
 _ROWS = 1 << 20
 KINDS = ("card", "transfer", "cash", "debit", "wire", "fee")
@@ -38,8 +40,8 @@ def run(rows: int = 5_000_000, accounts: int = 1_000_000, folder: str | None = N
         payments, table = here / "payments.csv", here / "accounts.csv"
         write_payments(payments, rows, accounts, seed)
         write_accounts(table, accounts, seed)
-        command = [sys.executable, "-m", "trisect.bench.ingest", str(payments), str(table), str(here / "graph")]
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603 - our own interpreter and module
+        command = [sys.executable, "-m", "trisect_bench.ingest", str(payments), str(table), str(here / "graph")]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": python_path()})
         if done.returncode:
             raise RunError(f"the ingestion ended with code {done.returncode}: {done.stderr.strip()[-500:]}")
         measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
