@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,7 @@ from trisect.noise import Noise
 from trisect.views.verbs import number_of, words_of
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """A post or a wait, as observers are told of it.
 
     Attributes:
@@ -164,14 +163,23 @@ class Door:
         """Tell how long something took."""
         if self.told is None:
             return _UNTOLD
-        return _told(self.told, Crossing(verb, exchange, call, back, peer, self.block if block is None else block))
+        return _Timed(self.told, Crossing(verb, exchange, call, back, peer, self.block if block is None else block))
 
 
 _UNTOLD = nullcontext()
 
 
-@contextmanager
-def _told(told: Told, crossing: Crossing) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    told(crossing, start, time.perf_counter() - start)
+class _Timed(AbstractContextManager[None]):
+    """Tells how long its body took, unless the body raises."""
+
+    __slots__ = ("_crossing", "_start", "_told")
+
+    def __init__(self, told: Told, crossing: Crossing) -> None:
+        self._told, self._crossing = told, crossing
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._told(self._crossing, self._start, time.perf_counter() - self._start)
