@@ -25,7 +25,7 @@ from trisect.comm.transport import Transport
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import adjacency_from_edges, normalise
 from trisect.nn.base import Layer, Temporal
-from trisect.nn.conv.attending import Attending
+from trisect.nn.conv.gat import Attending
 from trisect.noise import Noise
 from trisect.ops import aggregate, memory
 from trisect.partition.halo import part_graph_of

@@ -6,12 +6,9 @@ built by name with `build`, or by hand from the layers here. `FromPyG` makes a l
 
 from trisect.nn.base import Layer, Model, Normalisation, State, Temporal
 from trisect.nn.conv.frompyg import FromPyG
-from trisect.nn.conv.gat import GATLayer
-from trisect.nn.conv.gatv2 import GATv2Layer
-from trisect.nn.conv.gcn import GCNLayer
-from trisect.nn.conv.gcnii import GCN2Layer
-from trisect.nn.conv.gin import GINLayer
-from trisect.nn.conv.gine import GINELayer
+from trisect.nn.conv.gat import GATLayer, GATv2Layer
+from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
+from trisect.nn.conv.gin import GINELayer, GINLayer
 from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer

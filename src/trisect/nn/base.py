@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.errors import ConfigError
-from trisect.nn.initial import generator_for
+from trisect.nn.initial import Drawn, seeded
 from trisect.ops.recurrent import OutputBuffers
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 State = tuple[Tensor, ...]
 
 
-class Layer(nn.Module):
+class Layer(Drawn):
     """One step of a static model: rows in, rows out; all else is asked of a view.
 
     Attributes:
@@ -38,9 +38,6 @@ class Layer(nn.Module):
     reads: tuple[str, ...] = ()
     writes: str | None = None
     edge_channels: int = 0
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the parameters anew, from the generator or from torch's own."""
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Return the layer's output [..., rows, out_channels]; all else than x is asked of the view.
@@ -112,7 +109,8 @@ class Model(nn.Module):
     def reset_parameters(self, seed: int) -> None:
         """Draw all parameters anew: layer i from (seed, i), the head as the layer after the last."""
         for number, layer in enumerate([*self.stack, *([] if self.head is None else [self.head])]):
-            layer.reset_parameters(generator_for(seed, number))
+            with seeded(seed, number):
+                layer.reset_parameters()
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Run all layers on the rows of a view: x [..., rows, in_channels] → [..., rows, out_channels]."""
@@ -171,7 +169,7 @@ def check_widths(layers: Sequence[HasWidths]) -> None:
             )
 
 
-class Temporal(nn.Module, ABC):
+class Temporal(Drawn, ABC):
     """A recurrent part along time; vertices are independent in it.
 
     Attributes:
@@ -182,9 +180,6 @@ class Temporal(nn.Module, ABC):
     in_channels: int
     out_channels: int
     state_kind: Literal["vertex", "window"] = "vertex"
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the parameters anew, from the generator or from torch's own."""
 
     @abstractmethod
     def initial_state(self, rows: int, *, dtype: torch.dtype, device: torch.device) -> State:

@@ -1,4 +1,4 @@
-"""Initial parameters as a function of (seed, layer index).
+"""Initial parameters as a function of (seed, layer index), and `Drawn`: modules that draw theirs.
 
 A stage that builds only its own layers draws the values that the whole model would have had. Numbers are drawn in
 float64 on the CPU and then rounded, so that neither precision nor device changes them beyond rounding.
@@ -7,41 +7,68 @@ float64 on the CPU and then rounded, so that neither precision nor device change
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trisect.noise import mix64
 
+Start = Callable[[Tensor], object]
 
-def generator_for(seed: int, index: int) -> torch.Generator:
-    """Make the generator of one layer's parameters."""
-    generator = torch.Generator(device="cpu")
-    generator.manual_seed(mix64(mix64(seed & ((1 << 64) - 1)) ^ (index + 1)) >> 1)
-    return generator
+
+@contextmanager
+def seeded(seed: int, index: int) -> Iterator[None]:
+    """Let torch's generator draw the parameters of one layer; behind it, the generator is as it was before."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(mix64(mix64(seed & ((1 << 64) - 1)) ^ (index + 1)) >> 1)
+        yield
 
 
 @torch.no_grad()
-def uniform_(parameter: Tensor, bound: float, generator: torch.Generator | None) -> None:
+def uniform_(parameter: Tensor, bound: float) -> None:
     """Fill with numbers between -bound and bound; a parameter on the `meta` device has none."""
-    if parameter.is_meta:  # an outline of a wide layer draws nothing
-        return
-    drawn = torch.rand(parameter.shape, dtype=torch.float64, device="cpu", generator=generator)
-    parameter.copy_((2.0 * drawn - 1.0) * bound)
+    if not parameter.is_meta:
+        parameter.copy_((2.0 * torch.rand(parameter.shape, dtype=torch.float64, device="cpu") - 1.0) * bound)
 
 
-def glorot_(parameter: Tensor, generator: torch.Generator | None) -> None:
+def glorot_(parameter: Tensor) -> None:
     """Fill uniformly from ±sqrt(6 / (fan_in + fan_out)) over the last two dims (Glorot & Bengio 2010)."""
-    uniform_(parameter, math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1])), generator)
+    uniform_(parameter, math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1])))
 
 
-def fan_in_(parameter: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Fill uniformly from ±1/sqrt(fan_in), as torch.nn.Linear has it."""
-    uniform_(parameter, 1.0 / math.sqrt(max(fan_in, 1)), generator)
+def fan_in_(parameter: Tensor, fan_in: int | None = None) -> None:
+    """Fill uniformly from ±1/sqrt(fan_in), by default that of the last dim, as torch.nn.Linear has it."""
+    uniform_(parameter, 1.0 / math.sqrt(max(parameter.shape[-1] if fan_in is None else fan_in, 1)))
 
 
-@torch.no_grad()
-def fill_(parameter: Tensor | None, value: float) -> None:
-    """Fill with one value; None and parameters on the `meta` device are left alone."""
-    if parameter is not None and not parameter.is_meta:
-        parameter.fill_(value)
+class Drawn(nn.Module):
+    """A module whose parameters are drawn when they are made, and anew by `reset_parameters`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starts: dict[str, Start] = {}
+
+    def drawn(self, name: str, *shape: int, start: Start = fan_in_) -> nn.Parameter:
+        """Return a new parameter.
+
+        Args:
+            name: of the attribute that it becomes.
+            start: fills it, from torch's generator.
+        """
+        self._starts.pop(name, None)  # in the order in which they are drawn
+        self._starts[name] = start
+        parameter = nn.Parameter(torch.empty(shape))
+        start(parameter)
+        return parameter
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, from torch's generator: its own, and those of the modules inside."""
+        for name, start in self._starts.items():
+            start(getattr(self, name))
+        for module in self.children():
+            reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()

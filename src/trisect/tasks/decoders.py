@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from trisect import ops
 from trisect.errors import ConfigError
-from trisect.nn.initial import fan_in_, fill_, generator_for
+from trisect.nn.initial import fan_in_, seeded
 from trisect.tasks.pairs import Memory
 
 VertexDecoderName = Literal["auto", "none", "linear", "mlp"]
@@ -28,12 +28,9 @@ class Decoder(nn.Module):
 
     def reset_parameters(self, seed: int, index: int) -> None:
         """Draw the parameters as the layer `index` of a run with this seed."""
-        generator = generator_for(seed, index)
-        for name, parameter in self.named_parameters():
-            if name.startswith("bias") or name == "bilinear":
-                fill_(parameter, 0.0)
-            else:
-                fan_in_(parameter, parameter.shape[1], generator)
+        with seeded(seed, index):
+            for name, parameter in self.named_parameters():
+                (nn.init.zeros_ if name.startswith("bias") or name == "bilinear" else fan_in_)(parameter)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"
@@ -174,7 +171,7 @@ class Remembering(PairDecoder):
     def reset_parameters(self, seed: int, index: int) -> None:
         """Draw those of the other decoder; the weight of the memory is zero."""
         self.decoder.reset_parameters(seed, index)
-        fill_(self.weight, 0.0)
+        nn.init.zeros_(self.weight)
 
     def forward(
         self, z: Tensor, src: Tensor, dst: Tensor, memory: Memory | None = None, codes: Tensor | None = None

@@ -15,7 +15,7 @@ import trisect
 from plain_view import PlainView
 from trisect.errors import ConfigError
 from trisect.nn import FromPyG, GCNLayer, Model
-from trisect.nn.initial import generator_for
+from trisect.nn.initial import seeded
 from trisect.noise import Noise
 from trisect.views.view import Neighbours, View
 
@@ -83,7 +83,8 @@ def test_in_a_model_and_seeded(graph):
     model.reset_parameters(3)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(model(graph.x, View.whole(graph.adjacency("row", False))), first)
-    model.layers[0].reset_parameters(generator_for(4, 0))
+    with seeded(4, 0):
+        model.layers[0].reset_parameters()
     assert not torch.equal(model(graph.x, View.whole(graph.adjacency("row", False))), first)
 
 

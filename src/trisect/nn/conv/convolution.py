@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from trisect import ops
 from trisect.nn.activation import Activation, activate_rows
 from trisect.nn.base import Layer
-from trisect.nn.initial import fill_
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -54,13 +52,7 @@ class Convolution(Layer):
         self.dropout = dropout
         self.residual = residual and in_channels == out_channels
         self.norm = nn.LayerNorm(out_channels) if norm == "layer" else None
-        self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Set the bias to zero and the norm to the identity; layers draw their weights on top."""
-        fill_(self.bias, 0.0)
-        if self.norm is not None:
-            self.norm.reset_parameters()
+        self.bias = self.drawn("bias", out_channels, start=nn.init.zeros_) if bias else None
 
     @property
     def _fuses(self) -> bool:

@@ -71,20 +71,13 @@ class FromPyG(Layer):
             raise ConfigError(f"out_channels is {out_channels}, but {conv} gives {tried} channels; leave it out.")
         self.out_channels = tried
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw by the convolution's own method, from torch's generator, seeded before and restored after."""
-        reset = getattr(self.conv, "reset_parameters", None)
-        if reset is None:
+    def reset_parameters(self) -> None:
+        """Draw by the convolution's own method, from torch's generator."""
+        if not hasattr(self.conv, "reset_parameters"):
             raise ConfigError(
                 f"{self.conv} has no reset_parameters(), so that its start cannot be seeded; give it one."
             )
-        if generator is None:
-            reset()
-            return
-        seed = int(torch.randint(2**62, (1,), generator=generator))
-        with torch.random.fork_rng(device_type="cuda"):
-            torch.manual_seed(seed)
-            reset()
+        super().reset_parameters()
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""

@@ -1,13 +1,13 @@
 """The graph convolution of Kipf & Welling, "Semi-Supervised Classification with Graph Convolutional Networks"
-(1609.02907).
+(1609.02907), and GCNII, Chen et al., "Simple and Deep Graph Convolutional Networks" (2007.02133).
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import glorot_
@@ -30,14 +30,40 @@ class GCNLayer(Convolution):
 
     def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
         super().__init__(in_channels, out_channels, **options)
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weight by Glorot's rule, and set the bias to zero."""
-        super().reset_parameters(generator)
-        glorot_(self.weight, generator)
+        self.weight = self.drawn("weight", out_channels, in_channels, start=glorot_)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         return self.after_fused(g.aggregate(x, self.weight, **self.fused), x, g)
+
+
+class GCN2Layer(Convolution):
+    """out = S·((1-θ)·I + θ·Wᵀ) with S = (1-α)·Â·x + α·h0 and θ = ln(λ/l + 1), then norm, activation, dropout, residual.
+
+    h0, the output of the model's first linear layer, is a shared input: it is read as `g.shared["h0"]`.
+
+    Args:
+        channels: width, in and out.
+        alpha: share of h0.
+        lam, layer: λ and l (from 1), which give θ.
+        **options: of `Convolution`.
+
+    Shapes: x, h0 [..., rows, channels] → [..., rows, channels]; weight [channels, channels].
+    """
+
+    reads = ("h0",)
+
+    def __init__(self, channels: int, *, alpha: float = 0.1, lam: float = 0.5, layer: int = 1, **options: Any) -> None:
+        super().__init__(channels, channels, bias=False, **options)
+        self.alpha = alpha
+        self.theta = math.log(lam / layer + 1.0)
+        self.weight = self.drawn("weight", channels, channels)
+
+    def forward(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, channels] → the same."""
+        h0 = g.shared["h0"] if self.alpha else None
+        y = g.aggregate(x, self.weight, add=h0, alpha=self.alpha, theta=self.theta, **self.fused)
+        return self.after_fused(y, x, g)
+
+    def __repr__(self) -> str:
+        return f"GCN2Layer({self.in_channels}, alpha={self.alpha}, theta={self.theta:.4g})"

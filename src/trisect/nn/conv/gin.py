@@ -1,7 +1,10 @@
-"""GIN, Xu et al., "How Powerful are Graph Neural Networks?" (1810.00826)."""
+"""GIN, Xu et al., "How Powerful are Graph Neural Networks?" (1810.00826), and GINE, which reads edges, Hu et al.,
+"Strategies for Pre-training Graph Neural Networks" (1905.12265).
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,10 +12,11 @@ from torch import Tensor, nn
 
 from trisect import ops
 from trisect.nn.conv.convolution import Convolution, Norm
-from trisect.nn.initial import fan_in_, fill_
+from trisect.nn.initial import fan_in_
+from trisect.ops.edges import relu_edges
 
 if TYPE_CHECKING:
-    from trisect.views.view import View
+    from trisect.views.view import Neighbours, View
 
 
 class GINLayer(Convolution):
@@ -47,28 +51,16 @@ class GINLayer(Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.hidden_channels = out_channels if hidden_channels is None else hidden_channels
-        self.initial_eps = eps
         if train_eps:
-            self.eps = nn.Parameter(torch.empty(1))
+            self.eps = self.drawn("eps", 1, start=partial(nn.init.constant_, val=eps))
         else:
-            self.register_buffer("eps", torch.empty(1))
-        self.weight1 = nn.Parameter(torch.empty(self.hidden_channels, in_channels))
-        self.bias1 = nn.Parameter(torch.empty(self.hidden_channels))
+            self.register_buffer("eps", torch.full((1,), eps))
+        self.weight1 = self.drawn("weight1", self.hidden_channels, in_channels)
+        self.bias1 = self.drawn("bias1", self.hidden_channels, start=partial(fan_in_, fan_in=in_channels))
         self.mlp_norm = nn.LayerNorm(self.hidden_channels) if mlp_norm == "layer" else None
-        self.weight2 = nn.Parameter(torch.empty(out_channels, self.hidden_channels))
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weights and biases as torch.nn.Linear does, and set ε to its initial value."""
-        super().reset_parameters(generator)
-        fan_in_(self.weight1, self.in_channels, generator)
-        fan_in_(self.bias1, self.in_channels, generator)
-        fan_in_(self.weight2, self.hidden_channels, generator)
+        self.weight2 = self.drawn("weight2", out_channels, self.hidden_channels)
         if self.bias is not None:
-            fan_in_(self.bias, self.hidden_channels, generator)
-        fill_(self.eps, self.initial_eps)
-        if self.mlp_norm is not None:
-            self.mlp_norm.reset_parameters()
+            self.bias = self.drawn("bias", out_channels, start=partial(fan_in_, fan_in=self.hidden_channels))
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
@@ -87,3 +79,35 @@ class GINLayer(Convolution):
         if self.mlp_norm is not None:
             hidden = g.normalise(hidden, self.mlp_norm, relu=True)
         return self.after_fused(g.dense(hidden, self.weight2, **self.fused), x, g)
+
+
+class GINELayer(GINLayer):
+    """out = MLP((1+ε)·x_i + Σ_j relu(x_j + W_e·e_ij + b_e)), where e_ij are the features of the edge j → i.
+
+    The MLP is that of `GINLayer`. The adjacency's weights are not used.
+
+    Args:
+        in_channels, out_channels: widths.
+        edge_channels: features of an edge.
+        **options: of `GINLayer`.
+
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; edge_weight [in_channels, edge_channels].
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, edge_channels: int, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, **options)
+        self.edge_channels = edge_channels
+        self.edge_weight = self.drawn("edge_weight", in_channels, edge_channels)
+        self.edge_bias = self.drawn("edge_bias", in_channels, start=partial(fan_in_, fan_in=edge_channels))
+
+    def forward(self, x: Tensor, g: View) -> Tensor:
+        """x [..., rows, in_channels] → [..., rows, out_channels]."""
+
+        def messages(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
+            return relu_edges(near, self.edge_bias, at.block, self.edge_weight)
+
+        total = g.gather(x, then=messages, width=self.in_channels)
+        return self.mlp(ops.add(total, ops.scale(x, 1.0 + self.eps)), x, g)
+
+    def _repr_options(self) -> str:
+        return f", edge_channels={self.edge_channels}"

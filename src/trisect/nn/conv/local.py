@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trisect.nn.activation import Activation
 from trisect.nn.base import Layer
@@ -33,16 +33,9 @@ class LinearLayer(Convolution):
         writes: str | None = None,
     ) -> None:
         super().__init__(in_channels, out_channels, activation=activation, dropout=dropout, norm=norm)
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        self.weight = self.drawn("weight", out_channels, in_channels)
+        self.bias = self.drawn("bias", out_channels, start=partial(fan_in_, fan_in=in_channels))
         self.writes = writes
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weight and bias uniformly from ±1/sqrt(in_channels), as torch.nn.Linear does."""
-        super().reset_parameters(generator)
-        fan_in_(self.weight, self.in_channels, generator)
-        if self.bias is not None:
-            fan_in_(self.bias, self.in_channels, generator)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""

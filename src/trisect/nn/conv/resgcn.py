@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from trisect.nn.base import Layer
-from trisect.nn.initial import fan_in_, fill_
+from trisect.nn.initial import fan_in_
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -31,17 +31,9 @@ class ResGCNLayer(Layer):
         self.in_channels = self.out_channels = channels
         self.dropout = dropout
         self.norm = nn.LayerNorm(channels)
-        self.weight = nn.Parameter(torch.empty(channels, channels))
-        self.weight_root = nn.Parameter(torch.empty(channels, channels))
-        self.bias = nn.Parameter(torch.empty(channels))
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw both weights uniformly from ±1/sqrt(channels), and set the bias to zero."""
-        self.norm.reset_parameters()
-        fan_in_(self.weight, self.in_channels, generator)
-        fan_in_(self.weight_root, self.in_channels, generator)
-        fill_(self.bias, 0.0)
+        self.weight = self.drawn("weight", channels, channels)
+        self.weight_root = self.drawn("weight_root", channels, channels)
+        self.bias = self.drawn("bias", channels, start=nn.init.zeros_)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, channels] → the same."""
@@ -61,15 +53,8 @@ class ReadoutLayer(Layer):
         self.out_channels = out_channels
         self.dropout = dropout
         self.norm = nn.LayerNorm(in_channels)
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
-        self.bias = nn.Parameter(torch.empty(out_channels))
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weight and bias uniformly from ±1/sqrt(in_channels), as torch.nn.Linear does."""
-        self.norm.reset_parameters()
-        fan_in_(self.weight, self.in_channels, generator)
-        fan_in_(self.bias, self.in_channels, generator)
+        self.weight = self.drawn("weight", out_channels, in_channels)
+        self.bias = self.drawn("bias", out_channels, start=partial(fan_in_, fan_in=in_channels))
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""

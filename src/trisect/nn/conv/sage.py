@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from trisect import ops
 from trisect.nn.conv.convolution import Convolution
-from trisect.nn.initial import fan_in_
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours, View
@@ -41,17 +39,8 @@ class SAGELayer(Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.reduce = reduce
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
-        root = nn.Parameter(torch.empty(out_channels, in_channels)) if root_weight else None
-        self.register_parameter("weight_root", root)
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw both weights uniformly from ±1/sqrt(in_channels), and set the bias to zero."""
-        super().reset_parameters(generator)
-        fan_in_(self.weight, self.in_channels, generator)
-        if self.weight_root is not None:
-            fan_in_(self.weight_root, self.in_channels, generator)
+        self.weight = self.drawn("weight", out_channels, in_channels)
+        self.weight_root = self.drawn("weight_root", out_channels, in_channels) if root_weight else None
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""

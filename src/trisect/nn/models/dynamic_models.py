@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation
-from trisect.nn.base import Layer, Normalisation, Temporal
+from trisect.nn.base import Layer, Normalisation
 from trisect.nn.conv.convolution import Norm
-from trisect.nn.conv.gat import GATLayer
-from trisect.nn.conv.gatv2 import GATv2Layer
+from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
-from trisect.nn.conv.gin import GINLayer
-from trisect.nn.conv.gine import GINELayer
+from trisect.nn.conv.gin import GINELayer, GINLayer
 from trisect.nn.conv.local import LinearLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe
 from trisect.nn.models.static_models import require_edges, split_heads
-from trisect.nn.temporal.dynamic import DynamicLayer, SpatialTemporal
+from trisect.nn.temporal.dynamic import SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import Kind, MProduct
@@ -32,13 +30,14 @@ from trisect.nn.temporal.mproduct import Kind, MProduct
 Spatial = Literal["gcn", "sage", "gat", "gatv2", "gin", "gine"]
 TemporalKind = Literal["lstm", "gru", "mean", "harmonic", "ones"]
 
-_PREPARED: dict[str, tuple[Normalisation, bool]] = {
-    "gcn": ("symmetric", True),
-    "sage": ("row", False),
-    "gat": ("none", True),
-    "gatv2": ("none", True),
-    "gin": ("none", False),
-    "gine": ("none", False),
+# the layer, and how the graph is prepared for it
+_SPATIAL: dict[str, tuple[Callable[..., Layer], Normalisation, bool]] = {
+    "gcn": (GCNLayer, "symmetric", True),
+    "sage": (SAGELayer, "row", False),
+    "gat": (GATLayer, "none", True),
+    "gatv2": (GATv2Layer, "none", True),
+    "gin": (GINLayer, "none", False),
+    "gine": (GINELayer, "none", False),
 }
 
 
@@ -71,12 +70,14 @@ def recurrent(
         require_edges("spatial: gine", edge_channels, "gin")
     if spatial in ("gatv2", "gine"):
         options["edge_channels"] = edge_channels
-    makers: list[Callable[[], DynamicLayer]] = []
+    kind, normalisation, self_loops = _SPATIAL[spatial]
+    makers = []
     for width_in, width_out in _widths(in_channels, out_channels, layers, hidden, head):
+        each = width_out
         if spatial in ("gat", "gatv2"):
-            split_heads(width_out, heads)
-        makers.append(partial(_layer, spatial, temporal, width_in, width_out, concat, heads, window, options))
-    normalisation, self_loops = _PREPARED[spatial]
+            options["heads"], each = heads, split_heads(width_out, heads)
+        convolution = partial(kind, width_in, each, **options)
+        makers.append(partial(_layer, convolution, temporal, width_out, concat, window))
     return DynamicRecipe(tuple(makers), _head(hidden, out_channels, head), normalisation, self_loops)
 
 
@@ -199,38 +200,15 @@ def _evolving(
 
 
 def _layer(
-    spatial: Spatial,
-    temporal: TemporalKind,
-    in_channels: int,
-    out_channels: int,
-    concat: bool,
-    heads: int,
-    window: int,
-    options: dict[str, Any],
+    convolution: Callable[[], Layer], temporal: TemporalKind, channels: int, concat: bool, window: int
 ) -> SpatialTemporal:
     """One layer of the general model. An M-product keeps the width that it reads."""
-    convolution: Layer
-    if spatial == "gat":
-        convolution = GATLayer(in_channels, out_channels // heads, heads=heads, **options)
-    elif spatial == "gatv2":
-        convolution = GATv2Layer(in_channels, out_channels // heads, heads=heads, **options)
-    elif spatial == "gine":
-        convolution = GINELayer(in_channels, out_channels, **options)
-    elif spatial == "sage":
-        convolution = SAGELayer(in_channels, out_channels, **options)
-    elif spatial == "gin":
-        convolution = GINLayer(in_channels, out_channels, **options)
-    else:
-        convolution = GCNLayer(in_channels, out_channels, **options)
-    read = out_channels + (in_channels if concat else 0)
-    along: Temporal
-    if temporal == "lstm":
-        along = LSTM(read, out_channels)
-    elif temporal == "gru":
-        along = GRU(read, out_channels)
-    else:
-        along = MProduct(read, window=window, kind=temporal)
-    return SpatialTemporal(convolution, along, concat=concat)
+    spatial = convolution()
+    read = channels + (spatial.in_channels if concat else 0)
+    gated = {"lstm": LSTM, "gru": GRU}.get(temporal)
+    if gated is not None:
+        return SpatialTemporal(spatial, gated(read, channels), concat=concat)
+    return SpatialTemporal(spatial, MProduct(read, window=window, kind=cast("Kind", temporal)), concat=concat)
 
 
 def _widths(in_channels: int, out_channels: int, layers: int, hidden: int, head: bool) -> list[tuple[int, int]]:

@@ -6,14 +6,14 @@ widths from layers built on the `meta` device, which takes no memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from trisect.nn.base import Layer, Model, Normalisation
-from trisect.nn.initial import generator_for
+from trisect.nn.initial import seeded
 from trisect.nn.temporal.dynamic import DynamicModel
 
 
@@ -35,31 +35,30 @@ class Recipe:
     kind: ClassVar[type[Model]] = Model
 
     def layer(self, index: int, seed: int | None = None) -> Any:
-        """Build layer `index` of the model; its parameters are a function of (seed, index) alone."""
-        layer = self.layers[index]()
-        if seed is not None:
-            layer.reset_parameters(generator_for(seed, index))
-        return layer
+        """Build a layer, or the head behind the last one; its parameters are a function of (seed, index) alone.
+
+        Args:
+            seed: None: it is on the `meta` device, with widths and no memory.
+        """
+        make = [*self.layers, self.head][index]
+        with torch.device("meta") if seed is None else seeded(seed, index):
+            return None if make is None else make()
 
     def outline(self) -> list[Any]:
-        """Build all layers on the `meta` device: widths, no memory."""
-        with torch.device("meta"):
-            return [make() for make in self.layers]
+        """Build all layers on the `meta` device."""
+        return [self.layer(index) for index in range(len(self.layers))]
 
-    def build_head(self, seed: int | None = None) -> Layer | None:
-        """Build the head, from (seed, number of layers)."""
-        head = None if self.head is None else self.head()
-        if head is not None and seed is not None:
-            head.reset_parameters(generator_for(seed, len(self.layers)))
-        return head
+    def model(self, seed: int, own: range | None = None, *, last: bool = True) -> Model:
+        """Build a model, with parameters drawn from the seed.
 
-    def of(self, layers: Sequence[Any], head: Layer | None) -> Model:
-        """Return the model of layers that were built."""
+        Args:
+            own: of these layers alone; the others are on the `meta` device. None: of all.
+            last: whether the head's are drawn too.
+        """
+        count = len(self.layers)
+        layers = [self.layer(index, seed if own is None or index in own else None) for index in range(count)]
+        head = self.layer(count, seed if last else None)
         return self.kind(layers, head, normalisation=self.normalisation, self_loops=self.self_loops)
-
-    def model(self, seed: int) -> Model:
-        """Build all layers as one model, with parameters drawn from the seed."""
-        return self.of([self.layer(index, seed) for index in range(len(self.layers))], self.build_head(seed))
 
 
 class DynamicRecipe(Recipe):

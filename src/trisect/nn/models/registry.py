@@ -100,21 +100,16 @@ def _maker(name: str) -> Callable[..., Recipe]:
 
 def _check(model: str, option: Option, value: Any) -> None:
     """Refuse a value of the wrong type or out of range."""
-    where = f"option {option.name} of model {model}"
-    if option.allowed:
-        if value not in option.allowed:
-            raise ConfigError(f"{where} is {value!r}; allowed: {', '.join(option.allowed)}.")
-    elif option.kind is bool:
-        if not isinstance(value, bool):
-            raise ConfigError(f"{where} is {value!r}; give true or false.")
-    elif option.kind is int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{where} is {value!r}; give a whole number from 1.")
-    elif option.kind is float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
-            raise ConfigError(f"{where} is {value!r}; give a number.")
-        if option.name in _FRACTIONS and not 0.0 <= value < 1.0:
-            raise ConfigError(f"{where} is {value!r}; give a number from 0 up to, but not including, 1.")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+    right, wanted = {
+        bool: (isinstance(value, bool), "give true or false."),
+        int: (number and isinstance(value, int) and value >= 1, "give a whole number from 1."),
+        float: (number, "give a number."),
+    }.get(option.kind, (not option.allowed or value in option.allowed, f"allowed: {', '.join(option.allowed)}."))
+    if right and option.name in _FRACTIONS and not 0.0 <= value < 1.0:
+        right, wanted = False, "give a number from 0 up to, but not including, 1."
+    if not right:
+        raise ConfigError(f"option {option.name} of model {model} is {value!r}; {wanted}")
 
 
 _FRACTIONS = ("dropout", "input_dropout", "attention_dropout", "alpha")

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from trisect.nn.base import Model
 from trisect.nn.models.recipe import Recipe
 from trisect.nn.models.registry import DYNAMIC, recipe
@@ -30,9 +28,7 @@ class NamedModel:
 
     def __call__(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> AnyModel:
         """Make the model with all its layers."""
-        # layers draw parameters when they are made, before they are drawn again from the seed
-        with torch.random.fork_rng(devices=[]):
-            return self.recipe(in_channels, out_channels, edge_channels).model(self.seed)
+        return self.recipe(in_channels, out_channels, edge_channels).model(self.seed)
 
     def recipe(self, in_channels: int, out_channels: int | None, edge_channels: int = 0) -> Recipe:
         """Return the layers, yet to be built."""
@@ -51,13 +47,7 @@ class NamedModel:
         self, in_channels: int, out_channels: int | None, own: range, edge_channels: int = 0, *, last: bool
     ) -> AnyModel:
         """Make the layers of one stage, and the head if it is the last; all else is on the `meta` device."""
-        made = self.recipe(in_channels, out_channels, edge_channels)
-        with torch.random.fork_rng(devices=[]):
-            layers = made.outline()
-            layers[own.start : own.stop] = [made.layer(number, self.seed) for number in own]
-            with torch.device("cpu" if last else "meta"):
-                head = made.build_head(self.seed if last else None)
-            return made.of(layers, head)
+        return self.recipe(in_channels, out_channels, edge_channels).model(self.seed, own, last=last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +97,7 @@ def stage_of(
         return maker.stage(in_channels, out_channels, own, edge_channels, last=last)
     model = full_model(maker, in_channels, out_channels)
     if isinstance(maker, HandedModel):
-        for number, layer in enumerate(model.layers):
-            if number not in own:
-                layer.to("meta")
-        head = model.head
-        if head is not None and not last:
-            head.to("meta")
+        others = [layer for number, layer in enumerate(model.layers) if number not in own]
+        for layer in others if last or model.head is None else [*others, model.head]:
+            layer.to("meta")
     return model

@@ -6,20 +6,18 @@ dropout.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation
-from trisect.nn.base import Layer
+from trisect.nn.base import Layer, Normalisation
 from trisect.nn.conv.convolution import Norm
-from trisect.nn.conv.gat import GATLayer
-from trisect.nn.conv.gatv2 import GATv2Layer
-from trisect.nn.conv.gcn import GCNLayer
-from trisect.nn.conv.gcnii import GCN2Layer
-from trisect.nn.conv.gin import GINLayer
-from trisect.nn.conv.gine import GINELayer
+from trisect.nn.conv.gat import GATLayer, GATv2Layer
+from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
+from trisect.nn.conv.gin import GINELayer, GINLayer
 from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
@@ -41,9 +39,18 @@ def gcn(
     residual: bool = False,
 ) -> Recipe:
     """GCN: Kipf & Welling's graph convolutions, one after the other."""
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
-    makers = _stack(GCNLayer, in_channels, out_channels, layers, hidden, inner)
-    return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
+    return _stack(
+        GCNLayer,
+        in_channels,
+        out_channels,
+        layers,
+        hidden,
+        input_dropout,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
 
 
 def sage(
@@ -60,10 +67,20 @@ def sage(
     root_weight: bool = True,
 ) -> Recipe:
     """GraphSAGE with the mean of the neighbours and a weight for the vertex itself."""
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
-    make = partial(SAGELayer, root_weight=root_weight)
-    makers = _stack(make, in_channels, out_channels, layers, hidden, inner)
-    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="row", self_loops=False)
+    return _stack(
+        partial(SAGELayer, root_weight=root_weight),
+        in_channels,
+        out_channels,
+        layers,
+        hidden,
+        input_dropout,
+        normalisation="row",
+        self_loops=False,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
 
 
 def gcnii(
@@ -85,9 +102,9 @@ def gcnii(
     if dropout > 0.0:
         # a layer of its own, since h0 itself is not dropped
         makers.append(partial(DropoutLayer, hidden, dropout))
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
-    make = partial(GCN2Layer, hidden, alpha=alpha, lam=lam)
-    makers += [partial(make, layer=number, **inner) for number in range(1, layers + 1)]
+    options: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
+    make = partial(GCN2Layer, hidden, alpha=alpha, lam=lam, **options)
+    makers += [partial(make, layer=number) for number in range(1, layers + 1)]
     makers.append(partial(LinearLayer, hidden, out_channels))
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
 
@@ -108,10 +125,8 @@ def resgcn(
     """
     makers: list[Maker] = [partial(LinearLayer, in_channels, hidden)]
     makers += [partial(ResGCNLayer, hidden, dropout=dropout) for _ in range(layers)]
-    if final_norm:
-        makers.append(partial(ReadoutLayer, hidden, out_channels, dropout=dropout))
-    else:
-        makers.append(partial(LinearLayer, hidden, out_channels))
+    last = partial(ReadoutLayer, dropout=dropout) if final_norm else LinearLayer
+    makers.append(partial(last, hidden, out_channels))
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
 
 
@@ -132,10 +147,21 @@ def gat(
     attention_dropout: float = 0.0,
 ) -> Recipe:
     """Graph attention: `hidden` is the width of all heads together; the last layer takes the mean of `out_heads`."""
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
     make = partial(GATLayer, negative_slope=negative_slope, attention_dropout=attention_dropout)
-    makers = _attentive(make, in_channels, out_channels, layers, hidden, heads, out_heads, inner)
-    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=True)
+    return _attentive(
+        make,
+        in_channels,
+        out_channels,
+        layers,
+        hidden,
+        heads,
+        out_heads,
+        input_dropout,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
 
 
 def gatv2(
@@ -156,11 +182,21 @@ def gatv2(
     attention_dropout: float = 0.0,
 ) -> Recipe:
     """GATv2: attention that reads both ends of an edge and its features, where there are any; heads as in `gat`."""
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
     options: dict[str, Any] = {"negative_slope": negative_slope, "attention_dropout": attention_dropout}
-    make = partial(GATv2Layer, edge_channels=edge_channels, **options)
-    makers = _attentive(make, in_channels, out_channels, layers, hidden, heads, out_heads, inner)
-    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=True)
+    return _attentive(
+        partial(GATv2Layer, edge_channels=edge_channels, **options),
+        in_channels,
+        out_channels,
+        layers,
+        hidden,
+        heads,
+        out_heads,
+        input_dropout,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
 
 
 def gin(
@@ -179,10 +215,21 @@ def gin(
     train_eps: bool = False,
 ) -> Recipe:
     """GIN: the sum of the neighbours, then an MLP with a layer norm (a batch norm would differ between cuts)."""
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
     make = partial(GINLayer, hidden_channels=hidden, eps=eps, train_eps=train_eps, mlp_norm=mlp_norm)
-    makers = _stack(make, in_channels, out_channels, layers, hidden, inner)
-    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=False)
+    return _stack(
+        make,
+        in_channels,
+        out_channels,
+        layers,
+        hidden,
+        input_dropout,
+        normalisation="none",
+        self_loops=False,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
 
 
 def gine(
@@ -203,11 +250,21 @@ def gine(
 ) -> Recipe:
     """GINE: the sum over edges of relu(neighbour + features of the edge), then the MLP of `gin`."""
     require_edges("gine", edge_channels, "gin")
-    inner: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm, "residual": residual}
     options: dict[str, Any] = {"hidden_channels": hidden, "eps": eps, "train_eps": train_eps, "mlp_norm": mlp_norm}
-    make = partial(GINELayer, edge_channels=edge_channels, **options)
-    makers = _stack(make, in_channels, out_channels, layers, hidden, inner)
-    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none", self_loops=False)
+    return _stack(
+        partial(GINELayer, edge_channels=edge_channels, **options),
+        in_channels,
+        out_channels,
+        layers,
+        hidden,
+        input_dropout,
+        normalisation="none",
+        self_loops=False,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
 
 
 def require_edges(name: str, edge_channels: int, instead: str) -> None:
@@ -226,6 +283,23 @@ def split_heads(hidden: int, heads: int) -> int:
     return hidden // heads
 
 
+def _stack(
+    make: Callable[..., Layer],
+    in_channels: int,
+    out_channels: int,
+    layers: int,
+    hidden: int,
+    input_dropout: float,
+    normalisation: Normalisation = "symmetric",
+    self_loops: bool = True,
+    **inner: Any,
+) -> Recipe:
+    """Layers of one kind; all but the last with the options `inner`."""
+    *before, last = pairwise([in_channels, *[hidden] * (layers - 1), out_channels])
+    makers = [*(partial(make, *widths, **inner) for widths in before), partial(make, *last)]
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), None, normalisation, self_loops)
+
+
 def _attentive(
     make: Callable[..., Layer],
     in_channels: int,
@@ -234,24 +308,17 @@ def _attentive(
     hidden: int,
     heads: int,
     out_heads: int,
-    inner: dict[str, Any],
-) -> list[Maker]:
+    input_dropout: float,
+    **inner: Any,
+) -> Recipe:
     """Layers of heads side by side; the last takes the mean of `out_heads`."""
     each = split_heads(hidden, heads)
-    widths = [in_channels, *[hidden] * (layers - 1)]
-    makers: list[Maker] = [partial(make, width, each, heads=heads, **inner) for width in widths[:-1]]
-    return [*makers, partial(make, widths[-1], out_channels, heads=out_heads, concat=False)]
+    *widths, last = [in_channels, *[hidden] * (layers - 1)]
+    makers: list[Maker] = [partial(make, width, each, heads=heads, **inner) for width in widths]
+    makers.append(partial(make, last, out_channels, heads=out_heads, concat=False))
+    return Recipe(_with_input_dropout(makers, in_channels, input_dropout), normalisation="none")
 
 
-def _stack(
-    make: Callable[..., Layer], in_channels: int, out_channels: int, layers: int, hidden: int, inner: dict[str, Any]
-) -> list[Maker]:
-    """Layers of one kind; all but the last with the options `inner`."""
-    widths = [in_channels, *[hidden] * (layers - 1), out_channels]
-    makers: list[Maker] = [partial(make, widths[n], widths[n + 1], **inner) for n in range(layers - 1)]
-    return [*makers, partial(make, widths[-2], widths[-1])]
-
-
-def _with_input_dropout(makers: list[Maker], in_channels: int, p: float) -> tuple[Maker, ...]:
+def _with_input_dropout(makers: Sequence[Maker], in_channels: int, p: float) -> tuple[Maker, ...]:
     """Dropout of the input is a layer of its own (see `Convolution`)."""
     return (partial(DropoutLayer, in_channels, p), *makers) if p > 0.0 else tuple(makers)

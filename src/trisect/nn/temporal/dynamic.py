@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trisect.errors import ConfigError
 from trisect.nn.base import Layer, Model, Temporal
+from trisect.nn.initial import Drawn
 from trisect.ops.elementwise import twice
 
 if TYPE_CHECKING:
     from trisect.views.view import View
 
 
-class DynamicLayer(nn.Module, ABC):
+class DynamicLayer(Drawn):
     """One layer of a dynamic model: verbs inside a snapshot, and `g.recur` along time."""
 
     in_channels: int
     out_channels: int
-
-    @abstractmethod
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the parameters anew, from the generator or from torch's own."""
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Return the layer's output [steps, rows, out_channels]; all else than x is asked of the view.
@@ -60,11 +55,6 @@ class SpatialTemporal(DynamicLayer):
         self.concat = concat
         self.in_channels = spatial.in_channels
         self.out_channels = temporal.out_channels
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the spatial part's parameters first, then the temporal part's."""
-        self.spatial.reset_parameters(generator)
-        self.temporal.reset_parameters(generator)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [steps, rows, in_channels] → [steps, rows, out_channels]."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trisect import ops
 from trisect.nn.activation import Activation, activate_rows, slope_of
 from trisect.nn.base import State
-from trisect.nn.initial import fan_in_, fill_
+from trisect.nn.initial import Drawn
 from trisect.nn.temporal.dynamic import DynamicLayer
 
 if TYPE_CHECKING:
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 _UPDATE_BIAS = -4.0
 
 
-class MatrixGRU(nn.Module):
+@torch.no_grad()
+def _almost_closed(bias: Tensor) -> None:
+    """Fill with zero, but for the update gate with -4.
+
+    The authors' bias is zero, and their weights start anew for every ten steps. Along a whole timeline such a state
+    fades to zero (about 0.8 a step); with a gate that is almost closed it begins as a lasting one.
+    """
+    bias.zero_()[0] = _UPDATE_BIAS
+
+
+class MatrixGRU(Drawn):
     """A GRU whose state Q and input x are matrices [rows, columns]:
 
     Z = sig(W_z x + U_z Q + B_z), R = sig(W_r x + U_r Q + B_r), H = tanh(W_h x + U_h (R∘Q) + B_h), Q' = (1-Z)∘Q + Z∘H.
@@ -31,21 +41,9 @@ class MatrixGRU(nn.Module):
 
     def __init__(self, rows: int, columns: int) -> None:
         super().__init__()
-        self.weight_x = nn.Parameter(torch.empty(3, rows, rows))
-        self.weight_q = nn.Parameter(torch.empty(3, rows, rows))
-        self.bias = nn.Parameter(torch.empty(3, rows, columns))
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw weights uniformly from ±1/sqrt(rows); bias zero, but that of the update gate -4.
-
-        The authors' bias is zero, and their weights start anew for every ten steps. Along a whole timeline such a
-        state fades to zero (about 0.8 a step); with a gate that is almost closed it begins as a lasting one.
-        """
-        fan_in_(self.weight_x, self.weight_x.shape[2], generator)
-        fan_in_(self.weight_q, self.weight_q.shape[2], generator)
-        fill_(self.bias, 0.0)
-        fill_(self.bias[0], _UPDATE_BIAS)
+        self.weight_x = self.drawn("weight_x", 3, rows, rows)
+        self.weight_q = self.drawn("weight_q", 3, rows, rows)
+        self.bias = self.drawn("bias", 3, rows, columns, start=_almost_closed)
 
     def forward(self, x: Tensor, q: Tensor) -> Tensor:
         """Do one step: Q' from the input x and the state Q."""
@@ -57,7 +55,7 @@ class MatrixGRU(nn.Module):
         return torch.lerp(q, new, update)
 
 
-class TopSummary(nn.Module):
+class TopSummary(Drawn):
     """The k rows of x with the highest score x·p/‖p‖, each times tanh(score), as a matrix [channels, k].
 
     Rows of equal score are taken in the order of rows. Where x has fewer than k rows, the last one taken is repeated.
@@ -66,12 +64,7 @@ class TopSummary(nn.Module):
     def __init__(self, channels: int, k: int) -> None:
         super().__init__()
         self.k = k
-        self.scorer = nn.Parameter(torch.empty(channels))
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the scorer uniformly from ±1/sqrt(channels)."""
-        fan_in_(self.scorer, self.scorer.numel(), generator)
+        self.scorer = self.drawn("scorer", channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [rows, channels] → [channels, k]."""
@@ -134,17 +127,9 @@ class Evolving(DynamicLayer):
         self.variant = variant
         self.activation: Activation = activation
         self.dropout = dropout
-        self.weight = nn.Parameter(torch.empty(in_channels, out_channels))
+        self.weight = self.drawn("weight", in_channels, out_channels)
         self.gru = MatrixGRU(in_channels, out_channels)
         self.summary = TopSummary(in_channels, out_channels) if variant == "H" else None
-        self.reset_parameters()
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw W_0 uniformly from ±1/sqrt(out_channels), as the authors have it."""
-        fan_in_(self.weight, self.out_channels, generator)
-        self.gru.reset_parameters(generator)
-        if self.summary is not None:
-            self.summary.reset_parameters(generator)
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [steps, rows, in_channels] → [steps, rows, out_channels]."""

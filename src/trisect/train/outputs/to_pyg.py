@@ -13,8 +13,7 @@ from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Layer, Model
 from trisect.nn.conv.convolution import Convolution
 from trisect.nn.conv.gat import GATLayer
-from trisect.nn.conv.gcn import GCNLayer
-from trisect.nn.conv.gcnii import GCN2Layer
+from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINLayer
 from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.sage import SAGELayer
