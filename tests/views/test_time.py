@@ -17,8 +17,8 @@ from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.layout import parse_layout
 from trisect.nn.temporal.evolving import MatrixGRU
-from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import MProduct
+from trisect.nn.temporal.recurrent import GRU, LSTM
 from trisect.noise import Noise
 from trisect.views import recur as recur_module
 from trisect.views.carry import Carry

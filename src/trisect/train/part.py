@@ -20,7 +20,7 @@ from trisect.errors import ConfigError, LayoutError
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import Model, Normalisation
-from trisect.nn.wrapped import Wrapped
+from trisect.nn.base import Wrapped
 from trisect.noise import Noise
 from trisect.pipeline.sight import Sight
 from trisect.pipeline.stage import Stage

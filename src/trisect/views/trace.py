@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.temporal.plain import recurrent
+from trisect.nn.temporal.recurrent import recurrent
 from trisect.views.states import Form
 from trisect.views.view import Neighbours, View
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.temporal.plain import recurrent
+from trisect.nn.temporal.recurrent import recurrent
 from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
