@@ -14,6 +14,7 @@ from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
 from trisect.nn.models.registry import NAMES, Option, build, options, recipe
+from trisect.nn.norm import BatchNorm
 from trisect.nn.temporal.dynamic import DynamicLayer, DynamicModel, SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.nn.temporal.mproduct import MProduct
@@ -23,6 +24,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "NAMES",
+    "BatchNorm",
     "DropoutLayer",
     "DynamicLayer",
     "DynamicModel",

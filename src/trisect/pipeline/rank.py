@@ -28,6 +28,7 @@ from trisect.views.history import Boards
 from trisect.views.history_rows import HistoryRows
 from trisect.views.plan import Plan
 from trisect.views.recur import Recurrences
+from trisect.views.running import Running
 from trisect.views.staleness import DriftMeter
 from trisect.views.view import View
 
@@ -179,6 +180,9 @@ class Run:
             self._order = list(range(plan.layout.chunks) if order is None else order)
         self._stage = rank.stage_of(plan)
         self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along)
+        self._running: Running | None = None
+        if self._trains and noise is not None:
+            self._running = self._sight.running = Running(plan.all_steps, chunked=chunked)
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = plan.stale and not plan.timeline and not chunked
@@ -231,6 +235,7 @@ class Run:
             boarded=self._boarded,
             ends=ends if self._trains and self.rank.is_last else None,
             packed=self.rank.packed if self._trains else None,
+            trains=True if self._pass is Pass.REFRESH else None,
         )
 
     def _size(self, number: int) -> int:
@@ -322,9 +327,16 @@ class Run:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         start = time.perf_counter()
-        self.rank.transport.reduce_gradients([p.grad for p in self.rank.parameters if p.grad is not None])
+        gradients = [p.grad for p in self.rank.parameters if p.grad is not None]
+        self.rank.transport.reduce_gradients([*gradients, *self._statistics()])
         if self._events is not None:
             self._events.reduced(start)
+
+    def _statistics(self) -> Sequence[Tensor]:
+        """Return what is to be summed over runs of steps, of which each has statistics of its own."""
+        if self._running is None or self.plan.layout.time == 1:
+            return ()
+        return self._running.shares(self.plan.dtype, counts=self.rank.mesh.part_index == 0)
 
     def _entered(self, number: int) -> Cell:
         """Return a cell with what the stage before sent for it."""
@@ -360,6 +372,8 @@ class Run:
         if rank.along is not None:
             rank.along.end()
         rank.door.told = None
+        if self._running is not None:
+            self._running.settle()
         if not self._losses:
             return torch.zeros((), dtype=self.plan.dtype, device=rank.mesh.device)
         return torch.stack(self._losses).sum()

@@ -31,7 +31,8 @@ class Total(Exchange):
     @classmethod
     def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
         """Every part gives its sums to all others."""
-        return "total", total_bytes(at.plan.parts, len(at.steps), action.width, at.plan.dtype.itemsize)
+        itemsize = 8 if action.call is not None and action.call.double else at.plan.dtype.itemsize
+        return "total", total_bytes(at.plan.parts, len(at.steps), action.width, itemsize)
 
 
 def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Tensor:
