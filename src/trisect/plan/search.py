@@ -353,12 +353,10 @@ def too_large(each: Estimate) -> str:
 
 def reason_of(timed: list[Estimate]) -> str:
     """Say in one sentence why the first layout is before the others."""
-    if not timed or timed[0].seconds is None:
-        return "No layout fits."
-    first = timed[0]
-    best = first.seconds
+    best = timed[0].seconds if timed else None
     if best is None:
         return "No layout fits."
+    first = timed[0]
     others = [each for each in timed[1:] if each.layout.world != first.layout.world or _cut(each) != _cut(first)]
     name = _name(first.layout)
     if not others or others[0].seconds is None:

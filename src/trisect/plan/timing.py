@@ -16,7 +16,7 @@ from trisect.plan.cluster import Cluster
 from trisect.plan.costs import CostModel
 from trisect.plan.workload import Workload
 from trisect.schedule.action import COMPUTE, Action, Verb
-from trisect.schedule.simulate import Cost, simulate
+from trisect.schedule.simulate import Cost, Span, simulate
 from trisect.views.plan import Plan
 
 # Runs along time that are simulated, where there are more; chunks of a carry likewise, more of them where all runs are.
@@ -25,6 +25,9 @@ _FEW_CHUNKS, _CHUNKS = 16, 64
 _APART = 256
 # Chunks that read history which are simulated, where there are more.
 _STALE = (4, 8)
+# Of larger worlds nothing is drawn, and no more spans than this are kept of all ranks together.
+MOST_RANKS = 64
+MOST_SPANS = 20_000
 
 
 @dataclass(frozen=True)
@@ -150,3 +153,21 @@ def costs_of(costs: CostModel) -> tuple[Cost, Cost]:
         return costs.overhead(rank, action) + moved
 
     return link, busy
+
+
+def expected_spans(workload: Workload, plan: Plan, cluster: Cluster) -> list[list[Span]] | None:
+    """Give the spans of each rank in an epoch, those that take no time left out; None for worlds of many ranks.
+
+    Where there are too many, the longest are given.
+    """
+    if plan.layout.world > MOST_RANKS:
+        return None
+    costs = CostModel(workload, plan, cluster.resized(plan.layout.world), plan)
+    spans = simulate(schedule_of(plan), *costs_of(costs))
+    return [_longest(rank, MOST_SPANS // len(spans)) for rank in spans]
+
+
+def _longest(spans: tuple[Span, ...], count: int) -> list[Span]:
+    seen = [span for span in spans if span.end > span.start]
+    longest = sorted(range(len(seen)), key=lambda k: seen[k].start - seen[k].end)[:count]
+    return [seen[k] for k in sorted(longest)]

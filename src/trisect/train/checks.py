@@ -15,7 +15,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
-from trisect.plan.choose import check_asked, check_history
+from trisect.plan.plan import check_asked, check_history
 from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask

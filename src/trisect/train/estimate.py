@@ -11,9 +11,9 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.timeline import step_work
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import Estimate, estimate_plan
-from trisect.plan.expected import expected_spans
 from trisect.plan.memory import MemoryModel
 from trisect.plan.parts import Parts
+from trisect.plan.timing import expected_spans
 from trisect.plan.workload import Workload
 from trisect.schedule.simulate import Span
 from trisect.shards.graph_files import Cut

@@ -28,14 +28,13 @@ from trisect.tasks import BoundTask, LinkPrediction
 from trisect.tasks.node import NodeTargets
 from trisect.train.assemble import feature_width, outlined, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
-from trisect.views.timecut import equal_shares
 
 # Graphs of more entries are not cut to plan: rows of other parts are estimated from an order that costs one look.
 MOST_ENTRIES = 6_000_000
 # Nor are graphs cut into more parts than this, which takes a partitioner minutes.
 MOST_PARTS = 256
 # Of a graph of which nothing is said, a partitioner leaves about this share of the neighbours that chance would.
-_LOCALITY = 0.3
+LOCALITY = 0.3
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 
 
@@ -180,7 +179,7 @@ def _timeline_parts(timeline: Timeline, parts: int) -> Parts:
         return Parts((timeline.vertices,), (0,) * timeline.steps, boundary=0.0)
     work = step_work(timeline, 0.0)
     if sum(work) > MOST_ENTRIES or parts > MOST_PARTS:
-        degree = _LOCALITY * sum(work) / max(1, timeline.steps * timeline.vertices)
+        degree = LOCALITY * sum(work) / max(1, timeline.steps * timeline.vertices)
         return described_parts(timeline.vertices, timeline.steps, parts, degree)
     partition = cut_timeline(timeline, parts)
     remote = halo_rows(timeline, partition.owner_by_vertex(), parts)
@@ -256,20 +255,15 @@ class DescribedData:
     def degree(self) -> float:
         """Give the effective degree of the halo."""
         if self.halo is None:
-            return _LOCALITY * (self.entries[0] / self.vertices)
+            return LOCALITY * (self.entries[0] / self.vertices)
         halo = self.halo if isinstance(self.halo, dict) else {8: float(self.halo)}
         parts = max(halo)
         return effective_degree(halo[parts], parts)
 
     def parts(self, count: int) -> Parts:
         """Say how the vertices would fall into so many parts."""
-        halo = self.halo if isinstance(self.halo, dict) else {}
-        if count in halo:
-            bounds = equal_shares(self.vertices, count)
-            rows = tuple(bounds[k + 1] - bounds[k] for k in range(count))
-            remote = (round(halo[count] * self.vertices),) * self.steps
-            return Parts(rows, remote, 1.03, measured=False, boundary=min(1.0, 2 * halo[count]))
-        return described_parts(self.vertices, self.steps, count, self.degree())
+        known = self.halo.get(count) if isinstance(self.halo, dict) else None
+        return described_parts(self.vertices, self.steps, count, self.degree(), known)
 
 
 def workload_of_description(
