@@ -18,6 +18,7 @@ from trisect.errors import ConfigError
 from trisect.plan.quantities import rate, seconds, size
 from trisect.settings.reading import read_yaml
 from trisect.settings.section import CLOSED, Flag, Positive, Text, section
+from trisect.settings.writing import drafted
 
 
 def _reading(read: Callable[[Any], Any]) -> BeforeValidator:
@@ -298,13 +299,8 @@ class Cluster:
     def write(self, path: Path) -> None:
         """Write the cluster as a file that `read_cluster` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")  # every training reads it, and never half of it
-        try:
+        with drafted(path, str(os.getpid())) as draft:  # every training reads it, and never half of it
             draft.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
 
 
 def cluster_of_mapping(plain: Any, where: str) -> Cluster:

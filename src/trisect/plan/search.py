@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 from trisect.errors import LayoutError
 from trisect.layout import Layout, Wire
-from trisect.plan.bound import least_of_any, least_seconds
 from trisect.plan.cluster import Cluster, origin_of
 from trisect.plan.estimate import AXES, Estimate, bytes_by_axis, estimate_plan, is_exact
 from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
-from trisect.plan.timing import epoch_seconds
+from trisect.plan.timing import epoch_seconds, least_of_any, least_seconds
 from trisect.plan.workload import Workload
 from trisect.views.plan import Plan
 

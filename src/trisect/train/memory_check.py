@@ -23,13 +23,13 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import ModelSource
 from trisect.ops.memory import free_bytes
-from trisect.plan.bound import least_seconds
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import estimate
 from trisect.plan.memory import Memory, MemoryModel
 from trisect.plan.parts import Parts, described_parts, effective_degree, equal_rows
 from trisect.plan.quantities import show_size
 from trisect.plan.search import layouts, worlds
+from trisect.plan.timing import least_seconds
 from trisect.plan.workload import Workload
 from trisect.tasks import Task
 from trisect.train.checks import is_cut

@@ -46,7 +46,8 @@ def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: 
     return _of_graph(model, data, bound, options)
 
 
-def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str, Any]:
+def common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str, Any]:
+    """Return what a workload has of its model, task and options, whatever the data."""
     decoder: nn.Module | None = bound.decoder_outline(model.out_channels)
     return {
         "layers": tuple(model.stack),
@@ -55,12 +56,12 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "copies": MOMENTS.get(options.optimiser, 2),
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
-        "judged": judged_share(bound),
-        **pairs_of(bound, decoder, model.out_channels),
+        "judged": _judged_share(bound),
+        **_pairs_of(bound, decoder, model.out_channels),
     }
 
 
-def judged_share(bound: BoundTask) -> float:
+def _judged_share(bound: BoundTask) -> float:
     """Return the share of the vertices that the largest split of a task on single vertices has."""
     targets: NodeTargets | None = getattr(bound, "targets", None)
     if not isinstance(targets, NodeTargets):
@@ -68,7 +69,7 @@ def judged_share(bound: BoundTask) -> float:
     return max((float(mask.float().mean()) for mask in targets.masks.values()), default=1.0)
 
 
-def pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
+def _pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
     """The pairs that a loss scores at a step, and those that measures do: at once, and kept for the whole run."""
     trained = bound.scored_pairs("train", training=True)
     if not trained:
@@ -98,7 +99,7 @@ def _of_graph(model: AnyModel, graph: Graph, bound: BoundTask, options: TrainOpt
         parts_of=_GraphCutter(graph, reorder=options.order == "auto"),
         aggregated=preaggregates(model),
         symmetric=symmetric,
-        **_common(model, bound, options),
+        **common(model, bound, options),
     )
 
 
@@ -155,7 +156,7 @@ def _of_timeline(model: AnyModel, timeline: Timeline, bound: BoundTask, options:
         aggregated=aggregated,
         fixed=timeline.x is not None and timeline.x.dim() == 2,
         symmetric=is_symmetric(timeline, model),
-        **_common(model, bound, options),
+        **common(model, bound, options),
     )
 
 

@@ -21,8 +21,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.pipeline.resumption import Resumption
-from trisect.settings.writing import to_json
-from trisect.train.outputs.table import drafted
+from trisect.settings.writing import drafted, to_json
 from trisect.train.run.digest import digest_arrays
 from trisect.train.setup import Setup
 from trisect.views.alone import Alone
