@@ -457,12 +457,12 @@ class View:
         noises = self.chance() if p > 0.0 else None
         if noises is None:
             return x
-        return self._by_step(lambda frame, noise: dropout(frame, p, noise), x, noises)
+        return self.by_step(lambda frame, noise: dropout(frame, p, noise), x, noises)
 
     def normalise(self, x: Tensor, norm: nn.LayerNorm, *, relu: bool = False, p: float = 0.0) -> Tensor:
         """Return dropout(relu(norm(x))) of x [..., rows, channels], in one pass over memory."""
         noises = self.chance() if p > 0.0 else None
-        return self._by_step(lambda frame, noise: normalise(frame, norm, relu=relu, p=p, noise=noise), x, noises)
+        return self.by_step(lambda frame, noise: normalise(frame, norm, relu=relu, p=p, noise=noise), x, noises)
 
     def dense(
         self,
@@ -481,7 +481,7 @@ class View:
         """
         return dense(x, weight, bias, add, self._ending(relu, p), theta)
 
-    def _by_step(
+    def by_step(
         self, call: Callable[[Tensor, Noise | None], Tensor], x: Tensor, noises: Sequence[Noise] | None
     ) -> Tensor:
         """Call a function of rows and noise for all steps at once, or for each where noise tells them apart."""
