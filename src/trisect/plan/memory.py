@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from torch import nn
-
 from trisect.errors import LayoutError
 from trisect.ops._products import sums_bytes
 from trisect.ops.memory import HUGE, SMALLEST
@@ -22,7 +20,6 @@ from trisect.plan.cluster import Device
 from trisect.plan.probe import Passing, Saved, SavedTensor, saved_by
 from trisect.plan.workload import Workload
 from trisect.views.plan import Plan
-from trisect.views.trace import key_of
 
 # bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
 _ENTRY, _ROW = 8, 16
@@ -32,8 +29,6 @@ _TURNED = 3.0
 _DEALT = 3.0
 # entries of a row on which layers are tried
 _MOST_ENTRIES = 64
-# bytes of the weights of a layer up to which it is tried
-_LARGEST = 128 << 20
 # of a layer that could not be run to see what it keeps, in units of its output
 _UNKNOWN = 3.0
 # what torch keeps of the C library's memory takes more than its bytes: gaps between tensors of different lives
@@ -95,7 +90,7 @@ class MemoryModel:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        self._saved: dict[tuple[object, ...], Saved] = {}
+        self._saved: dict[tuple[int, bool], Saved] = {}
         self.unprobed: dict[str, str] = {}
         """The layers that could not be run to see what they keep, each with the reason."""
 
@@ -110,17 +105,13 @@ class MemoryModel:
     def saved(self, number: int, plan: Plan) -> Saved:
         """Give what a layer keeps for backward."""
         layer, trace, size = self.workload.layers[number], plan.layers[number], plan.dtype.itemsize
-        aggregated = number == 0 and plan.aggregated
-        key = (*key_of(layer), aggregated)
+        key = number, number == 0 and plan.aggregated
         if key not in self._saved:
             # entries of a row, as far as a few rows can have them
             degree = int(max(self.workload.entries) / max(1, self.workload.vertices))
             degree = min(_MOST_ENTRIES, max(1, degree))
             try:
-                _require_small(layer, size)
-                self._saved[key] = saved_by(
-                    layer, plan.timeline, aggregated=aggregated, dtype=plan.dtype, degree=degree
-                )
+                self._saved[key] = saved_by(layer, plan.timeline, aggregated=key[1], dtype=plan.dtype, degree=degree)
             except Exception as error:  # a user's layer may want what a few rows of a ring do not have
                 kind = "" if isinstance(error, LayoutError) else f"{type(error).__name__}: "
                 self.unprobed[repr(layer)] = f"{kind}{error}".split("\n")[0]
@@ -428,13 +419,6 @@ def in_pieces(count: float, device: Device, shares: Sequence[float], *, pooled: 
     """
     pieces = [count * share for share in shares]
     return sum(paged(size, device) if pooled and size >= SMALLEST else size * _SCATTERED for size in pieces)
-
-
-def _require_small(layer: nn.Module, size: int) -> None:
-    """Raise where a layer is too wide to be run for a plan."""
-    weights = size * sum(p.numel() for p in layer.parameters())
-    if weights > _LARGEST:
-        raise LayoutError(f"its weights take {weights / 2**20:,.0f} MiB, which a plan does not build")
 
 
 def paged(count: float, device: Device) -> float:

@@ -25,8 +25,8 @@ from trisect.views.view import View
 
 _ROWS, _DEGREE, _STEPS = 128, 3, 8
 _MOST = 512  # layers that are remembered
-# Larger layers are not run: their weights and the gradients of them would take as much memory as those of a run.
-MOST_PARAMETERS = 1 << 25
+# bytes of weights; larger layers are not run, which with gradients would take as much memory as in a run
+LARGEST = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def saved_by(
         degree: about how many entries a row of the matrix has: which of a layer's moments takes most depends on it.
 
     Raises:
-        LayoutError: the layer has more than `MOST_PARAMETERS` parameters.
+        LayoutError: the weights of the layer take more than `LARGEST` bytes.
     """
-    count = sum(parameter.numel() for parameter in layer.parameters())
-    if count > MOST_PARAMETERS:
-        raise LayoutError(f"it has {count:,} parameters, more than are allocated to try a layer")
+    weights = dtype.itemsize * sum(parameter.numel() for parameter in layer.parameters())
+    if weights > LARGEST:
+        raise LayoutError(f"its weights take {weights / 2**20:,.0f} MiB, which a plan does not build")
     key = (*key_of(layer), timeline, aggregated, dtype, degree)
     saved = _looked_at.get(key)
     if saved is None:

@@ -45,7 +45,6 @@ class Workload:
         judged: the largest share of a step's rows that evaluation measures at once, of a task on single vertices.
         copies: how many numbers the optimiser keeps for each that is trained.
         described: whether the data are described and not there.
-        drops: whether the model drops elements (dropout) in training.
     """
 
     layers: tuple[nn.Module, ...]
