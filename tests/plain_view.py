@@ -179,6 +179,11 @@ class PlainView:
         use = self._draws[purpose] = self._draws.get(purpose, -1) + 1
         return [self.noise.at(layer=self.layer + (use << 32), step=step) for step in self.steps]
 
+    def by_step(self, call: Callable[[Tensor, Noise], Tensor], x: Tensor, noises: Sequence[Noise]) -> Tensor:
+        """Call a function of rows and noise for each step."""
+        made = torch.stack([call(frame, noise) for frame, noise in zip(self.frames(x), noises, strict=True)])
+        return made if x.dim() == 3 else made[0]
+
     def dropout(self, x: Tensor, p: float) -> Tensor:
         """Zero each element of x [..., rows, channels] with probability p, and scale the rest by 1/(1-p)."""
         noises = self.chance() if p > 0.0 else None
