@@ -114,6 +114,10 @@ def show(record: Record, title: str) -> None:
             table.add_row("events per step", f"{between}\n{describe.sparkline(counts)}")
         if record.edge_y is not None:
             table.add_row("edge classes", describe.class_counts(record.edge_y, record.meta.get("edge_classes")))
+    if types := getattr(record, "vertex_types", ()):
+        table.add_row("vertex types", ", ".join(f"{t.name} {t.vertices:,} ({t.features:,} features)" for t in types))
+    if record.relation is not None:
+        table.add_row("relations", describe.class_counts(record.relation, record.relations))
     if record.x is not None:
         table.add_row("features", " x ".join(f"{n:,}" for n in record.x.shape) + _columns(record, "vertices"))
     if record.edge_x is not None:
@@ -183,6 +187,9 @@ def ingest(
     edge_label: Annotated[
         str | None, typer.Option("--edge-label", help="The column of edge classes, for edge classification.")
     ] = None,
+    relation: Annotated[
+        str | None, typer.Option(help="The column of relations: which kind each edge is of (cites, writes, ...).")
+    ] = None,
     edge_features: Annotated[
         str | None,
         typer.Option("--edge-features", help="The columns that become features of edges, like amount,channel."),
@@ -229,6 +236,7 @@ def ingest(
             features=features,
             vertex_time=vertex_time,
             edge_label=edge_label,
+            relation=relation,
             edge_features=edge_features,
             categories=categories,
             on_missing=on_missing,
