@@ -139,9 +139,9 @@ class RelationView:
         else:
             read = read_rows(g, g.dense(x, weight) if narrows and weight is not None else x, [self._relation])
             near = read.near
+        y = self._sums(read, near, weight.shape[0] if narrows and weight is not None else x.shape[-1])
         if narrows:
             weight = None
-        y = self._sums(read, near)
         if alpha != 0.0 and add is not None:
             y, add = torch.lerp(y, add, alpha), None
         if root is not None:
@@ -156,8 +156,8 @@ class RelationView:
             y = functional.leaky_relu(y, slope)
         return g.dropout(torch.relu(y) if relu and slope is None else y, p)
 
-    def _sums(self, read: Read, near: Sequence[Tensor]) -> Tensor:
-        """Return the sums of all steps, with as many dims as x."""
+    def _sums(self, read: Read, near: Sequence[Tensor], width: int) -> Tensor:
+        """Return the sums of all steps, `width` wide, with as many dims as x."""
         one, results = self._relation, []
         for step, (rows, block) in enumerate(zip(near, read.blocks, strict=True)):
             if one in read.factors:
@@ -165,7 +165,6 @@ class RelationView:
                 results.append(ops.aggregate(rows * read.factors[one][step], one.matrix(block)) * own)
             else:
                 results.append(ops.aggregate(rows, one.matrix(block)))
-        width = near[0].shape[1] if near else read.x.shape[-1]
         return self._stacked(read.x, results, width)
 
     def gather(
