@@ -166,7 +166,10 @@ def ingest(
         Path | None, typer.Option(help="Labels of vertices: a table of ids and labels, or a .npy file.")
     ] = None,
     vertices: Annotated[
-        Path | None, typer.Option(help="A table of vertices: their ids, and columns that become features.")
+        list[str] | None,
+        typer.Option(
+            help="A table of vertices: their ids, and columns that become features; or TYPE=FILE, several times."
+        ),
     ] = None,
     identity: Annotated[
         str | None, typer.Option("--id", help="The column of ids in --vertices or --labels. [default: the first]")
@@ -230,7 +233,7 @@ def ingest(
             weight,
             labels,
             out=out,
-            vertices=vertices,
+            vertices=vertex_tables(vertices or []),
             id=identity,
             label_column=label_column,
             features=features,
@@ -250,6 +253,19 @@ def ingest(
     show(record, str(out))
     for note in record.meta.get("notes", []):
         typer.echo(note)
+
+
+def vertex_tables(given: list[str]) -> Path | dict[str, Path] | None:
+    """`["accounts.csv"]` → the path; `["author=a.csv", "paper=p.csv"]` → the path of each type."""
+    if len(given) <= 1 and not (given and "=" in given[0] and not Path(given[0]).exists()):
+        return Path(given[0]) if given else None
+    tables: dict[str, Path] = {}
+    for text in given:
+        kind, equals, path = text.partition("=")
+        if not equals or not kind or not path or kind in tables:
+            raise ConfigError(f"--vertices is {text!r}, one of {len(given)}; write each as TYPE=FILE, a type once.")
+        tables[kind] = Path(path)
+    return tables
 
 
 @contextlib.contextmanager

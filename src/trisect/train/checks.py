@@ -67,8 +67,9 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
 
 def _check_types(model: AnyModel, data: Graph | Timeline) -> None:
     """Raise where the first layer reads other types of vertices than the data have; say so where it reads none."""
-    first = model.stack[0]
-    types = data.vertex_types if isinstance(data, Graph) else ()
+    if isinstance(data, Timeline):
+        return
+    first, types = model.stack[0], data.vertex_types
     widths = [kind.features for kind in types]
     if isinstance(first, HeteroLinearLayer):
         if list(first.widths) != widths:

@@ -19,6 +19,7 @@ from trisect.data.ingest.labels import is_npy, label_source, labels_of, npy_labe
 from trisect.data.ingest.loops import SelfLoops, check_self_loops, split_off
 from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.ingest.sources import Source, open_source
+from trisect.data.ingest.types import labelled_type, read_types, typed_features
 from trisect.data.ingest.vertices import (
     VertexTable,
     changing_features,
@@ -46,7 +47,7 @@ class Table:
         relation: the column of relations: which kind each edge is of.
         edge_features: columns that become features of edges: `"amount,kind:category"` or a list.
         labels: a file of vertex labels: a table of id and label, or .npy in ascending order of the ids.
-        vertices: a table of vertices (a file, or a frame).
+        vertices: a table of vertices (a file, or a frame); or by name one for each type of vertices.
         id: its column of ids (or that of `labels`); by default the first.
         label_column: its column of labels (or that of `labels`).
         features: its columns that become features, as `edge_features`; by default all others.
@@ -133,7 +134,15 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     source = open_source(path, [*named, *(name for name, _ in wanted)])
     columns = EdgeColumns(source, table)
     counts = columns.read(_part(progress, _READING))
-    described, labelled = _read_tables(table, columns.ids)
+    types: dict[str, VertexTable] = {}
+    if isinstance(table.vertices, Mapping) and all(isinstance(each, str) for each in table.vertices):
+        types = read_types(table, columns.ids) if _are_tables(table.vertices) else {}
+    if types:
+        own = table if table.labels is not None else replace(table, label_column=None)
+        described, labelled = _read_tables(replace(own, vertices=None), columns.ids)
+        labelled = labelled_type(types) if labelled is None else labelled
+    else:
+        described, labelled = _read_tables(table, columns.ids)
     numbers, names, vertices = columns.ids.finish()
     meta: dict[str, Any] = {"source": source.title.removeprefix("the table "), "columns": columns.roles}
     if described is not None:
@@ -142,12 +151,12 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             meta["columns"]["vertex time"] = table.vertex_time
     said = in_words(counts, source.title)
     said += columns.unused()
-    for read in dict.fromkeys(each for each in (described, labelled) if each is not None):
+    for read in dict.fromkeys(each for each in (described, labelled, *types.values()) if each is not None):
         said += without_edges(read, numbers, vertices)
     y = npy_labels(table.labels, vertices) if is_npy(table.labels) else None
     if labelled is not None:
         y = labels_of(labelled, numbers[labelled.role], vertices, meta, said)
-        said += [] if labelled is described else labelled.notes
+        said += [] if labelled is described or labelled in types.values() else labelled.notes
     splits = _splits(y, seed, timeline=columns.times is not None)
     empty = [name for name, mask in splits.items() if not mask.any()]
     if empty:
@@ -197,6 +206,9 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         edge_x = encodings.apply(fitted, raws, order)
         meta.setdefault("encoding", {})["edges"] = fitted.plain()
     x = None
+    if types:
+        x, lines = typed_features(types, numbers, names, vertices, splits.get("train"), table.categories, meta)
+        said += lines
     if described is not None and described.raws:
         where, train = numbers[described.role], splits.get("train")
         if described.time is None or offsets is None:
@@ -230,6 +242,14 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             meta["notes"].append("Classes of edges are kept for timelines alone; the edge label of this graph is not.")
         return StaticRecord(**common)
     return TimelineRecord(offsets=offsets, edge_y=edge_y, time=time, **common)
+
+
+def _are_tables(vertices: Mapping[str, Any]) -> bool:
+    """Whether a mapping has a table for each type of vertices; else it is a table itself, of columns by name."""
+    whole = (str, Path, Mapping)
+    return all(
+        isinstance(each, whole) or hasattr(each, "columns") or hasattr(each, "schema") for each in vertices.values()
+    )
 
 
 def _splits(y: Array | None, seed: int, *, timeline: bool) -> dict[str, Array]:
