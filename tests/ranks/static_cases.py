@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from plain_view import PlainView
 from stale_view import StaleView
+from trisect import ops
 from trisect.graph.graph import Graph
-from trisect.nn import FromPyG
-from trisect.nn.base import Model
+from trisect.nn import FromPyG, GATLayer, GCNLayer, GINLayer, HeteroLayer, SAGELayer
+from trisect.nn.base import Layer, Model
 from trisect.nn.models.source import AnyModel, NamedModel
 from trisect.noise import Noise
 from trisect.partition import cut_graph
@@ -32,6 +33,7 @@ from trisect.train.job import SHARDS
 from trisect.train.loop import NoRecorder, Trainer
 
 FEATURES, CLASSES, EDGE_FEATURES = 5, 3, 4
+RELATIONS = ("cites", "writes", "likes", "nothing")
 
 
 def pattern_of(name: str, n: int = 41) -> Tensor:
@@ -59,8 +61,8 @@ def pattern_of(name: str, n: int = 41) -> Tensor:
 
 
 @cache
-def data_of(name: str) -> Graph:
-    """Give a graph with features, classes and a training mask."""
+def data_of(name: str, *, related: bool = False) -> Graph:
+    """Give a graph with features, classes and a training mask; `related`: with relations, of which one has no edge."""
     dense = pattern_of(name)
     n = dense.shape[0]
     generator = torch.Generator().manual_seed(5)
@@ -69,6 +71,13 @@ def data_of(name: str) -> Graph:
     train = torch.rand(n, generator=generator) < 0.5
     target, source = torch.nonzero(dense, as_tuple=True)
     splits = {"train": train, "val": ~train, "test": ~train}
+    if related:
+        # some pairs have edges of two relations, and some two of one
+        both = torch.rand(source.numel(), generator=generator) < 0.3
+        source, target = torch.cat([source, source[both]]), torch.cat([target, target[both]])
+        relation = torch.randint(len(RELATIONS) - 1, (source.numel(),), generator=generator)
+        named: dict[str, Any] = {"relation": relation, "relations": RELATIONS}
+        return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits, **named)
     edge_x = torch.randn(source.numel(), EDGE_FEATURES, generator=generator)
     return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits, edge_x=edge_x)
 
@@ -98,7 +107,8 @@ def recipe_of(case: Case) -> Recipe:
     `untrained`: the first part has no vertex to train on; `one_class`: all that is trained on has one class, so that
     the gradients of rows add up and do not cancel.
     """
-    data, partition = data_of(case.get("graph", "community")), partition_of(case)
+    data = data_of(case.get("graph", "community"), related=bool(case.get("related")))
+    partition = partition_of(case)
     if case.get("untrained"):
         train = data.splits["train"].clone()
         train[partition.order[slice(*partition.part(0))]] = False
@@ -112,6 +122,8 @@ def recipe_of(case: Case) -> Recipe:
 
 def model_of(case: Case) -> NamedModel | AnyModel:
     """Give the case's model by name, or convolutions of PyG as a caller hands them over, two of which attend."""
+    if case["model"] == "hetero":
+        return hetero_of(case)
     if case["model"] != "pyg":
         return NamedModel(case["model"], case.get("options", {}), 11)
     from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv
@@ -130,6 +142,41 @@ def model_of(case: Case) -> NamedModel | AnyModel:
     return model
 
 
+def hetero_of(case: Case) -> Model:
+    """Give layers of three kinds, each with the edges of a relation alone, twice; and sums over one relation."""
+    hidden, together = case.get("options", {}).get("hidden", 6), case.get("options", {}).get("together", "sum")
+    layers: list[Any] = []
+    for width, out in ((FEATURES, hidden), (hidden, hidden)):
+        kinds: dict[str, Any] = {
+            "cites": GCNLayer(width, out),
+            "writes": SAGELayer(width, out, activation="relu"),
+            "likes": GATLayer(width, out // 2, heads=2, attention_dropout=0.3),
+            "nothing": GINLayer(width, out),
+        }
+        forms: Any = {"cites": "symmetric", "writes": "row", "likes": "none", "nothing": "none"}
+        loops = {"cites": True, "likes": True}
+        layers.append(
+            HeteroLayer(kinds, together, normalisation=forms, self_loops=loops, activation="relu", dropout=0.3)
+        )
+    model = Model([*layers, OneRelation(hidden, CLASSES)], normalisation="none", self_loops=False)
+    model.reset_parameters(11)
+    return model
+
+
+class OneRelation(Layer):
+    """Sums over one relation, and what another gives at most."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.linear, self.other = nn.Linear(in_channels, out_channels), nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, g: Any) -> Tensor:
+        most = g.gather(x, then=lambda near, own, at: ops.aggregate(near, at.block, "max"), relation="writes")
+        cited = g.aggregate(x, self.linear.weight, bias=self.linear.bias, relation="cites")
+        return torch.tanh(cited) + self.other(most)  # type: ignore[no-any-return]
+
+
 def prepare(case: Case, folder: Path) -> None:
     """Do the launcher's part of a case."""
     write_run(case, recipe_of(case), folder)
@@ -138,7 +185,7 @@ def prepare(case: Case, folder: Path) -> None:
 
         path = folder / SHARDS / "part-0" / "edge_x.npy"
         features = np.load(path)
-        features[3, 1] += 0.5
+        features[3] += 1.0 if case.get("related") else np.array([0.0, 0.5, 0.0, 0.0])  # an edge of each relation more
         np.save(path, features)
     if case.get("break") == "halo":  # every part sends its first row instead of those that others read
         import numpy as np
@@ -159,7 +206,8 @@ class RankOfGraph(RankOfCase):
 
     def outputs(self, noise: Noise | None) -> Tensor:
         """Give the outputs of one process, [vertices, channels]."""
-        output: Tensor = self.model(self.features, PlainView([self.matrix], noise))
+        view = PlainView([self.matrix], noise, relations=self.graph.relations)
+        output: Tensor = self.model(self.features, view)
         return output
 
     def loss(self, output: Tensor) -> Tensor:

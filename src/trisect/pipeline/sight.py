@@ -93,6 +93,7 @@ class Sight:
             last=last,
             trains=trains,
             running=self.running,
+            relations=self.shard.relations,
         )
 
     def _kept(self, x: Tensor | None, steps: range, chunk: int | None) -> tuple[Tensor, Tensor] | None:

@@ -20,9 +20,12 @@ from trisect.plan.cluster import Device
 from trisect.plan.probe import Passing, Saved, SavedTensor, saved_by
 from trisect.plan.workload import Workload
 from trisect.views.plan import Plan
+from trisect.views.trace import trace_of
 
 # bytes of an entry of the matrix: a column and a value; of a row: where its entries begin and end
 _ENTRY, _ROW = 8, 16
+# of an entry of a relation's matrix and of its transpose, and of a row of both
+_RELATED, _RELATED_ROW = 24, 32
 # buffers of a layer whose rows are turned into columns and back
 _TURNED = 3.0
 # buffers of rows that are dealt to other ranks along time
@@ -212,7 +215,12 @@ class _Rank:
         share = 1.0 if by_columns else parts.heaviest / plan.parts
         entries, rows = max(self.work.entries) * share, plan.vertices if by_columns else self.rows
         one = entries * _ENTRY + rows * _ROW
-        return one if self.work.symmetric and plan.parts == 1 else 2.0 * one
+        return self._relations(entries, rows) + (one if self.work.symmetric and plan.parts == 1 else 2.0 * one)
+
+    def _relations(self, entries: float, rows: float) -> float:
+        """Weights of edges in each relation, and the matrices that are made of them."""
+        count = max(len(trace_of(layer, timeline=self.work.timeline).related) for layer in self.work.layers)
+        return entries * (4 * count + _RELATED) + rows * count * _RELATED_ROW if count else 0.0
 
     def _snapshots(self) -> float:
         """Prepared matrices of the steps that are kept, each with its transpose, and groups of them."""
@@ -220,7 +228,7 @@ class _Rank:
         share = work.parts(plan.parts).heaviest / plan.parts
         entries = sum(work.entries[: work.training]) * work.distinct * share / plan.layout.time
         rows = self.rows * work.training / plan.layout.time
-        alone = 2.0 * (entries * _ENTRY + rows * _ROW)
+        alone = 2.0 * (entries * _ENTRY + rows * _ROW) + self._relations(entries, rows)
         # narrow rows are summed up over two steps at once, of matrices that are laid over each other for it
         widths = [
             layer.message_channels // (plan.parts if layer.across == "redistribute" else 1)

@@ -226,7 +226,11 @@ def _call_of(
     layer: Any, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
     """Return a function that runs the layer once, and the tensors that it reads; without steps, on a graph."""
-    matrix, noise = ring(rows, degree, dtype, edge_channels(layer)), Noise(0, 1, vertices=torch.arange(rows))
+    related = trace_of(layer, timeline=steps > 0).related
+    names = tuple("__".join(name) if isinstance(name, tuple) else str(name) for name in related)
+    channels = max(edge_channels(layer), len(names), *(name + 1 for name in related if isinstance(name, int)), 0)
+    matrix, noise = ring(rows, degree, dtype, channels), Noise(0, 1, vertices=torch.arange(rows))
+    names += tuple(str(k) for k in range(len(names), channels))
     shape = (steps, rows, layer.in_channels) if steps else (rows, layer.in_channels)
     x = torch.ones(shape, dtype=dtype).requires_grad_(not aggregated)
     sums = x.detach().clone() if aggregated and trace_of(layer, timeline=steps > 0).preaggregates else None
@@ -234,7 +238,7 @@ def _call_of(
 
     def call() -> Tensor:
         features = None if sums is None else (x, sums)
-        view = View.whole([matrix] * steps if steps else matrix, noise, features=features)
+        view = View.whole([matrix] * steps if steps else matrix, noise, features=features, relations=names)
         view.shared.update(shared)
         out: Tensor = layer(x, view)
         return out

@@ -46,6 +46,7 @@ class Cut:
         spatial: by which exchange rows cross parts; where that sums up whole columns (`by_columns`),
             parts are equal in size, and the full matrix is on disk.
         edge_channels: how many features an edge has that layers read.
+        relations: what the relations of edges are called, whose weights these features are.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class Cut:
     quality: dict[str, Any]
     spatial: str = "auto"
     edge_channels: int = 0
+    relations: tuple[str, ...] = ()
 
     @property
     def by_columns(self) -> bool:
@@ -153,6 +155,7 @@ def write_graph_shards(
         "quality": _quality(graph.adjacency, partition),
         "spatial": spatial,
         "edge_channels": graph.edge_channels,
+        "relations": graph.relations,
     }
     (folder / _META).write_text(to_json(meta))
 
@@ -177,6 +180,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         quality=meta["quality"],
         spatial=meta["spatial"],
         edge_channels=meta["edge_channels"],
+        relations=tuple(meta["relations"]),
     )
 
 

@@ -23,6 +23,7 @@ class GraphShard(Shard):
             `aggregate` has read them, so that rows that lie in a file and are not read again take no memory.
         vertices: the user's ids of the own rows; `halo_vertices` of the halo rows.
         all_rows: gives the matrix of all rows, where rows are redistributed by columns.
+        relations: what the relations of edges are called.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class GraphShard(Shard):
         vertices: Tensor | None,
         halo_vertices: Tensor | None = None,
         all_rows: Callable[[], Adjacency] | None = None,
+        relations: tuple[str, ...] = (),
     ) -> None:
-        self.rows, self.vertices = part_graph.rows, vertices
+        self.rows, self.vertices, self.relations = part_graph.rows, vertices, relations
         self._part_graph, self._read, self._all_rows = part_graph, features, all_rows
         self._ids = None
         if vertices is not None and halo_vertices is not None:
@@ -59,7 +61,7 @@ class GraphShard(Shard):
 
     def with_part_graph(self, part_graph: PartGraph) -> GraphShard:
         """The same part with its chunks cut otherwise."""
-        other = GraphShard(part_graph, self._read, self.vertices, None, self._all_rows)
+        other = GraphShard(part_graph, self._read, self.vertices, None, self._all_rows, self.relations)
         other._ids, other._x, other._aggregated = self._ids, self._x, self._aggregated
         return other
 

@@ -17,10 +17,12 @@ class Shard(ABC):
     Attributes:
         rows: how many own rows there are.
         vertices: the user's ids of the own rows, int64 [rows]; None: rows are vertices.
+        relations: what the relations of edges are called; none where they are of one kind.
     """
 
     rows: int
     vertices: Tensor | None
+    relations: tuple[str, ...] = ()
 
     @abstractmethod
     def features(self, steps: range) -> Tensor:

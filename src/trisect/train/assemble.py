@@ -120,7 +120,7 @@ def shard_of(
     aggregated = aggregated and x.numel() * x.element_size() <= budget
     values = torch.float64 if dtype == torch.float64 else torch.float32
     adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
-    shard = GraphShard(single_part(adjacency), lambda: x, data.order)
+    shard = GraphShard(single_part(adjacency), lambda: x, data.order, relations=data.relations)
     if aggregated:
         shard.keep_aggregated()
     return shard, (0, data.vertices), {"aggregated": aggregated}
@@ -141,6 +141,7 @@ def _part_of_graph(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool
         own.to(device),
         halo.to(device),
         adjacency,
+        cut.relations,
     )
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))
@@ -195,8 +196,15 @@ def feature_width(data: AnyData) -> int:
 
 
 def with_read_edges(data: Graph | Timeline, model: AnyModel) -> Graph | Timeline:
-    """Give the data without the features of edges where no layer reads them, so that nobody carries them about."""
-    return data if model.edge_channels or data.edge_x is None else replace(data, edge_x=None)
+    """Return the data without the features or relations of edges where no layer reads them."""
+    read = data.edge_x is None or model.edge_channels or (data.relations and relations_of(model, data))
+    return data if read else replace(data, edge_x=None, relations=())
+
+
+def relations_of(model: AnyModel, data: Graph | Timeline) -> list[str | int | tuple[str, ...]]:
+    """Return the relations of edges that layers tell apart, by name or number."""
+    traces = (trace_of(layer, timeline=isinstance(data, Timeline)) for layer in model.stack)
+    return list(dict.fromkeys(relation for trace in traces for relation in trace.related))
 
 
 def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:

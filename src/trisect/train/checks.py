@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from trisect.config import TrainOptions
+from trisect.data.records import types_text
 from trisect.errors import ConfigError, DataError, LayoutError
 from trisect.graph.graph import Graph
+from trisect.graph.relations import find_relation
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.nn.conv.hetero_linear import HeteroLinearLayer
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.plan.plan import check_asked, check_history
@@ -20,8 +23,8 @@ from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
-from trisect.train.assemble import feature_width
-from trisect.views.trace import trace_of
+from trisect.train.assemble import feature_width, relations_of
+from trisect.views.trace import reads_all_relations, trace_of
 from trisect.views.verbs import layer_name
 
 
@@ -50,6 +53,7 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
         raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
     width = feature_width(data)
+    _check_types(model, data)
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}; make them equal.")
     head = model.head
@@ -61,12 +65,47 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
 
 
+def _check_types(model: AnyModel, data: Graph | Timeline) -> None:
+    """Raise where the first layer reads other types of vertices than the data have; say so where it reads none."""
+    if isinstance(data, Timeline):
+        return
+    first, types = model.stack[0], data.vertex_types
+    widths = [kind.features for kind in types]
+    if isinstance(first, HeteroLinearLayer):
+        if list(first.widths) != widths:
+            have = f"features of {', '.join(map(str, widths))} channels a type" if types else "one type of vertices"
+            raise ConfigError(f"layer 0, {first}, reads types of other widths, and the data have {have}.")
+    elif types:
+        warnings.warn(
+            f"The data have {len(types)} types of vertices, and the first layer reads the features of all by one"
+            f" weight; use rgcn with types: '{types_text(types)}', or begin with HeteroLinearLayer({widths}, …).",
+            stacklevel=4,
+        )
+
+
 def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
     """Raise where layers read other features of edges than the data have; say so where none are read."""
+    related, every = relations_of(model, data), any(map(reads_all_relations, model.stack))
+    if related and not data.relations:
+        raise ConfigError(
+            "the model reads relations of edges, and the data have none; give `relation` (trisect data ingest "
+            "--relation COLUMN)."
+        )
+    if every and model.edge_channels != len(data.relations):
+        raise ConfigError(f"the model reads {model.edge_channels} relations, and the data have {len(data.relations)}.")
+    for relation in related:
+        find_relation(relation, data.relations)
+    if data.relations and not related and not model.edge_channels:
+        warnings.warn(
+            f"The data have {len(data.relations)} relations, and no layer of the model tells them apart; use rgcn, "
+            "recurrent with spatial: rgcn, or HeteroLayer.",
+            stacklevel=4,
+        )
+        return
     if model.edge_channels and data.edge_channels != model.edge_channels:
         have = f"have {data.edge_channels}" if data.edge_channels else "have none (give edge_x)"
         raise ConfigError(f"the model reads {model.edge_channels} features of an edge, and the data {have}.")
-    if data.edge_channels and not model.edge_channels:
+    if data.edge_channels and not model.edge_channels and not data.relations:
         warnings.warn(
             f"The data have {data.edge_channels} features an edge, and no layer of the model reads them; use gatv2, "
             "gine, recurrent with spatial: gatv2 or gine, or FromPyG of a convolution with edge_dim.",

@@ -87,7 +87,7 @@ def parallelize(
         wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
         maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
     else:
-        maker = model_maker(model, {}, seed)
+        maker = model_maker(model, {}, seed, data)
     if not is_cut(chosen):
         return Part(Setup.of(maker, data, OwnLoss(), training, chosen))
     world = world_from_environment()
