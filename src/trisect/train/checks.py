@@ -13,6 +13,7 @@ from trisect.errors import ConfigError, DataError, LayoutError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.layout.steps import require_steps
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.plan.choose import check_asked, check_history
@@ -41,7 +42,10 @@ def check_run(
     """
     check_fit(model, data, task)
     check_monitor(task, options, model.out_channels, data.vertices, device)
+    require_steps(options.steps, timeline=isinstance(data, Timeline), vertices=data.vertices)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
+    if options.step == "chunk":
+        _require_batches(layout, model, task)
     require_fit(layout, model, vertices=data.vertices, training=training)
 
 
@@ -135,6 +139,21 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
             "layout.recompute is true, but chunks that read history cannot be computed again; set layout.chunks to 1 or"
             " layout.history to exact, or leave recompute out."
         )
+
+
+def _require_batches(layout: Layout, model: AnyModel, task: BoundTask) -> None:
+    """Raise where steps of chunks do not go with the layout, the model or the task."""
+    if layout.recompute:
+        raise LayoutError(
+            "layout.recompute is true, and train.step is chunk, whose steps keep the activations of their own rows"
+            " alone; leave recompute out."
+        )
+    if task.reads_pairs:
+        raise ConfigError(
+            f"train.step is chunk, and {type(task).__name__.removeprefix('Bound')} scores pairs of vertices of all"
+            " chunks; use epoch."
+        )
+    _check_sums(model)
 
 
 def _check_sums(model: AnyModel) -> None:
