@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class BatchView(PlainView):
     ) -> None:
         super().__init__([matrix], noise, features=features)
         self._rows, self._history, self._blend = rows, history, blend
+        self.total_rows = len(rows)
 
     def _read(self, message: Tensor) -> Tensor:
         """Return the messages that the batch reads, [rows, channels]."""
@@ -53,6 +55,10 @@ class BatchView(PlainView):
             self._history[call] = old.index_copy(0, self._rows, pushed)
         return old.index_copy(0, self._rows, fresh)
 
+    def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the sum over the rows of the batch."""
+        return super().sum(x[..., self._rows, :], partial)
+
     def _sums(self, message: Tensor) -> Tensor:
         return (dense_of(self.block, message.dtype) @ self._read(message[0]))[None]
 
@@ -63,6 +69,38 @@ class BatchView(PlainView):
         near = Neighbours(block_of(self.block, rows, columns), columns, partial(_of_rows, draw, rows))
         made = then(read[columns], own[rows], near)
         return made.new_zeros(self.rows, made.shape[1]).index_copy(0, rows, made)
+
+
+class BlockView(PlainView):
+    """Some steps of a timeline, which begin with the states that the block before left: constants.
+
+    Args:
+        matrices: of the block.
+        first: where in the timeline it begins.
+        states: of recurrent modules, by call; the block leaves its own.
+    """
+
+    def __init__(
+        self,
+        matrices: Sequence[Adjacency],
+        first: int,
+        states: MutableMapping[Hashable, tuple[Tensor, ...]],
+        noise: Noise | None = None,
+    ) -> None:
+        super().__init__(matrices, noise)
+        self.steps, self._states = range(first, first + len(matrices)), states
+
+    def recur(self, module: Any, *frames: Tensor) -> Tensor:
+        """Return what a recurrent module makes of the block."""
+        self._calls += 1
+        call, like = (self.layer, self._calls), frames[0]
+        state = self._states.get(call)
+        if state is None:
+            state = module.initial_state(like.shape[1], dtype=like.dtype, device=like.device)
+        out, after = module(frames, state, self.steps.start)
+        self._states[call] = tuple(tensor.detach() for tensor in after)
+        found: Tensor = out
+        return found
 
 
 def _of_rows(draw: Callable[[], Noise | None], rows: Tensor) -> Noise | None:

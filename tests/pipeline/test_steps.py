@@ -67,3 +67,44 @@ def test_steps_equal_those_of_one_process(world: int, tmp_path: Path, ranks: Mod
         assert result[0]["steps"] == 2 * case["train"]["batches"], case
     for case, result in zip(wrong, results[len(cases) :], strict=True):
         assert worst(result, "gradient") > 1e-4, case
+
+
+BLOCKS: dict[int, list[dict[str, Any]]] = {
+    1: [{"blocks": 3}, {"blocks": 7}],
+    2: [{"time": 2, "blocks": 3}, {"vertex": 2, "blocks": 3}, {"layer": 2, "blocks": 3}],
+    3: [{"time": 3, "blocks": 2}],
+    4: [{"time": 2, "vertex": 2, "blocks": 3}, {"time": 2, "layer": 2, "blocks": 2}],
+}
+ALONG: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("cd-gcn", {"hidden": 4, "dropout": 0.3}, ("carry", "redistribute")),
+    ("evolvegcn-o", {"hidden": 4, "dropout": 0.3}, ("auto",)),
+    ("evolvegcn-h", {"hidden": 4, "dropout": 0.3}, ("auto",)),
+    ("tm-gcn", {"hidden": 4, "window": 3, "dropout": 0.3}, ("halo", "carry", "redistribute")),
+]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_blocks_equal_those_of_one_process(world: int, tmp_path: Path, ranks: ModuleType) -> None:
+    """States go on from block to block, gradients do not; blocks without states are the negative control."""
+    cases: list[dict[str, Any]] = [
+        {
+            "module": "timeline_cases",
+            "run": "blocks",
+            "layout": {**layout, "temporal": temporal} if "time" in layout else layout,
+            "model": model,
+            "options": options,
+            "train": {"step": "block"},
+            **more,
+        }
+        for layout in BLOCKS[world]
+        for model, options, able in ALONG
+        for temporal in (able if "time" in layout else able[:1])
+        for more in ({}, {"uneven": True, "fixed": True})
+    ]
+    wrong = [{**case, "break": "states"} for case in cases[:1]]
+    results = ranks.run_forks(world, [*cases, *wrong], tmp_path)
+    for case, result in zip(cases, results, strict=False):
+        assert worst(result, "gradient") < 1e-10, case
+        assert worst(result, "loss") < 1e-12, case
+        assert sum(result[0]["bytes"].values()) == result[0]["formula"], (case, result[0]["bytes"])
+    assert worst(results[-1], "gradient") > 1e-4

@@ -198,6 +198,7 @@ class Run:
             rank.batches.begin(push=keep)
         self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along, rank.batches)
         self._running: Running | None = None
+        self._batch = batch
         if self._trains and noise is not None:
             self._running = self._sight.running = Running(plan.all_steps, chunked=chunked)
         door = rank.door
@@ -206,7 +207,8 @@ class Run:
         if rank.boards is not None and self._boarded:
             rank.boards.begin(chunked=chunked, keep=keep)
         if rank.along is not None:
-            rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains)
+            truncated = batch is not None and batch.block is not None
+            rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains, truncated=truncated)
         self._boundaries()
 
     def _boundaries(self) -> None:
@@ -228,6 +230,8 @@ class Run:
 
     def _numbers(self) -> list[int]:
         """Return the cells in the order in which they go forward: chunks, or blocks of steps."""
+        if self._batch is not None and self._batch.block is not None:
+            return [self._batch.block]
         if self.plan.timeline:
             return list(range(self.plan.blocks))
         return list(self._chunks)
@@ -273,6 +277,12 @@ class Run:
         return value if self._weight == 1 else value * self._weight
 
     # A pass
+
+    def go_on(self, batch: Batch) -> None:
+        """Let the next `run` do another block, after the one before has stepped."""
+        if self._running is not None:
+            self._running.settle()
+        self._batch = batch
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:
         """Go forward and, in training, backward, and add gradients up over ranks."""

@@ -116,13 +116,19 @@ class Sight:
             spatial,
             self.along,
             steps=steps,
-            vertices=self.plan.vertices,
+            vertices=self._vertices(chunk),
             noise=noise,
             features=self._kept(x, steps, chunk),
             last=last,
             trains=trains,
             running=self.running,
         )
+
+    def _vertices(self, chunk: Chunk) -> int:
+        """Return how many rows of all parts take part."""
+        if not isinstance(chunk, tuple):
+            return self.plan.vertices
+        return sum(starts[c + 1] - starts[c] for starts in self.plan.chunk_rows for c in chunk)
 
     def _kept(self, x: Tensor | None, steps: range, chunk: Chunk) -> tuple[Tensor, Tensor] | None:
         """Return the features with their sums over neighbours, where these are kept."""

@@ -45,8 +45,8 @@ def check_run(
     require_steps(options.steps, timeline=isinstance(data, Timeline), vertices=data.vertices)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
     if options.step == "chunk":
-        _require_batches(layout, model, task)
-    require_fit(layout, model, vertices=data.vertices, training=training)
+        _require_batches(layout, model, task, options)
+    require_fit(layout, model, vertices=data.vertices, training=training, steps=options.step == "chunk")
 
 
 def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
@@ -111,10 +111,13 @@ def check_monitor(
         raise ConfigError(unknown_value("train.monitor", monitor, names))
 
 
-def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None) -> None:
+def require_fit(
+    layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None, steps: bool = False
+) -> None:
     """Raise a LayoutError for a layout that the model or the data cannot be cut by.
 
     Args:
+        steps: whether chunks are steps, whose sums over rows are those of a batch.
         training: how many steps are trained on; None where the data are one graph.
     """
     if training is None:
@@ -127,7 +130,7 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
-    if training is None and layout.recipe is not None:
+    if training is None and layout.recipe is not None and not steps:
         _check_sums(model)
     layers = len(model.stack)
     if layout.layer > layers:
@@ -141,7 +144,7 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
         )
 
 
-def _require_batches(layout: Layout, model: AnyModel, task: BoundTask) -> None:
+def _require_batches(layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions) -> None:
     """Raise where steps of chunks do not go with the layout, the model or the task."""
     if layout.recompute:
         raise LayoutError(
@@ -153,7 +156,8 @@ def _require_batches(layout: Layout, model: AnyModel, task: BoundTask) -> None:
             f"train.step is chunk, and {type(task).__name__.removeprefix('Bound')} scores pairs of vertices of all"
             " chunks; use epoch."
         )
-    _check_sums(model)
+    if layout.layer > 1 and layout.chunks > options.batches:
+        _check_sums(model)
 
 
 def _check_sums(model: AnyModel) -> None:

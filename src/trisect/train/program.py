@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,8 @@ from trisect.views.plan import Plan, runs_from, runs_split, runs_until
 from trisect.views.staleness import DriftMeter, historical_reads, outside_reads
 
 _EPOCH = Steps()
+# states on their way to a later run, by axis and kind; as many gradients go back
+_HANDED_ON = {("time", "carry"), ("time", "halo")}
 
 
 class Program:
@@ -154,7 +157,14 @@ class Program:
         if self.in_chunks:
             self._batches = self.steps.of_chunks(self.plan.layout.chunks, self._origin.seed, epoch)
             return self._batches
+        if self.in_blocks:
+            return self.steps.of_blocks(self.plan.blocks)
         return [None]
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether each step is a block of snapshots."""
+        return self.steps.kind == "block" and self.plan.timeline and self.plan.blocks > 1
 
     def begin(self, epoch: int, batch: Batch | None = None, *, drops: bool = True) -> None:
         """Enter an epoch (1, 2, …), or a step of it: all that it draws is a function of its number.
@@ -163,6 +173,10 @@ class Program:
             batch: one of `batches(epoch)`.
             drops: whether layers draw random numbers.
         """
+        if batch is not None and batch.block is not None and self._state is not None:
+            self._state.go_on(batch)
+            self.loss_calls = self.plan.parts * sum(len(run) > 0 for run in self.plan.runs[batch.block])
+            return
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         history, plan, order = self.history, self.plan, None
         if self._first_epoch is None:
@@ -171,7 +185,7 @@ class Program:
         noise = self.noise if drops else None
         if batch is not None and batch.chunks:
             if history is not None and batch.number == 0 and (exact or history.refreshes(epoch)):
-                self._refresh()
+                self._refresh(trains=drops)
             layers = plan.layout.layer
             self.loss_calls = plan.parts * (len(batch.chunks) if layers > 1 else 1)
             pushed = history is not None and history.keeps(epoch, self._first_epoch)
@@ -184,18 +198,24 @@ class Program:
             order = self._order = history.order(plan.layout.chunks, self.noise.seed, epoch)
         self._epoch_plan = plan = plan if order is not None or plan.timeline else plan.without_chunks()
         runs = sum(len(run) > 0 for block in plan.runs for run in block) if plan.timeline else 1
+        if batch is not None and batch.block is not None:
+            runs = sum(len(run) > 0 for run in plan.runs[batch.block])
         self.loss_calls = plan.parts * runs * (1 if exact else plan.layout.chunks)
         keep = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
-        self._state = self.engine.begin(noise, plan=plan, chunked=not exact, keep=keep, order=order)
+        self._state = self.engine.begin(noise, plan=plan, chunked=not exact, keep=keep, order=order, batch=batch)
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:
         """Do all cells of the epoch that was begun; the gradients are then those of all ranks."""
         self._require_state().run(observer, **fields)
 
     def end_step(self) -> None:
-        """End a step that was run, and is not the last of its epoch."""
+        """End a step that was run, and is not the last of its epoch. A pass over blocks goes on."""
+        if not self.in_blocks:
+            self._end_pass()
+
+    def _end_pass(self) -> None:
         self._losses.append(self._require_state().finish().detach().double())
         self._state = None
 
@@ -207,7 +227,7 @@ class Program:
                 epoch; the bytes that each has sent and holds do too, for the record of the epoch.
         """
         own = torch.zeros(3 + self.mesh.layout.world, dtype=torch.float64)
-        self.end_step()
+        self._end_pass()
         own[0] = torch.stack(self._losses).sum().cpu()
         self._losses.clear()
         own[1], own[2] = asked_to_stop, self.ledger.bytes
@@ -273,13 +293,21 @@ class Program:
         fetched = [
             sum(rows.numel() for rows in self.own_task.wanted(step, self.noise) or ()) for step in range(training)
         ]
-        return sum(volume(plan, self._schedule(plan, Pass.TRAIN), fetched).values())
+        return sum(self._moved(plan, fetched).values())
 
-    def _moved(self, plan: Plan) -> dict[tuple[str, str], int]:
+    def _moved(self, plan: Plan, fetched: Sequence[int] = ()) -> dict[tuple[str, str], int]:
         """Return the bytes of an epoch by axis and kind: rows cross once, gradients of weights with each step."""
-        moved = volume(plan, self._schedule(plan, Pass.TRAIN))
-        steps = min(self.steps.batches, plan.layout.chunks) if self.in_chunks else 1
-        return {key: size * steps if key[0] == "weights" else size for key, size in moved.items()}
+        moved = volume(plan, self._schedule(plan, Pass.TRAIN), fetched)
+        if not self.in_blocks:
+            steps = min(self.steps.batches, plan.layout.chunks) if self.in_chunks else 1
+            return {key: size * steps if key[0] == "weights" else size for key, size in moved.items()}
+        inside: Counter[tuple[str, str]] = Counter()
+        for runs in plan.runs:
+            block = replace(plan, runs=(runs,))
+            inside.update(volume(block, self._schedule(block, Pass.TRAIN), fetched))
+        # from block to block states go forward, and no gradients back
+        edges = {key: (size - inside[key]) // 2 for key, size in moved.items() if key in _HANDED_ON}
+        return {key: inside[key] + edges.get(key, 0) for key in moved}
 
     def described(self) -> dict[str, Any]:
         """Return what was decided before the run, as plan.json has it: exchanges, stages, runs, bytes by formula."""
