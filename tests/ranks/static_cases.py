@@ -16,9 +16,11 @@ from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, run_again, write_run
 from torch import Tensor, nn
 
+from batch_view import BatchView
 from plain_view import PlainView
 from stale_view import StaleView
 from trisect import ops
+from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
 from trisect.nn import FromPyG, GATLayer, GCNLayer, GINLayer, HeteroLayer, SAGELayer
 from trisect.nn.base import Layer, Model
@@ -218,6 +220,29 @@ class RankOfGraph(RankOfCase):
         assert y is not None
         return nn.functional.cross_entropy(output[train], y[train])
 
+    def loss_of(self, output: Tensor, rows: Tensor) -> Tensor:
+        """Give what some rows add to the mean cross entropy of the training vertices."""
+        train, y = self.graph.splits["train"], self.graph.y
+        assert y is not None
+        own = rows[train[rows]]
+        total: Tensor = nn.functional.cross_entropy(output[own], y[own], reduction="sum") / train.sum()
+        return total
+
+    def without(self, inside: Tensor) -> Adjacency:
+        """Give the matrix of the graph that has no edges to or from other vertices than these."""
+        data, model = self.graph, self.model
+        row, column = data.adjacency.coordinates()
+        mask = torch.zeros(data.vertices, dtype=torch.bool).index_fill(0, inside, value=True)
+        kept = mask[row] & mask[column]
+        other = Graph.from_edges(column[kept], row[kept], vertices=data.vertices, x=data.x)
+        matrix = other.normalised(model.normalisation, self_loops=model.self_loops, dtype=self.features.dtype)
+        features = self.matrix.edge_attributes()
+        if features is None:
+            return matrix
+        # those of a loop that the model adds are the mean over all edges of the vertex
+        keys, own = (row * data.vertices + column for row, column in (self.matrix.coordinates(), matrix.coordinates()))
+        return matrix.with_features(features[torch.searchsorted(keys, own)])
+
 
 def relative(value: float, wanted: Tensor) -> float:
     """Give the relative difference of two losses."""
@@ -329,3 +354,61 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
                 for name, parameter in modules.named_parameters():
                     parameter -= 0.1 * wanted[name]
     return {"gradient": worst, "loss": worst_loss, "stale epochs": stale_epochs}
+
+
+def steps(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare every gradient of every step of two epochs with those of one process that trains the same batches."""
+    rank = RankOfGraph(case, folder)
+    layout, order, options = rank.job.layout, rank.cut.order, rank.job.options
+    recipe = layout.recipe
+    rows = [order[a:b] for a, b in pairwise(rank.cut.starts)]
+    chunks = [torch.cat(rows[chunk :: layout.chunks]) for chunk in range(layout.chunks)]
+    kept = rank.features if rank.program.plan.aggregated else None
+    history: dict[Hashable, Tensor] | None = None if recipe is None else {}
+    result: dict[str, Any] = {"gradient": 0.0, "loss": 0.0, "steps": 0, "bytes": None, "formula": None}
+    every = torch.arange(rank.graph.vertices)
+    for epoch in (1, 2):
+        total, sent = 0.0, dict[str, int]()
+        for batch in rank.program.batches(epoch):
+            if batch is None:
+                raise AssertionError("an epoch is one step")
+            exact = recipe is not None and batch.number == 0 and (recipe.is_exact(epoch) or recipe.refreshes(epoch))
+            if exact:
+                with torch.no_grad():
+                    rank.model(rank.features, BatchView(rank.matrix, every, history, features=kept))
+            # each chunk is a cell where stages follow each other
+            cells = [[chunk] for chunk in batch.chunks] if layout.layer > 1 else [list(batch.chunks)]
+            loss = rank.features.new_zeros(())
+            for cell in cells:
+                inside = torch.cat([chunks[chunk] for chunk in cell])
+                matrix = rank.matrix if recipe is not None else rank.without(inside)
+                blend = None if recipe is None or case.get("break") == "push" else recipe.blend
+                view = BatchView(matrix, inside, history, Noise(SEED, epoch), blend=blend, features=kept)
+                output = rank.model(rank.features, view)
+                loss = loss + batch.count * rank.loss_of(output, inside)
+            wanted = rank.taken_gradients(loss)
+            total += float(loss.detach()) / batch.count
+            rank.setup.modules.zero_grad()
+            rank.program.ledger.clear()
+            rank.program.begin(epoch, batch)
+            rank.program.run()
+            if batch.is_last:
+                result["loss"] = max(result["loss"], abs(rank.program.finish() - total) / abs(total))
+            else:
+                rank.program.end_step()
+            for name, size in rank.sent().items():
+                sent[name] = sent.get(name, 0) + size
+            # some gradients of a few rows are zero but for rounding
+            errors = [error / max(size, 1e-4) for error, size in rank.errors(wanted).values()]
+            result["gradient"] = max(result["gradient"], *errors)
+            result["steps"] += 1
+            with torch.no_grad():
+                for modules in (rank.modules, rank.setup.modules):
+                    for name, parameter in modules.named_parameters():
+                        parameter -= options.lr * wanted[name]
+        result["bytes"], result["formula"] = sent, rank.program.formula_bytes
+    result["parameters"] = max(
+        float((own - dict(rank.modules.named_parameters())[name]).abs().max())
+        for name, own in rank.setup.modules.named_parameters()
+    )
+    return result

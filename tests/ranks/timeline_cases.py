@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -19,6 +19,7 @@ from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, summed_beside, write_run
 from torch import Tensor, nn
 
+from batch_view import BlockView
 from plain_view import PlainView
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.edge_features import Merge
@@ -326,4 +327,45 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
         every = range(rank.timeline.steps)
         result["outputs"] = rank.evaluated(every, rank.reference.outputs, hidden=False)
         result["hidden"] = rank.evaluated(every, rank.reference.hidden, hidden=True)
+    return result
+
+
+def blocks(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare every gradient of every step of two epochs with those of one process that steps for the same blocks."""
+    rank = RankOfTimeline(case, folder)
+    y, plan, options = rank.timeline.y, rank.program.plan, rank.job.options
+    assert y is not None
+    result: dict[str, Any] = {"gradient": 0.0, "loss": 0.0, "steps": 0}
+    count = int((y[: rank.steps] >= 0).sum())
+    for epoch in (1, 2):
+        total, states = 0.0, dict[Hashable, tuple[Tensor, ...]]()
+        rank.program.ledger.clear()
+        for batch in rank.program.batches(epoch):
+            if batch is None or batch.block is None:
+                raise AssertionError("an epoch is one step")
+            own = plan.steps(batch.block)
+            x = rank.features
+            frames = x.expand(len(own), *x.shape) if x.dim() == 2 else x[own.start : own.stop]
+            if case.get("break") == "states":
+                states.clear()
+            view = BlockView(rank.snapshots[own.start : own.stop], own.start, states, Noise(SEED, epoch))
+            output, labels = rank.model(frames, view), y[own.start : own.stop]
+            loss = nn.functional.cross_entropy(output[labels >= 0], labels[labels >= 0], reduction="sum") / count
+            total += float(loss.detach())
+            wanted = rank.taken_gradients(loss * batch.count)
+            rank.setup.modules.zero_grad()
+            rank.program.begin(epoch, batch)
+            rank.program.run()
+            if batch.is_last:
+                result["loss"] = max(result["loss"], abs(rank.program.finish() - total) / abs(total))
+            else:
+                rank.program.end_step()
+            errors = [error / max(size, 1e-4) for error, size in rank.errors(wanted).values()]
+            result["gradient"] = max(result["gradient"], *errors)
+            result["steps"] += 1
+            with torch.no_grad():
+                for modules in (rank.modules, rank.setup.modules):
+                    for name, parameter in modules.named_parameters():
+                        parameter -= options.lr * wanted[name]
+        result["bytes"], result["formula"] = rank.sent(), rank.program.formula_bytes
     return result

@@ -54,6 +54,12 @@ class Shard(ABC):
         """Give the user's ids of the columns of a step's block; None where only those of the own rows are known."""
         return None
 
+    def sums(self) -> Tensor:
+        """Give the row sums of a graph's weights that the matrix was normalised by, loops included: float64 [columns],
+        where steps leave edges out.
+        """
+        raise RuntimeError("internal error: the shard has no row sums, but steps leave edges out")
+
     def all_rows(self, steps: range) -> Sequence[Adjacency]:
         """Give the matrices of all rows, where rows are redistributed by columns."""
         raise RuntimeError(

@@ -27,7 +27,7 @@ from trisect.nn.models.source import AnyModel, ModelSource, outline_of
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import PartGraph, features_at_once
 from trisect.partition.timeline import deal, step_work
-from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph
+from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph, read_sums
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
 from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
@@ -82,13 +82,21 @@ def uncut(timeline: Timeline, model: AnyModel, training: int, layout: Layout, op
 
 
 def shard_of(
-    data: Graph | Cut | TimelineCut, model: AnyModel, mesh: Mesh, dtype: torch.dtype, ledger: Ledger, local_ranks: int
+    data: Graph | Cut | TimelineCut,
+    model: AnyModel,
+    mesh: Mesh,
+    dtype: torch.dtype,
+    ledger: Ledger,
+    local_ranks: int,
+    *,
+    drops: bool = False,
 ) -> tuple[Shard, tuple[int, ...], dict[str, Any]]:
     """Return the shard of a rank, where parts begin, and the sizes of the data as `make_plan` has them.
 
     Args:
         ledger: counts the snapshots that are brought to the device.
         local_ranks: how many share the memory of this host, of which a quarter may be kept between epochs.
+        drops: whether steps leave edges out, so that the first sum over neighbours differs.
     """
     budget = free_bytes(mesh.device) // 4 // local_ranks
     if isinstance(data, TimelineCut):
@@ -105,7 +113,7 @@ def shard_of(
                 "symmetric": mesh.layout.world * mesh.layout.chunks > 1 and is_symmetric(data.timeline, model),
             },
         )
-    aggregated = preaggregates(model)
+    aggregated = preaggregates(model) and not drops
     if isinstance(data, Cut):
         sizes: dict[str, Any] = {
             "chunk_rows": data.chunk_rows,
@@ -142,6 +150,7 @@ def _part_of_graph(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool
         halo.to(device),
         adjacency,
         cut.relations,
+        lambda: read_sums(cut, mesh.part_index).to(device),
     )
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))

@@ -15,6 +15,7 @@ from trisect.graph.graph import Graph
 from trisect.graph.relations import find_relation
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.layout.steps import require_steps
 from trisect.nn.conv.hetero_linear import HeteroLinearLayer
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
@@ -44,8 +45,11 @@ def check_run(
     """
     check_fit(model, data, task)
     check_monitor(task, options, model.out_channels, data.vertices, device)
+    require_steps(options.steps, timeline=isinstance(data, Timeline), vertices=data.vertices)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(layout, model, vertices=data.vertices, training=training)
+    if options.step == "chunk":
+        _require_batches(layout, model, task, options)
+    require_fit(layout, model, vertices=data.vertices, training=training, steps=options.step == "chunk")
 
 
 def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
@@ -146,10 +150,13 @@ def check_monitor(
         raise ConfigError(unknown_value("train.monitor", monitor, names))
 
 
-def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None) -> None:
+def require_fit(
+    layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None, steps: bool = False
+) -> None:
     """Raise a LayoutError for a layout that the model or the data cannot be cut by.
 
     Args:
+        steps: whether chunks are steps, whose sums over rows are those of a batch.
         training: how many steps are trained on; None where the data are one graph.
     """
     if training is None:
@@ -162,7 +169,7 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
-    if training is None and layout.recipe is not None:
+    if training is None and layout.recipe is not None and not steps:
         _check_sums(model)
     layers = len(model.stack)
     if layout.layer > layers:
@@ -174,6 +181,22 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
             "layout.recompute is true, but chunks that read history cannot be computed again; set layout.chunks to 1 or"
             " layout.history to exact, or leave recompute out."
         )
+
+
+def _require_batches(layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions) -> None:
+    """Raise where steps of chunks do not go with the layout, the model or the task."""
+    if layout.recompute:
+        raise LayoutError(
+            "layout.recompute is true, and train.step is chunk, whose steps keep the activations of their own rows"
+            " alone; leave recompute out."
+        )
+    if task.reads_pairs:
+        raise ConfigError(
+            f"train.step is chunk, and {type(task).__name__.removeprefix('Bound')} scores pairs of vertices of all"
+            " chunks; use epoch."
+        )
+    if layout.layer > 1 and layout.chunks > options.batches:
+        _check_sums(model)
 
 
 def _check_sums(model: AnyModel) -> None:

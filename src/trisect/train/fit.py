@@ -63,6 +63,7 @@ def fit(
     training = TrainOptions(**own) if out is not None else TrainOptions(**{"checkpoint_every": None, **own})
     data = as_data(graph)
     maker = model_maker(model, options, training.seed, data)
+    chosen = training.steps.laid_out(chosen)
     job = Job("fit", maker, make_task(task), training, chosen)
     if resume and out is None:
         raise ConfigError("resume is True, and out is not given; say in which run directory the run is.")
@@ -76,6 +77,7 @@ def fit(
     if chosen.auto:
         chosen, said = agreed_layout(maker, lambda: data, task, training, None, told.say)
         told.say(said)
+        chosen = training.steps.laid_out(chosen)
         job = replace(job, layout=chosen)
     if out is not None:
         config = config_of(maker, data, job.task, training, chosen)

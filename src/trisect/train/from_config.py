@@ -63,7 +63,13 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     model = {**defaults, **config.model.model_dump(exclude_none=True)}
     task = make_task(config.task.model_dump())
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in task.options().items()}
-    plain = {**config.resolved(), "data": data, "model": model, "task": {"name": config.task.name, **options}}
+    layout = config.train.steps.laid_out(config.layout)
+    plain = {
+        **config.model_copy(update={"layout": layout}).resolved(),
+        "data": data,
+        "model": model,
+        "task": {"name": config.task.name, **options},
+    }
     return Config.model_validate(plain)
 
 
