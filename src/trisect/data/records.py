@@ -65,6 +65,7 @@ class StaticRecord:
         splits: names `train`, `val`, `test` → bool [vertices] or [vertices, splits].
         names: the user's vertex ids (strings or integers), or None where they are 0..n-1.
         edge_x: float32 [edges, features], the attributes of edges, or None.
+        y_weight: float32 [vertices], how much each vertex counts in the loss, or None.
         meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names),
             `encoding` (how columns became features, see `trisect.data.ingest.encoding`), ….
     """
@@ -80,6 +81,7 @@ class StaticRecord:
     names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     edge_x: Array | None = None
+    y_weight: Array | None = None
 
     @property
     def class_names(self) -> list[str] | None:
@@ -116,6 +118,7 @@ class TimelineRecord:
     meta: dict[str, Any] = field(default_factory=dict)
     time: Array | None = None
     edge_x: Array | None = None
+    y_weight: Array | None = None
 
     @property
     def steps(self) -> int:

@@ -29,6 +29,7 @@ from trisect.graph.check import (
     label_array,
     order_array,
     positions_of,
+    row_weights,
     rows_of,
     split_masks,
 )
@@ -54,6 +55,7 @@ class Graph:
         order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
         edge_x: float32 [entries of adjacency, features], in the order of its entries, or None.
         class_names: what class k of y is called, or None where classes are numbers.
+        y_weight: float32 [vertices], how much each vertex counts in the loss, or None.
     """
 
     adjacency: Adjacency
@@ -64,6 +66,7 @@ class Graph:
     order: Tensor | None = None
     edge_x: Tensor | None = None
     class_names: Sequence[str] | None = field(default=None, compare=False)
+    y_weight: Tensor | None = None
 
     @classmethod
     def from_edges(
@@ -82,6 +85,7 @@ class Graph:
         edge_x: Any = None,
         merge: Merge = "mean",
         class_names: Sequence[str] | None = None,
+        y_weight: Any = None,
     ) -> Graph:
         """From edges src → dst and arrays of numpy or torch, all checked.
 
@@ -94,6 +98,7 @@ class Graph:
             merge: what the features of parallel edges become: their `sum`, their `mean`, those of the `last`, or how
                 many edges there are (`count`). Weights of parallel edges are added up.
             class_names: what class 0, 1, … of y is called, for the report.
+            y_weight: [vertices], how much each vertex counts in the loss.
         """
         for array in (x, y):
             if vertices is None and array is not None:
@@ -113,7 +118,16 @@ class Graph:
             source, target = index_array("src", src), index_array("dst", dst)
             attributes = edge_feature_array(edge_x, source.numel())
             attributes = merge_parallel(attributes, source, target, count, both=undirected, merge=merge)
-        return cls(adjacency, features, labels, masks, names, edge_x=attributes, class_names=class_names)
+        return cls(
+            adjacency,
+            features,
+            labels,
+            masks,
+            names,
+            edge_x=attributes,
+            class_names=class_names,
+            y_weight=None if y_weight is None else row_weights(y_weight, count),
+        )
 
     @classmethod
     def from_record(cls, record: StaticRecord, split: int = 0, merge: Merge = "mean") -> Graph:
@@ -133,6 +147,7 @@ class Graph:
             edge_x=record.edge_x,
             merge=merge,
             class_names=record.class_names,
+            y_weight=record.y_weight,
         )
 
     @classmethod
@@ -157,7 +172,7 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Any, split: int = 0, merge: Merge = "mean") -> Graph:
-        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, train_mask, …)."""
+        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, y_weight, train_mask, …)."""
         return cls.from_record(static_from_pyg(data), split, merge)
 
     @classmethod
@@ -233,6 +248,7 @@ class Graph:
             adjacency=permuted(self.adjacency, order),
             x=None if self.x is None else self.x[order],
             y=None if self.y is None else self.y[order],
+            y_weight=None if self.y_weight is None else self.y_weight[order],
             splits={name: mask[order] for name, mask in self.splits.items()},
             order=order if self.order is None else self.order[order],
             edge_x=None if self.edge_x is None else permuted_features(self.edge_x, self.adjacency, order),
@@ -251,6 +267,7 @@ class Graph:
             adjacency=self.adjacency.to(device),
             x=None if self.x is None else self.x.to(device),
             y=None if self.y is None else self.y.to(device),
+            y_weight=None if self.y_weight is None else self.y_weight.to(device),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             order=None if self.order is None else self.order.to(device),
             edge_x=None if self.edge_x is None else self.edge_x.to(device),

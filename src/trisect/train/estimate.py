@@ -18,8 +18,9 @@ from trisect.plan.workload import Workload
 from trisect.schedule.simulate import Span
 from trisect.shards.graph_files import Cut
 from trisect.shards.timeline_files import TimelineCut
+from trisect.train.optimizer import numbers_kept
 from trisect.train.setup import Setup
-from trisect.train.workloads import MOMENTS, judged_share, pairs_of
+from trisect.train.workloads import judged_share, pairs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def estimate_setup(
         loss_from=task.steps("train").start if plan.timeline else 0,
         judged=judged_share(task),
         **pairs_of(task, task.decoder_outline(model.out_channels), model.out_channels),
-        copies=MOMENTS.get(options.optimiser, 2),
+        copies=numbers_kept(options),
         dtype=plan.dtype,
     )
     memory, layout = MemoryModel(workload), plan.layout

@@ -71,8 +71,9 @@ def plan(
         approximate: whether layouts are allowed whose result is not that of one process.
         **options: of training and of the model, as for `fit`.
     """
-    from trisect.train.fit import as_data, model_maker  # which ends where this begins
+    from trisect.train.fit import as_data, by_our_names, model_maker  # which ends where this begins
 
+    options = by_our_names(options)
     names = [field.name for field in fields(TrainOptions)]
     training = TrainOptions(**{key: options.pop(key) for key in names if key in options})
     maker = model_maker(model, options, training.seed)
