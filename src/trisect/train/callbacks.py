@@ -1,4 +1,4 @@
-"""Callbacks: objects of the user that are told when an epoch ends, splits are measured, a checkpoint is taken.
+"""Callbacks: objects of the user that are told when splits were measured, an epoch ends, a checkpoint is taken.
 
 They are called on every rank, in the process where the rank is, between epochs, when no message is under way.
 """

@@ -156,10 +156,10 @@ class Trainer:
             last = epoch == options.epochs or self._ended
             stops = self.program.stops and not last
             if last or stops or (options.checkpoint_every is not None and epoch % options.checkpoint_every == 0):
+                self._tell("on_checkpoint", measured, best=improved)  # whose own state is then in it
                 self._saved = epoch
                 tensors = self.state_tensors(copied=not self._recorder_copies)
                 self.recorder.checkpoint(tensors, self.state_meta(), best=improved)
-                self._tell("on_checkpoint", measured, best=improved)
             if stops:
                 raise StoppedError(f"Stopped after epoch {epoch}, as asked (SIGTERM).")
         self._take_best()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, ConfigError, RunError
@@ -251,11 +251,6 @@ class Optimizer:
                 f"the checkpoint's state of optimizer and scheduler does not fit ({error}); start a new run in another"
                 " --out."
             ) from None
-        if isinstance(self.scheduler, LambdaLR):
-            # a function of the epoch alone, which may know of more epochs than before
-            own = zip(self.torch.param_groups, self.scheduler.base_lrs, self.scheduler.lr_lambdas, strict=True)
-            for group, lr, of_epoch in own:
-                group["lr"] = lr * of_epoch(self.scheduler.last_epoch)
 
 
 def clip_gradients(
