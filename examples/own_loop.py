@@ -42,7 +42,7 @@ def right(out, rows):
 
 
 torch.manual_seed(0)
-graph = trisect.Graph.generate("community", vertices=2000, features=16, classes=4)
+graph = trisect.Graph.generate("community", vertices=2000, features=16, classes=4, degree=8, within=0.8)
 model = Net(16, 32, 4)
 part = trisect.parallelize(model, graph, layout=f"vertex={os.environ.get('WORLD_SIZE', '1')}")
 optimizer = torch.optim.AdamW(part.parameters(), lr=0.01, weight_decay=0.01)

@@ -64,16 +64,9 @@ def apply_overrides(
         keys = [SYNONYMS.get(key, key) for key in keys]
         if isinstance(result.get(keys[0]), dict) and len(keys) > 1:
             # what a file says under a setting's other name is replaced
-            result[keys[0]] = _renamed(keys[0], result[keys[0]])
+            result[keys[0]] = with_our_names(result[keys[0]], keys[0])
         _set(result, keys, read_yaml(value_text, f"The value of --set {path}"))
     return result
-
-
-def _renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return with_our_names(values)
-    except ValueError as error:
-        raise ConfigError(f"{section} {error}.") from None
 
 
 _SHORT = {"task": "name", "history": "preset", "optimizer": "name", "scheduler": "name", "loss": "name"}

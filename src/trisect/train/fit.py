@@ -56,7 +56,7 @@ def fit(
     Args:
         listener: is told sentences for the user, and epochs as they end.
     """
-    chosen, options = layout_of(layout), by_our_names(options)
+    chosen, options = layout_of(layout), with_our_names(options, "the call")
     names = [field.name for field in fields(TrainOptions)]
     own = {key: options.pop(key) for key in names if key in options}
     # without a run directory nobody reads checkpoints, unless a recorder asks for them
@@ -93,14 +93,6 @@ def fit(
         return setup
 
     return Run(result, setup_here, outcome.summary, Layout(**outcome.summary["layout"]), graph=data)
-
-
-def by_our_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of training and of the model by our names, whatever library's they were given by."""
-    try:
-        return with_our_names(options)
-    except ValueError as error:
-        raise ConfigError(f"the call {error}.") from None
 
 
 def describe_data(data: Graph | Timeline) -> str:
