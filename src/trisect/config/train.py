@@ -13,6 +13,7 @@ from pydantic_core import ArgsKwargs
 from trisect.config.chosen import choice_of, functions_by_name, in_words, is_plain, made_in_python, objects_with
 from trisect.config.names import CALLBACKS, LOSSES, OPTIMIZERS, SCHEDULERS
 from trisect.errors import ConfigError
+from trisect.layout.steps import Outside, StepKind, Steps
 from trisect.settings.section import (
     CLOSED,
     Flag,
@@ -60,6 +61,11 @@ class TrainOptions:
 
     Attributes:
         epochs: how many passes over the whole graph or timeline.
+        step: how often the optimizer steps: once an `epoch`, for each batch of chunks of vertices (`chunk`), or for
+            each block of snapshots (`block`).
+        batches: how many steps an epoch has where `step` is `chunk` or `block`.
+        outside: of rows outside its batch, a step reads `history`, what they were when their own step came, or nothing
+            (`drop`, as Cluster-GCN).
         lr: the learning rate.
         optimizer: one of `torch.optim` by name, such as `AdamW`, or {name: …, options}; in Python also a class, a class
             and its options, or a function of the parameters. `optimiser` is accepted too.
@@ -67,8 +73,8 @@ class TrainOptions:
         nesterov: `SGD` by name looks ahead along its momentum, where it has any.
         weight_decay: one number, or one for spatial layers (`conv`) and one for all others (`dense`).
         scheduler: one of `torch.optim.lr_scheduler` by name, such as `OneCycleLR`, or {name: …, options}; in Python
-            also a class, a class and its options, or a function of the optimizer. It steps behind every step of the
-            optimizer, `ReduceLROnPlateau` behind every evaluation.
+            also a class, a class and its options, or a function of the optimizer. It steps behind every epoch,
+            `ReduceLROnPlateau` behind every evaluation.
         lr_schedule: `cosine` falls to zero over the epochs, `plateau` halves after 10 evaluations without a best.
         clip: the largest norm of all gradients together, or None.
         ema: the decay of an exponential average of the parameters, such as 0.999, which is what evaluates and predicts.
@@ -97,6 +103,9 @@ class TrainOptions:
     """
 
     epochs: Positive = 100
+    step: StepKind = "epoch"
+    batches: Positive = 10
+    outside: Outside = "history"
     lr: PositiveNumber = 0.01
     optimizer: Annotated[
         Any, AfterValidator(choice_of(OPTIMIZERS, "a class, a class and its options, or a function of the parameters"))
@@ -169,6 +178,11 @@ class TrainOptions:
 
     def _items(self) -> list[tuple[str, Any]]:
         return [(each.name, getattr(self, each.name)) for each in fields(self)]
+
+    @property
+    def steps(self) -> Steps:
+        """Return which rows or snapshots each step of the optimizer is made of."""
+        return Steps(self.step, self.batches, self.outside)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,7 +10,7 @@ import torch
 
 from trisect.noise import Noise
 from trisect.pipeline.packed import PackedActivations
-from trisect.pipeline.sight import Sight
+from trisect.pipeline.sight import Chunk, Sight
 from trisect.pipeline.stage import Ends, Graph, Stage, Values, record, run_plain
 from trisect.views.view import View
 
@@ -20,7 +20,7 @@ class Cell:
 
     Args:
         number: of the chunk or block.
-        steps: own steps; `chunk` of rows, None: all.
+        steps: own steps; `chunk` of rows, or several as a batch, None: all.
         boarded: whether rows are read from boards.
         ends: makes a loss of what leaves the stage; None: the stage is not the last, or nothing is trained.
         packed: packs what autograd saves.
@@ -33,7 +33,7 @@ class Cell:
         sight: Sight,
         number: int,
         steps: range,
-        chunk: int | None,
+        chunk: Chunk,
         noise: Noise | None,
         *,
         boarded: bool = False,
@@ -44,8 +44,7 @@ class Cell:
         self.stage, self.sight, self.number, self.steps, self.chunk = stage, sight, number, steps, chunk
         self._noise, self._boarded, self._ends, self._packed = noise, boarded, ends, packed
         self._trains = trains
-        rows = sight.rows(chunk)
-        self.rows = rows.stop - rows.start
+        self.rows = sight.count(chunk)
         self._inputs: dict[int, Values] = {}
         self._from_features = True
         self._graph: Graph | None = None

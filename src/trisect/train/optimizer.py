@@ -66,7 +66,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, total_square: Callable[[float], float] = lambda square: square) -> None:
-        """Clip, step, average, and go on in the schedule.
+        """Clip, step and average.
 
         Args:
             total_square: from the squared norm of these gradients to that of all ranks' together.
@@ -85,6 +85,9 @@ class Optimizer:
             self.parameters[key].copy_(self._masters[key])
         if self._options.ema is not None:
             self._take_into_average(self._options.ema)
+
+    def end_epoch(self) -> None:
+        """Go on in a schedule of epochs, behind the last step of each."""
         if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             self._schedule()
 
@@ -284,6 +287,7 @@ def kept_of_each(options: TrainOptions, parameters: Mapping[str, Tensor]) -> dic
     for parameter in like.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
+    optimizer.end_epoch()
     optimizer.plain()
     kept: dict[str, dict[str, Tensor]] = {name: {} for name in like}
     for name, value in optimizer.state(copied=False).items():

@@ -96,6 +96,8 @@ class Carry(Stay):
         if not turn.pieces:
             return [None] * len(turn.widths)
         before, after = self._others(turn)
+        if turn.truncated:
+            before, after = (place if place and place[0] == turn.block else None for place in (before, after))
         rows, gradients = self._rows(turn), None
         if len(rows) > 1:
             gradients = [
@@ -113,6 +115,7 @@ class Carry(Stay):
                 self.states.backward(turn, None if d_out is None else d_out[:, own], into)
             if before is not None and before[1] != turn.run:
                 self._send(turn, self._form.pack(self.states.wanted.pop(chunk)), chunk, before, back=True)
+        self._end(turn)
         return result if gradients is None else gradients
 
     def _others(self, turn: Turn) -> tuple[BlockOfRun | None, BlockOfRun | None]:

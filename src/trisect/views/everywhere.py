@@ -35,6 +35,7 @@ class Everywhere(Stay):
         """Go back through all steps; summaries of nothing have no gradient."""
         if turn.pieces:
             self.states.backward(turn, d_out)
+            self._end(turn)
         return [None]
 
     def _evolved(self, turn: Turn) -> range:

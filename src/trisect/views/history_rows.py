@@ -82,6 +82,14 @@ class HistoryRows:
             rows.zero_()
         return rows
 
+    def kept(self, slot: int) -> Tensor:
+        """History of a slot, [columns, width], between passes and in those that replace some of its rows in place."""
+        rows = self._history[slot]
+        if rows is None:
+            rows = self._history[slot] = self._empty(slot)
+            rows.zero_()
+        return rows
+
     def end(self) -> None:
         """The pass is over, backward included: all but history is free for whatever comes before the next one."""
         none: list[Tensor | None] = [None] * len(self._widths)

@@ -72,6 +72,7 @@ class RedistributeSteps(Stay):
         if d_out is None:
             d_out = turn.zeros(len(turn.steps), turn.rows, turn.module.out_channels)
         gradients = self.states.backward(turn, self._by_rows(turn, [d_out], back=True)[0])
+        self._end(turn)
         low, high = self._share(turn)
         shape = len(turn.cut.steps(turn.block)), high - low
         crossing = [

@@ -47,7 +47,14 @@ class Stay(Exchange):
 
     def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
         """Return the gradients of the frames, from that of the output (None: zero) and of what was handed on."""
-        return self.states.backward(turn, d_out)
+        found = self.states.backward(turn, d_out)
+        self._end(turn)
+        return found
+
+    def _end(self, turn: Turn) -> None:
+        """End the backward of a block that has no gradient for the one before."""
+        if turn.truncated:
+            self.states.wanted.clear()
 
     def _nothing(self, turn: Turn) -> Tensor:
         """Return the output of no steps."""

@@ -38,6 +38,7 @@ from trisect.graph.edge_features import (
     merged_channels,
     with_entry_features,
 )
+from trisect.graph.relations import related_edges
 from trisect.graph.timeline.input import SmoothingLike, TimelineInput
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.snapshots import Snapshots
@@ -64,6 +65,8 @@ class Timeline(TimelineInput):
             smoothing gathers included: their `sum`, their `mean`, those of the `last`, or how many there are (`count`).
         class_names, edge_class_names: what class k of y and of edge_y is called, or None where classes are numbers.
         y_weight: float32 [vertices], how much each vertex counts in the loss, or None.
+        relations: what the relations of events are called; then edge_x are the weights of an event in each of them, and
+            `merge` is `relations`.
     """
 
     vertices: int
@@ -86,6 +89,7 @@ class Timeline(TimelineInput):
     class_names: Sequence[str] | None = field(default=None, compare=False)
     edge_class_names: Sequence[str] | None = field(default=None, compare=False)
     y_weight: Tensor | None = None
+    relations: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -109,6 +113,8 @@ class Timeline(TimelineInput):
         class_names: Sequence[str] | None = None,
         edge_class_names: Sequence[str] | None = None,
         y_weight: Any = None,
+        relation: Any = None,
+        relations: Sequence[str] | None = None,
     ) -> Timeline:
         """From events sorted by step, all checked; see the attributes."""
         source, target, cuts = index_array("src", src), index_array("dst", dst), index_array("offsets", offsets).long()
@@ -143,6 +149,11 @@ class Timeline(TimelineInput):
         features = None
         if x is not None:
             features = feature_array("x", x, (n,) if np.ndim(x) == 2 else (steps, n))
+        chosen_merge: Merge = check_merge(merge)
+        called: tuple[str, ...] = ()
+        if relation is not None:
+            edge_x, called = related_edges(relation, relations, count, weight, edge_x)
+            chosen_merge = "relations"
         return cls(
             vertices=n,
             src=source.to(torch.int32),
@@ -158,10 +169,11 @@ class Timeline(TimelineInput):
             names=names,
             steps=steps,
             edge_x=None if edge_x is None else edge_feature_array(edge_x, count),
-            merge=check_merge(merge),
+            merge=chosen_merge,
             class_names=class_names,
             edge_class_names=edge_class_names,
             y_weight=None if y_weight is None else row_weights(y_weight, n),
+            relations=called,
         )
 
     @property
