@@ -65,12 +65,6 @@ class HeteroLayer(Convolution):
         self.score = nn.Linear(out, out) if together == "attention" else None
         self.query = self.drawn("query", 1, out) if together == "attention" else None
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew: those of the attention, and those of the layers, one after the other."""
-        super().reset_parameters()
-        for layer in self.layers:
-            layer.reset_parameters()  # type: ignore[operator]
-
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
         views = g.each_relation(x, [(name, *form) for name, form in zip(self.relations, self.forms, strict=True)])
