@@ -14,7 +14,7 @@ from trisect.layout import Layout
 from trisect.nn.base import Model
 from trisect.nn.pyg.wrapped import WrappedPyG
 from trisect.train.assemble import feature_width
-from trisect.views.replayed import require_cuttable
+from trisect.views.replayed import require_cuttable, same_by_verbs
 from trisect.views.trace import trace_of
 
 
@@ -53,10 +53,19 @@ def pyg_model(module: nn.Module, data: Graph | Timeline, layout: Layout, given: 
         flat=attributes is not None and attributes.dim() == 1,
         weighted=data.adjacency.values is not None,
     )
-    if not layer.reads_weights and data.adjacency.values is not None:
+    require_cuttable(layer)
+    weighted = layer.reads_weights
+    if layer.form is not None:
+        # weights are given to a forward whose convolutions may not read them
+        weighted = weighted and same_by_verbs(layer, weighted=True)
+        layer.native = weighted or same_by_verbs(layer, weighted=False)
+        weighted = weighted if layer.native else layer.reads_weights
+    if not weighted and data.adjacency.values is not None:
         data = replace(data, adjacency=data.adjacency.with_values(None))
     if not layer.edge_channels and data.edge_x is not None:
         data = replace(data, edge_x=None)
-    require_cuttable(layer)
     layer.out_channels = trace_of(layer, timeline=False).out_channels
-    return Model([layer], normalisation="none", self_loops=False), data
+    form = layer.form if layer.native else None
+    if form is None:
+        return Model([layer], normalisation="none", self_loops=False), data
+    return Model([layer], normalisation=form.normalisation, self_loops=form.self_loops), data

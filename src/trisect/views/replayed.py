@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import normalise
 from trisect.noise import Noise
 from trisect.views.local import Local
 from trisect.views.view import Neighbours, View
@@ -154,6 +155,28 @@ def alike(part: Tensor, whole: Tensor) -> bool:
     if part.shape != whole.shape:
         return False
     return torch.allclose(part.double(), whole.double(), rtol=1e-6, atol=1e-8, equal_nan=True)
+
+
+def same_by_verbs(layer: Any, *, weighted: bool) -> bool:
+    """Whether a `WrappedPyG` gives the same with its convolutions done by verbs of a view.
+
+    Args:
+        weighted: whether the matrix of these has the weights of edges.
+    """
+    layer = copy.deepcopy(layer).cpu().double().train()
+    raw, form, noise = _example(layer.edge_channels), layer.form, Noise(1)
+    if form is None:
+        return False
+    prepared = normalise(raw if weighted else raw.with_values(None).to(torch.float64), form.normalisation, form.self_loops)
+    x = torch.randn(raw.rows, layer.in_channels, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    outs = []
+    for layer.native, matrix in ((False, raw), (True, prepared)):
+        try:
+            with torch.no_grad():
+                outs.append(layer(x, View.whole(matrix, noise)))
+        except Exception:
+            return False
+    return alike(*outs)
 
 
 def require_cuttable(layer: Any) -> None:

@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from trisect.errors import ConfigError
+from trisect.nn.pyg.native import NotNativeError
 from trisect.nn.pyg.indices import SOURCES, TARGETS, Indices
 from trisect.ops.dropout import dropout
 
@@ -44,11 +45,13 @@ class Asking(TorchFunctionMode):
     Attributes:
         g: the view.
         inside: how many convolutions are at their messages, whose tensors have a row for each edge.
+        native: what forward was given besides x, where convolutions are done by verbs of the view; None: they run as
+            they are written.
     """
 
-    def __init__(self, g: View) -> None:
+    def __init__(self, g: View, native: dict[str, Tensor | None] | None = None) -> None:
         super().__init__()
-        self.g, self.rows, self.inside = g, g.rows, 0
+        self.g, self.rows, self.inside, self.native = g, g.rows, 0, native
         self.indices = Indices()
         self._gathered: dict[int, tuple[Tensor, int, Tensor]] = {}
         self._before: Asking | None = None
@@ -70,6 +73,8 @@ class Asking(TorchFunctionMode):
         """Do an operation of torch."""
         handler = HANDLERS.get(func)
         kwargs = {} if kwargs is None else kwargs
+        if self.native is not None and any(arg is self.native["edge_index"] for arg in args):
+            raise NotNativeError
         return func(*args, **kwargs) if handler is None else handler(self, func, *args, **kwargs)
 
     # What the view is asked

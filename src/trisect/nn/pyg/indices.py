@@ -20,7 +20,7 @@ class Indices:
         self._pairs: dict[int, Tensor] = {}
 
     def side(self, index: object) -> int | None:
-        """Return `SOURCES`, `TARGETS`, or None where nothing is known of an index; of an edge_index, its first row's."""
+        """Return `SOURCES`, `TARGETS` or None (not known), what an index numbers; of an edge_index, its first row."""
         return self._known[id(index)][1] if id(index) in self._known else None
 
     def note(self, index: Tensor, side: int | None) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trisect.nn.pyg.asking import asking
+from trisect.nn.pyg.native import run_native
 
 
 def is_convolution(module: nn.Module) -> bool:
@@ -50,13 +51,21 @@ _CONVOLUTIONS: dict[type, type] = {}
 
 def _convolution(kind: type) -> type:
     """Return the class of convolutions that say when they are at their messages; its name is that of `kind`."""
+    if issubclass(kind, _AtMessages):
+        return kind
     if kind not in _CONVOLUTIONS:
         _CONVOLUTIONS[kind] = type(kind.__name__, (_AtMessages, kind), {"__module__": kind.__module__})
     return _CONVOLUTIONS[kind]
 
 
 class _AtMessages:
-    """Notes when messages are made, whose tensors have a row for each edge."""
+    """Notes when messages are made, whose tensors have a row for each edge; or is run by the verbs of a view."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        now = asking()
+        if now is not None and now.native is not None:
+            return run_native(self, now.g, now.native, args, kwargs)
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def propagate(self, *args: Any, **kwargs: Any) -> Any:
         return _at_messages(super().propagate, args, kwargs)  # type: ignore[misc]

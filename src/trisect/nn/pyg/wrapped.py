@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trisect.errors import ConfigError
 from trisect.nn.pyg.asking import Asking
+from trisect.nn.pyg.native import Form, form_of
 from trisect.nn.pyg.twin import is_convolution, twin_of
 from trisect.nn.wrapped import Wrapped
 
@@ -37,7 +38,12 @@ class WrappedPyG(Wrapped):
         in_channels: width of the features.
         edge_channels: features of an edge; `flat`: whether the one that there is has no dim of its own.
         weighted: whether edges have weights.
+
+    Attributes:
+        native: whether convolutions are done by verbs of the view, whose matrix then has the form that they read.
     """
+
+    native = False
 
     def __init__(
         self, module: nn.Module, in_channels: int, *, edge_channels: int = 0, flat: bool = False, weighted: bool = False
@@ -46,6 +52,12 @@ class WrappedPyG(Wrapped):
         super().__init__(twin_of(module), in_channels)
         self.arguments, self.flat = arguments, flat
         self.edge_channels = edge_channels if "edge_attr" in arguments else 0
+
+    @property
+    def form(self) -> Form | None:
+        """The form of the matrix that all convolutions read, where they can be done by verbs of a view; else None."""
+        forms = {form_of(child) for child in self.module.modules() if is_convolution(child)}
+        return forms.pop() if len(forms) == 1 else None
 
     @property
     def called(self) -> str:
@@ -60,16 +72,18 @@ class WrappedPyG(Wrapped):
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Return module(x, edge_index, …), [rows, out_channels]."""
         given = {name: self._given(name, x, g) for name in self.arguments}
-        with _as_in(self.module, training=g.training), Asking(g):
+        with _as_in(self.module, training=g.training), Asking(g, given if self.native else None):
             out: Tensor = self.module(x, **given)
         return out
 
     def _given(self, name: str, x: Tensor, g: View) -> Tensor | None:
         if name == "edge_index":
-            return g.edge_index
+            return torch.empty(2, 0, dtype=torch.int64) if self.native else g.edge_index
         if name == "batch":
             return torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
         if name == "edge_weight":
+            if self.native:
+                return x.new_empty(0)
             weight = g.edge_weight
             return x.new_ones(g.block.entries) if weight is None else weight.to(x.dtype)
         features = g.block.edge_attributes()
