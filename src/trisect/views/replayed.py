@@ -167,7 +167,8 @@ def same_by_verbs(layer: Any, *, weighted: bool) -> bool:
     raw, form, noise = _example(layer.edge_channels), layer.form, Noise(1)
     if form is None:
         return False
-    prepared = normalise(raw if weighted else raw.with_values(None).to(torch.float64), form.normalisation, form.self_loops)
+    plain = raw if weighted else raw.with_values(torch.ones(raw.entries, dtype=torch.float64))
+    prepared = normalise(plain, form.normalisation, form.self_loops)
     x = torch.randn(raw.rows, layer.in_channels, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     outs = []
     for layer.native, matrix in ((False, raw), (True, prepared)):
