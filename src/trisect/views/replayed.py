@@ -6,8 +6,8 @@ Nothing crosses processes. The first run notes what each verb was given; those o
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -50,9 +50,9 @@ class Noted(View):
         self.notes.append(("scatter", near, near))
         return near
 
-    def sum(self, x: Tensor) -> Tensor:
+    def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum, and keep it."""
-        made = super().sum(x)
+        made = super().sum(x, partial)
         self.notes.append(("sum", x, made))
         return made
 
@@ -106,7 +106,7 @@ class Replayed(View):
         self.found.setdefault(number, torch.zeros_like(made)).index_add_(0, self._columns, near)
         return made[self._own]
 
-    def sum(self, x: Tensor) -> Tensor:
+    def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum that the whole had."""
         number, whole, made = self._next("sum")
         if x.shape[1:] != whole.shape[1:]:
@@ -131,8 +131,8 @@ class _Outputs:
         self.found: list[tuple[str, nn.Module, Tensor]] = []
         self.stack: list[tuple[str, nn.Module]] = []
         for name, module in layer.named_modules():
-            module.register_forward_pre_hook(partial(self._begin, name))
-            module.register_forward_hook(partial(self._end, name))
+            module.register_forward_pre_hook(functools.partial(self._begin, name))
+            module.register_forward_hook(functools.partial(self._end, name))
 
     def _begin(self, name: str, module: nn.Module, inputs: Any) -> None:
         self.stack.append((name, module))
@@ -171,12 +171,12 @@ def same_by_verbs(layer: Any, *, weighted: bool) -> bool:
     prepared = normalise(plain, form.normalisation, form.self_loops)
     x = torch.randn(raw.rows, layer.in_channels, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     outs = []
-    for layer.native, matrix in ((False, raw), (True, prepared)):
-        try:
-            with torch.no_grad():
+    try:
+        with torch.no_grad():
+            for layer.native, matrix in ((False, raw), (True, prepared)):
                 outs.append(layer(x, View.whole(matrix, noise)))
-        except Exception:
-            return False
+    except Exception:
+        return False
     return alike(*outs)
 
 

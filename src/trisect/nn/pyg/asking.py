@@ -22,8 +22,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from trisect.errors import ConfigError
-from trisect.nn.pyg.native import NotNativeError
 from trisect.nn.pyg.indices import SOURCES, TARGETS, Indices
+from trisect.nn.pyg.native import NotNativeError
 from trisect.ops.dropout import dropout
 
 if TYPE_CHECKING:
@@ -321,9 +321,9 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise [1, channels, rows] by the statistics of all rows, as PyG's InstanceNorm asks."""
+    """Normalise [1, channels, rows or edges] by the statistics of all of them, as PyG's InstanceNorm asks."""
     rows = x[0].t() if x.dim() == 3 and x.shape[0] == 1 else x
-    if not use_input_stats or not ask.has_rows(rows):
+    if not use_input_stats or not (ask.has_rows(rows) or ask.inside):
         return func(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)  # type: ignore[no-any-return]
     made = _batch_norm(ask, func, rows, running_mean, running_var, weight, bias, True, momentum, eps)
     return made.t()[None]

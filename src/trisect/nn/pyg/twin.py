@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,6 +43,11 @@ def _twin(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
         # what a forward has left: a pass asks for the same as the one before
         if name.startswith("_cached") or (isinstance(value, Tensor) and value.grad_fn is not None):
             twin.__dict__[name] = None
+        if isinstance(value, MethodType) and value.__self__ is module:
+            twin.__dict__[name] = MethodType(value.__func__, twin)
+    if is_convolution(module):
+        for name, hook in _HOOKS.items():
+            twin.__dict__[name] = OrderedDict({**vars(module)[name], -1: hook})
     if getattr(twin, "cached", False) is True and is_convolution(module):
         twin.__dict__["cached"] = False
     return twin  # type: ignore[no-any-return]
@@ -50,16 +57,16 @@ _CONVOLUTIONS: dict[type, type] = {}
 
 
 def _convolution(kind: type) -> type:
-    """Return the class of convolutions that say when they are at their messages; its name is that of `kind`."""
-    if issubclass(kind, _AtMessages):
+    """Return the class of the twins of a class of convolutions; its name is that of `kind`."""
+    if issubclass(kind, _Convolution):
         return kind
     if kind not in _CONVOLUTIONS:
-        _CONVOLUTIONS[kind] = type(kind.__name__, (_AtMessages, kind), {"__module__": kind.__module__})
+        _CONVOLUTIONS[kind] = type(kind.__name__, (_Convolution, kind), {"__module__": kind.__module__})
     return _CONVOLUTIONS[kind]
 
 
-class _AtMessages:
-    """Notes when messages are made, whose tensors have a row for each edge; or is run by the verbs of a view."""
+class _Convolution:
+    """A convolution that may be run by the verbs of a view."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         now = asking()
@@ -67,19 +74,23 @@ class _AtMessages:
             return run_native(self, now.g, now.native, args, kwargs)
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
-    def propagate(self, *args: Any, **kwargs: Any) -> Any:
-        return _at_messages(super().propagate, args, kwargs)  # type: ignore[misc]
 
-    def edge_updater(self, *args: Any, **kwargs: Any) -> Any:
-        return _at_messages(super().edge_updater, args, kwargs)  # type: ignore[misc]
-
-
-def _at_messages(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _begin(conv: Any, inputs: Any) -> None:
+    """Note that messages are made."""
     now = asking()
-    if now is None:
-        return call(*args, **kwargs)
-    now.inside += 1
-    try:
-        return call(*args, **kwargs)
-    finally:
+    if now is not None:
+        now.inside += 1
+
+
+def _end(conv: Any, inputs: Any, output: Any) -> None:
+    now = asking()
+    if now is not None:
         now.inside -= 1
+
+
+_HOOKS = {
+    "_propagate_forward_pre_hooks": _begin,
+    "_propagate_forward_hooks": _end,
+    "_edge_update_forward_pre_hooks": _begin,
+    "_edge_update_forward_hooks": _end,
+}

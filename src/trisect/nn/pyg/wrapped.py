@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from trisect.errors import ConfigError
+from trisect.nn.base import Wrapped
 from trisect.nn.pyg.asking import Asking
 from trisect.nn.pyg.native import Form, form_of
 from trisect.nn.pyg.twin import is_convolution, twin_of
-from trisect.nn.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -72,7 +72,7 @@ class WrappedPyG(Wrapped):
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Return module(x, edge_index, …), [rows, out_channels]."""
         given = {name: self._given(name, x, g) for name in self.arguments}
-        with _as_in(self.module, training=g.training), Asking(g, given if self.native else None):
+        with _as_in(self.module, training=g.trains), Asking(g, given if self.native else None):
             out: Tensor = self.module(x, **given)
         return out
 
