@@ -183,7 +183,7 @@ def same_by_verbs(layer: Any, *, weighted: bool) -> bool:
 def require_cuttable(layer: Any) -> None:
     """Raise a ConfigError that names the module which a cut by vertex would change; the layer stays as it is."""
     layer = copy.deepcopy(layer).cpu().double().train()
-    graph, outputs = _example(layer.edge_channels), _Outputs(layer.module)
+    graph, outputs = _example(layer.edge_channels), _Outputs(_body(layer))
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(graph.rows, layer.in_channels, generator=draw, dtype=torch.float64)
     whole, found = Noted(graph, Noise(1)), dict[int, Tensor]()
@@ -228,8 +228,14 @@ _OTHER = (
 )
 
 
+def _body(layer: Any) -> nn.Module:
+    """Return the user's own module."""
+    body: nn.Module = layer.module if hasattr(layer, "module") else layer.conv
+    return body
+
+
 def _refusal(layer: Any, at: list[tuple[str, nn.Module]], why: str) -> ConfigError:
-    whole = type(layer.module).__name__
+    whole = type(_body(layer)).__name__
     if not at or not at[0][0]:
         return ConfigError(f"{whole} cannot be cut by vertex: {why}.")
     name, module = at[0]

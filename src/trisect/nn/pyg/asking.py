@@ -93,10 +93,29 @@ class Asking(TorchFunctionMode):
         first = x.movedim(dim, 0)
         flat = first.reshape(self.rows, -1)
         exact = flat if flat.is_floating_point() else flat.double()  # whole numbers cross as such
-        rows: Tensor = self.g.gather(exact)
+        rows: Tensor = self._own_first(self.g.gather(exact))
         near = rows.to(flat.dtype).view(-1, *first.shape[1:]).movedim(0, dim)
         self._gathered[id(x)] = (x, x._version, near)
         return near
+
+    def _own_first(self, columns: Tensor) -> Tensor:
+        """Return rows of columns with the own rows first, where a chunk has others before them."""
+        first = self.g.block.self_start
+        if first == 0:
+            return columns
+        return torch.cat([columns[first : first + self.rows], columns[:first], columns[first + self.rows :]])
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The edges into own rows, int64 [2, edges]; sources are numbered with the own rows first."""
+        with torch._C.DisableTorchFunction():
+            edges, count = self.g.edge_index, self.columns
+            if self.g.block.self_start == 0:
+                return edges
+            place = torch.empty(count, dtype=torch.int64, device=edges.device)
+            numbers = torch.arange(count, device=edges.device)
+            place[self._own_first(numbers)] = numbers
+            return torch.stack([place[edges[0]], edges[1]])
 
     def give(self, near: Tensor) -> Tensor:
         """Return what all ranks have made for own rows, [rows, …], of columns [columns, …]."""
@@ -119,7 +138,7 @@ class Asking(TorchFunctionMode):
         pair = self.indices.pair(edges)
         if pair is None:
             return None
-        vertices = self.g.column_vertices
+        vertices = self._own_first(self.g.column_vertices)
         return vertices[pair[0]] * self.g.total_rows + vertices[pair[1]]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -94,3 +96,16 @@ _HOOKS = {
     "_edge_update_forward_pre_hooks": _begin,
     "_edge_update_forward_hooks": _end,
 }
+
+
+@contextmanager
+def as_trained(module: nn.Module, *, trains: bool) -> Iterator[None]:
+    """Let a module be as in evaluation, unless it trains."""
+    were = [] if trains else [child for child in module.modules() if child.training]
+    for child in were:
+        child.training = False
+    try:
+        yield
+    finally:
+        for child in were:
+            child.training = True

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +12,7 @@ from trisect.errors import ConfigError
 from trisect.nn.base import Wrapped
 from trisect.nn.pyg.asking import Asking
 from trisect.nn.pyg.native import Form, form_of
-from trisect.nn.pyg.twin import is_convolution, twin_of
+from trisect.nn.pyg.twin import as_trained, is_convolution, twin_of
 
 if TYPE_CHECKING:
     from trisect.views.view import View
@@ -72,7 +70,7 @@ class WrappedPyG(Wrapped):
     def forward(self, x: Tensor, g: View) -> Tensor:
         """Return module(x, edge_index, …), [rows, out_channels]."""
         given = {name: self._given(name, x, g) for name in self.arguments}
-        with _as_in(self.module, training=g.trains), Asking(g, given if self.native else None):
+        with as_trained(self.module, trains=g.trains), Asking(g, given if self.native else None):
             out: Tensor = self.module(x, **given)
         return out
 
@@ -128,16 +126,3 @@ def arguments_of(module: nn.Module, *, edge_channels: int, weighted: bool) -> tu
     if "edge_index" not in given and "edge_index" not in arguments:
         raise ConfigError(f"{name}.forward takes no edge_index; write it as forward(self, x, edge_index).")
     return tuple(given)
-
-
-@contextmanager
-def _as_in(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """Let a module be as in evaluation where the view is."""
-    were = [] if training else [child for child in module.modules() if child.training]
-    for child in were:
-        child.training = False
-    try:
-        yield
-    finally:
-        for child in were:
-            child.training = True
