@@ -21,9 +21,12 @@ def model_of(model: str, data: Problem) -> nn.Module:
 
     torch.manual_seed(0)
     widths = (data.x.shape[1], data.hidden, data.layers, data.classes)
+    made: nn.Module
     if model == "pyg-gcn":
-        return pyg.GCN(*widths, dropout=data.dropout, cached=True)
-    return pyg.GraphSAGE(*widths, dropout=data.dropout)
+        made = pyg.GCN(*widths, dropout=data.dropout, cached=True)
+    else:
+        made = pyg.GraphSAGE(*widths, dropout=data.dropout)
+    return made
 
 
 def plain(model: str, form: str, **sizes: Any) -> Callable[[], float]:

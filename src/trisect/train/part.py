@@ -68,11 +68,12 @@ def parallelize(
 
     Args:
         model: any module called as module(x, g) with g a `trisect.View`, which can be cut by vertex, time and chunks;
-            or a model of `trisect.nn`, a list of its layers or a name, which can be cut by layer too.
+            or a model of PyG as it stands, called as module(x, edge_index, …), which can be cut by vertex; or a model
+            of `trisect.nn`, a list of its layers or a name, which can be cut by layer too.
         graph: what `trisect.fit` takes.
         layout: such as `"vertex=2,layer=2"`.
         seed: of everything random.
-        normalisation: how the matrix is prepared for a module of your own; a model of `trisect.nn` says so itself.
+        normalisation: how the matrix is prepared for a module(x, g); a model of `trisect.nn` says so itself.
         self_loops: whether it has a loop for each vertex, likewise.
         options: of training that matter here: `device`, `precision`, `threads`, `timeout`, `order`.
 

@@ -37,7 +37,7 @@ def pyg_model(module: nn.Module, data: Graph | Timeline, layout: Layout, given: 
     if layout.chunks > 1:
         raise LayoutError(
             f"the layout is {layout}, and {name} is one module, which is run on all rows of a part at once, so that it"
-            " has no layers for chunks to go through; leave chunks out."
+            " has no layers for chunks to go through; leave chunks (step='chunk') out."
         )
     index = getattr(given, "edge_index", None)
     if index is not None and index.shape[1] > data.edges:

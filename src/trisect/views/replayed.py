@@ -18,7 +18,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import normalise
 from trisect.noise import Noise
 from trisect.views.local import Local
-from trisect.views.view import Neighbours, View
+from trisect.views.view import View
 
 
 class DiffersError(Exception):
@@ -32,16 +32,9 @@ class Noted(View):
         super().__init__(Local([matrix], matrix.rows), noise=noise)
         self.notes: list[tuple[str, Tensor, Tensor]] = []
 
-    def gather(
-        self,
-        x: Tensor,
-        weight: Tensor | None = None,
-        *,
-        then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
-        width: int | None = None,
-    ) -> Any:
+    def gather(self, x: Tensor, weight: Tensor | None = None, **options: Any) -> Any:
         """Return the rows, and keep them."""
-        made = super().gather(x, weight, then=then, width=width)
+        made = super().gather(x, weight, **options)
         self.notes.append(("gather", x, made))
         return made
 
@@ -83,14 +76,7 @@ class Replayed(View):
         self._taken += 1
         return number, x, made
 
-    def gather(
-        self,
-        x: Tensor,
-        weight: Tensor | None = None,
-        *,
-        then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
-        width: int | None = None,
-    ) -> Any:
+    def gather(self, x: Tensor, weight: Tensor | None = None, **options: Any) -> Any:
         """Return the rows that the whole had."""
         _, whole, _ = self._next("gather")
         if not alike(x, whole[self._own]):

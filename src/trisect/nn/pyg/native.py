@@ -100,6 +100,9 @@ _RUNS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+NATIVE = tuple(_RUNS)
+
+
 def form_of(conv: Any) -> Form | None:
     """Return the form of the matrix that a convolution reads where it is done here with its options; else None."""
     kind = _kind(conv)
