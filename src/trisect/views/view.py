@@ -28,7 +28,7 @@ from trisect.views.alone import Alone
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
 from trisect.views.fetch import Lists, fetch_rows
-from trisect.views.gather import Flight, arrive, depart, gather_rows, total_rows
+from trisect.views.gather import Flight, arrive, depart, gather_rows, scatter_rows, total_rows
 from trisect.views.halo import Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
@@ -38,7 +38,7 @@ from trisect.views.spatial import Spatial
 from trisect.views.token import new_token, tie
 from trisect.views.top import top_rows
 from trisect.views.turn import State
-from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP
+from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SCATTER, SUM, TOP
 
 if TYPE_CHECKING:
     from trisect.views.relations import Relation
@@ -393,6 +393,21 @@ class View:
         read = read_rows(self, x, relations)
         return [RelationView.of(self, relation, read) for relation in relations]
 
+    def scatter(self, near: Tensor) -> Tensor:
+        """Return for each own row the sum of what all parts made for it, of a static graph: the transpose of `gather`.
+
+        Args:
+            near: [columns, channels], in the order of the rows that `gather` gives.
+
+        Returns: [rows, channels].
+        """
+        call = self._call(SCATTER)
+        if not self.spatial.moves and not self.spatial.stale:
+            return near
+        own, token = scatter_rows(self.spatial, call, self._next_token(), near)
+        self._take(token)
+        return own
+
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels].
 
@@ -460,6 +475,14 @@ class View:
     def edge_index(self) -> Tensor:
         """The entries of a static graph's matrix, int64 [2, entries]: rows of what `gather` gives, and own rows."""
         return self.block.edge_index()
+
+    @property
+    def column_vertices(self) -> Tensor:
+        """The user's ids of the rows that `gather` gives on a static graph, int64 [columns]."""
+        ids = self.spatial.column_ids(0)
+        if ids is None and self.noise is not None:
+            ids = self.noise.vertices
+        return torch.arange(self.block.columns, device=self.block.device) if ids is None else ids
 
     @property
     def edge_weight(self) -> Tensor | None:
