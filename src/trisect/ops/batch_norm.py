@@ -146,7 +146,8 @@ class _Standardise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, centre, factor, bias = ctx.saved_tensors
-        later = Later(gradient, *_columns(x, centre, factor, bias), ctx.finishes)
+        centre, factor, bias = _columns(x, centre, factor, bias)
+        later = Later(gradient, centre, factor, bias, ctx.finishes)
         sums = torch.empty(len(x), 2, x.shape[2], dtype=torch.float64, device=x.device)
         for step in range(len(x)):
             _sums_into(sums[step], x[step], later, step)

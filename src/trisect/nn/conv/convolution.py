@@ -30,7 +30,7 @@ class Convolution(Layer):
         dropout: probability.
         norm: `none`, `layer` or `batch`.
         residual: add the input, where both widths are equal.
-        bias: whether the layer has one.
+        bias: whether the layer has one; none before a batch norm, which takes it away again.
     """
 
     bias: nn.Parameter | None
@@ -53,7 +53,7 @@ class Convolution(Layer):
         self.dropout = dropout
         self.residual = residual and in_channels == out_channels
         self.norm = norm_of(norm, out_channels)
-        self.bias = self.drawn("bias", out_channels, start=nn.init.zeros_) if bias else None
+        self.bias = self.drawn("bias", out_channels, start=nn.init.zeros_) if bias and norm != "batch" else None
 
     @property
     def _fuses(self) -> bool:

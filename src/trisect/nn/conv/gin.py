@@ -56,7 +56,9 @@ class GINLayer(Convolution):
         else:
             self.register_buffer("eps", torch.full((1,), eps))
         self.weight1 = self.drawn("weight1", self.hidden_channels, in_channels)
-        self.bias1 = self.drawn("bias1", self.hidden_channels, start=partial(fan_in_, fan_in=in_channels))
+        self.bias1 = None
+        if mlp_norm != "batch":  # which takes a bias away again
+            self.bias1 = self.drawn("bias1", self.hidden_channels, start=partial(fan_in_, fan_in=in_channels))
         self.mlp_norm = norm_of(mlp_norm, self.hidden_channels)
         self.weight2 = self.drawn("weight2", out_channels, self.hidden_channels)
         if self.bias is not None:

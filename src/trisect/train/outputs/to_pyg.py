@@ -136,7 +136,7 @@ def _convolution(layer: Layer, model: Model, pyg: Any) -> tuple[nn.Module, str] 
 
 
 def _gin(layer: GINLayer, pyg: Any) -> nn.Module:
-    inner = nn.Linear(layer.in_channels, layer.hidden_channels)
+    inner = nn.Linear(layer.in_channels, layer.hidden_channels, bias=layer.bias1 is not None)
     outer = nn.Linear(layer.hidden_channels, layer.out_channels, bias=layer.bias is not None)
     norm = nn.Identity() if layer.mlp_norm is None else _norm_of(layer.mlp_norm)
     mlp = nn.Sequential(inner, norm, nn.ReLU(), outer)
