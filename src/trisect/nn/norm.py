@@ -97,16 +97,16 @@ class BatchNorm(Layer):
 
     def _of_rows(self, x: Tensor, g: View, halves: Halves) -> tuple[Tensor, Tensor]:
         """Return mean and variance of all rows of each step, float64 [steps, 1, channels]."""
-        if g.total_rows < 2:
-            raise ConfigError(
-                f"{self} has one row in training, of which there is no variance; give it at least two, or use a layer"
-                " norm."
-            )
         shift = None
         if self.running_mean is not None and not g.stale:
             shift = self.running_mean.detach().to(torch.float64, copy=True)
         total = g.frames(g.sum(x, partial(moments, shift=shift, halves=halves)))
         count = total[..., -1:]
+        if count.numel() and float(count.detach().min()) < 2.0:
+            raise ConfigError(
+                f"{self} has one row in training, of which there is no variance; give it at least two, or use a layer"
+                " norm."
+            )
         mean, square = (total[..., :-1] / count).chunk(2, -1)
         variance = (square - mean.square()).clamp(min=0.0)
         mean = mean if shift is None else mean + shift

@@ -205,7 +205,8 @@ class Run:
         self._running: Running | None = None
         self._batch = batch
         if self._trains and noise is not None:
-            self._running = self._sight.running = Running(plan.all_steps, chunked=chunked)
+            steps = plan.all_steps if batch is None or batch.block is None else plan.steps(batch.block)
+            self._running = self._sight.running = Running(steps, chunked=chunked)
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = plan.stale and not plan.timeline and not chunked
@@ -287,6 +288,7 @@ class Run:
         """Let the next `run` do another block, after the one before has stepped."""
         if self._running is not None:
             self._running.settle()
+            self._running.steps = self.plan.steps(batch.block or 0)
         self._batch = batch
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:

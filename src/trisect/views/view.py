@@ -404,7 +404,7 @@ class View:
         frames, call, pieces = self.frames(x), self._call(SUM), self.spatial.pieces
         sums = [
             some.sum(1, keepdim=True) if partial is None else partial(some)
-            for some in (torch.split(frames, pieces, 1) if len(pieces) > 1 else (frames,))
+            for some in (torch.split(frames, list(pieces), 1) if len(pieces) > 1 else (frames,))
         ]
         if not self.spatial.moves and not self.spatial.stale:
             return self._back(sums[0], x)
