@@ -206,8 +206,6 @@ def require_fit(
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
-    if training is None and layout.recipe is not None and not steps:
-        _check_sums(model)
     layers = len(model.stack)
     if layout.layer > layers:
         raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")

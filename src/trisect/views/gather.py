@@ -32,7 +32,7 @@ def scatter_rows(spatial: Spatial, call: Hashable, token: Tensor, near: Tensor) 
 
 
 def total_rows(spatial: Spatial, call: Hashable, token: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum over all ranks of sums over own rows, [steps, 1, channels], and the next token."""
+    """Return the sum over all ranks of sums over own rows, [steps, pieces, channels], and the next token."""
     both: tuple[Tensor, Tensor] = _Total.apply(spatial, call, token, x)  # type: ignore[no-untyped-call]
     return both
 
@@ -157,11 +157,11 @@ class _Scatter(torch.autograd.Function):
 class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, spatial: Spatial, call: Hashable, token: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.spatial, ctx.call = spatial, call
-        return spatial.total(call, x[:, 0]), torch.zeros(())
+        ctx.spatial, ctx.call, ctx.pieces = spatial, call, x.shape[1]
+        return spatial.total(call, x), torch.zeros(())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, token: Tensor) -> tuple[Tensor | None, ...]:
         own = ctx.spatial.total_gradient(ctx.call, gradient)
-        return None, None, token, own[:, None]
+        return None, None, token, own[:, None].expand(-1, ctx.pieces, -1)

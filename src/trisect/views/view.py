@@ -416,13 +416,16 @@ class View:
             partial: makes of some rows, [steps, rows, channels], what is summed, float64 [steps, 1, sums]; None: their
                 sum. It crosses in float64.
         """
-        frames, call = self.frames(x), self._call(SUM)
-        sums = frames.sum(1, keepdim=True) if partial is None else partial(frames)
-        if self.spatial.moves or self.spatial.stale:
-            total, token = total_rows(self.spatial, call, self._next_token(), sums)
-            self._take(token)
-            sums = total[:, None]
-        return self._back(sums, x)
+        frames, call, pieces = self.frames(x), self._call(SUM), self.spatial.pieces
+        sums = [
+            some.sum(1, keepdim=True) if partial is None else partial(some)
+            for some in (torch.split(frames, list(pieces), 1) if len(pieces) > 1 else (frames,))
+        ]
+        if not self.spatial.moves and not self.spatial.stale:
+            return self._back(sums[0], x)
+        total, token = total_rows(self.spatial, call, self._next_token(), torch.cat(sums, 1))
+        self._take(token)
+        return self._back(total[:, None], x)
 
     def update(self, norm: Tracking, found: Tensor) -> None:
         """Let running statistics of a norm take in those of the own steps, [steps, 2, channels], once in a pass."""
