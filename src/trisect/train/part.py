@@ -94,10 +94,10 @@ def parallelize(
         maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
     else:
         maker = model_maker(model, {}, seed, data)
-    stack = ExitStack()  # which ends with this process
-    atexit.register(stack.close)
     if not is_cut(chosen):
         return Part(Setup.of(maker, data, OwnLoss(), training, chosen))
+    stack = ExitStack()  # which ends with this process
+    atexit.register(stack.close)
     world = world_from_environment()
     if world is None and chosen.world == 1:
         folder = Path(stack.enter_context(temporary_folder("trisect-shards-")))
