@@ -235,12 +235,12 @@ def _require_batches(layout: Layout, model: AnyModel, task: BoundTask, options: 
 
 
 def _check_sums(model: AnyModel) -> None:
-    """Raise a LayoutError where a layer asks for sums over all rows, of which a chunk knows its own alone."""
+    """Raise a LayoutError where a layer asks for sums over the rows of a batch that stages do chunk by chunk."""
     for number, layer in enumerate(model.stack):
         if any(call.verb == "sum" for call in trace_of(layer, timeline=False).calls):
             raise LayoutError(
-                f"layer {number}, {layer}, sums over all rows (g.sum), which chunks that read history cannot; set"
-                " layout.chunks to 1 or layout.history to exact."
+                f"layer {number}, {layer}, sums over all rows (g.sum), and under layout.layer a batch of several chunks"
+                " goes chunk by chunk; set train.batches to layout.chunks, or train.step to epoch."
             )
 
 
