@@ -27,7 +27,11 @@ from trisect_bench import _cluster_batches
 
 GRAPHS: dict[str, dict[str, Any]] = {
     "pubmed": {"data": {"name": "pubmed"}, "hidden": 256, "target": 0.88},
-    "citation": {"data": {"generate": "citation", "vertices": 100_000}, "hidden": 128, "target": 0.97},
+    "community": {
+        "data": {"generate": "community", "vertices": 100_000, "degree": 10.0, "classes": 16, "features": 64},
+        "hidden": 128,
+        "target": 0.97,
+    },
 }
 CANDIDATES = ("epoch", "history", "drop", "pyg")
 _LAYERS, _DROPOUT = 3, 0.5
