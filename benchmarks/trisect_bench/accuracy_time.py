@@ -99,9 +99,11 @@ def _graph(data: dict[str, Any], directory: str | None) -> Graph:
 def _run(candidate: str, graph: Graph, chosen: dict[str, Any], seed: int, lr: float, **sizes: int) -> dict[str, Any]:
     """Train until the target is reached; return seconds, epochs and accuracies."""
     epochs = sizes.pop("epochs")
-    more = {"layers": _LAYERS, "lr": lr, "p": _DROPOUT, "seed": seed, **sizes}
-    make = _cluster_batches.trained if candidate == "pyg" else _trained
-    epoch, accuracy = make(graph, chosen["hidden"], **more, **({} if candidate == "pyg" else {"candidate": candidate}))
+    more: dict[str, Any] = {"layers": _LAYERS, "lr": lr, "p": _DROPOUT, "seed": seed, **sizes}
+    if candidate == "pyg":
+        epoch, accuracy = _cluster_batches.trained(graph, chosen["hidden"], **more)
+    else:
+        epoch, accuracy = _trained(graph, chosen["hidden"], candidate=candidate, **more)
     wall = processor = 0.0
     done, best = 0, 0.0
     while done < epochs and best < chosen["target"]:
@@ -134,16 +136,16 @@ def _trained(
     """Return an epoch of training with Trisect, and the accuracy on a split."""
     y = graph.y
     assert y is not None
-    shape = {"layers": layers, "hidden": hidden, "norm": "layer", "dropout": p}
+    shape: dict[str, Any] = {"layers": layers, "hidden": hidden, "norm": "layer", "dropout": p}
     model = build("sage", graph.features().shape[1], int(y.max()) + 1, seed=seed, **shape)
-    steps = {} if candidate == "epoch" else {"step": "chunk", "batches": batches, "outside": candidate}
+    steps: dict[str, Any] = {} if candidate == "epoch" else {"step": "chunk", "batches": batches, "outside": candidate}
     layout = f"chunks={clusters}" if steps and clusters > 1 else ""
     part = trisect.parallelize(model, graph, layout, seed=seed, **steps)
     optimizer, number = torch.optim.Adam(part.parameters(), lr=lr, fused=True), 0
 
     def loss(out: Tensor, rows: Any) -> Tensor:
-        total: Tensor = functional.cross_entropy(out[rows.train], rows.y[rows.train], reduction="sum")
-        return total / rows.total("train")
+        losses = functional.cross_entropy(out[rows.train], rows.y[rows.train], reduction="none")
+        return losses.sum() / int(rows.total("train"))
 
     def epoch() -> None:
         nonlocal number

@@ -118,6 +118,17 @@ def test_a_run_ends_at_its_target(graph: Graph) -> None:
         fit("sage", graph, target=3, **options)
 
 
+def test_a_schedule_spans_all_steps(graph: Graph) -> None:
+    options: dict[str, Any] = {
+        "hidden": 8,
+        "rules": False,
+        "epochs": 4,
+        "scheduler": {"name": "OneCycleLR", "max_lr": 0.1},
+    }
+    run = fit("sage", graph, step="chunk", batches=3, **options)
+    assert len(run.summary["loss"]) == 4
+
+
 def test_the_layout_has_the_chunks_of_the_steps() -> None:
     assert Steps("chunk", 6).laid_out(Layout()).chunks == 6
     assert Steps("chunk", 6).laid_out(Layout(chunks=12)).chunks == 12

@@ -194,11 +194,6 @@ class TrainOptions:
         return Steps(self.step, self.batches, self.outside)
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Return how often the optimizer steps in an epoch."""
-        return 1 if self.step == "epoch" else self.batches
-
-    @property
     def dtype(self) -> torch.dtype:
         """This is the type of features and parameters."""
         import torch  # a configuration is read without

@@ -27,9 +27,7 @@ def improves(monitor: str, value: float | None, best: float | None, mode: Mode =
     return value < best if lower_is_better(monitor, mode) else value > best
 
 
-def reaches(
-    target: Mapping[str, float] | None, measured: Mapping[str, Mapping[str, Any]], mode: Mode = "auto"
-) -> bool:
+def reaches(target: Mapping[str, float] | None, measured: Mapping[str, Mapping[str, Any]], mode: Mode = "auto") -> bool:
     """Whether all measures are as good as `train.target` says; without one, they never are."""
 
     def reached(name: str, wanted: float) -> bool:

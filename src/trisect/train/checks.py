@@ -134,8 +134,8 @@ def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
 def check_monitor(
     task: BoundTask, options: TrainOptions, channels: int, vertices: int, device: torch.device | str = "cpu"
 ) -> None:
-    """Raise a ConfigError where `train.monitor` or `train.target` names nothing that is measured, or `train.metrics` what
-    the task does.
+    """Raise a ConfigError where `train.monitor` or `train.target` names nothing that is measured, or `train.metrics`
+    what the task measures.
 
     Args:
         task: bound to all vertices.

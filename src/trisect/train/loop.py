@@ -98,6 +98,7 @@ class Trainer:
             dict(self.modules.named_parameters()),
             set(setup.conv_parameters),
             lower=lower_is_better(self.monitor, options.monitor_mode),
+            steps=self.program.steps_per_epoch,
         )
         self.evaluation = Evaluation(setup, options.metrics, recorder, say)
         self.callbacks = Callbacks(options.callbacks, self.program)

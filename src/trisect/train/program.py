@@ -162,6 +162,11 @@ class Program:
         return [None]
 
     @property
+    def steps_per_epoch(self) -> int:
+        """How often an epoch steps."""
+        return self.plan.blocks if self.in_blocks else self.plan.updates
+
+    @property
     def in_blocks(self) -> bool:
         """Whether each step is a block of snapshots."""
         return self.steps.kind == "block" and self.plan.timeline and self.plan.blocks > 1
