@@ -245,6 +245,13 @@ def _require_batches(layout: Layout, model: AnyModel, task: BoundTask, options: 
             f"train.step is chunk, and {type(task).__name__.removeprefix('Bound')} scores pairs of vertices of all"
             " chunks; use epoch."
         )
+    for number, layer in enumerate(model.stack):
+        calls = trace_of(layer, timeline=False).calls
+        if any(call.verb == "scatter" for call in calls):
+            raise LayoutError(
+                f"layer {number}, {layer}, scatters to its neighbours (g.scatter), which steps for chunks cannot;"
+                " use train.step: epoch."
+            )
     if layout.layer > 1 and layout.chunks > options.batches:
         _check_sums(model)
 
