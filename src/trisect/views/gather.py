@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trisect.ops.memory import empty
-from trisect.views.ending import Ending, Product
+from trisect.views.ending import Ending
 from trisect.views.halo import Halo
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
@@ -66,7 +66,7 @@ class _Depart(torch.autograd.Function):
         ctx.flight, flight.trained = flight, needs[2] or needs[3]
         ctx.save_for_backward(x if needs[3] else None, weight if needs[2] else None)
         if weight is not None:
-            x = Product(Ending.NONE).forward(x, weight, out=halo.room(flight.call, x, weight.shape[0]))
+            x, _ = Ending.NONE.product(x, weight, out=halo.room(flight.call, x, weight.shape[0]))
         flight.away = halo.depart(flight.call, x)
         # no view of the board, whose other rows are written while these are read
         return same_rows(flight.away[0], 0, x.shape[0] * x.shape[1]).view(x.shape), torch.zeros(())
@@ -82,7 +82,7 @@ class _Depart(torch.autograd.Function):
         if x is None and weight is None:
             return None, token, own if needs[2] else None, None
         gx = empty((*own.shape[:2], weight.shape[1]), own.dtype, own.device) if needs[2] else None
-        gw, _ = Product(Ending.NONE).backward(own, (None,), x, weight, gx=gx)
+        gw, _ = Ending.NONE.product_gradient(own, x, weight, gx=gx)
         return None, token, gx, gw
 
 
@@ -111,7 +111,7 @@ class _Gather(torch.autograd.Function):
         needs = ctx.needs_input_grad
         ctx.save_for_backward(x if needs[4] else None, weight if needs[3] else None)
         if weight is not None:
-            x = Product(Ending.NONE).forward(x, weight, out=spatial.room(call, x, weight.shape[0]))
+            x, _ = Ending.NONE.product(x, weight, out=spatial.room(call, x, weight.shape[0]))
         return (*spatial.gather(call, x), torch.zeros(()))
 
     @staticmethod
@@ -128,7 +128,7 @@ class _Gather(torch.autograd.Function):
         gx = None
         if needs[3]:
             gx = empty((*own.shape[:2], weight.shape[1]), own.dtype, own.device)
-        gw, _ = Product(Ending.NONE).backward(own, (None,), x, weight, gx=gx)
+        gw, _ = Ending.NONE.product_gradient(own, x, weight, gx=gx)
         return None, None, token, gx, gw
 
 

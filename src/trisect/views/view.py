@@ -22,7 +22,7 @@ from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
 from trisect.ops.spmm.grouping import Snapshots
-from trisect.views.aggregate import Aggregation, run_aggregation
+from trisect.views.aggregate import Aggregation, dense, run_aggregation
 from trisect.views.alone import Alone
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
@@ -31,7 +31,6 @@ from trisect.views.gather import Flight, arrive, depart, gather_rows, total_rows
 from trisect.views.halo import Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
-from trisect.views.rowwise import dense
 from trisect.views.spatial import Spatial
 from trisect.views.token import new_token, tie
 from trisect.views.top import top_rows
