@@ -6,7 +6,7 @@ without a sum is the same node.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trisect.ops.memory import empty
+from trisect.ops.memory import alias, empty
 from trisect.views.ending import Ending
+from trisect.views.rows import required
 from trisect.views.spatial import Spatial
 
 NONE = Ending.NONE
@@ -31,6 +32,7 @@ class Aggregation:
             ending(((1-alpha)·Â·x + alpha·add)·wᵀ + x·rootᵀ + bias) with w = theta·W + (1-theta)·I; without alpha,
             `add` comes behind the product too.
         alpha, theta: of GCNII.
+        room: where a product behind the sum is made; None: anywhere.
     """
 
     spatial: Spatial | None
@@ -39,6 +41,7 @@ class Aggregation:
     narrows: bool = False
     alpha: float = 0.0
     theta: float = 1.0
+    room: Tensor | None = None
 
 
 def run_aggregation(
@@ -49,13 +52,12 @@ def run_aggregation(
     root: Tensor | None = None,
     bias: Tensor | None = None,
     add: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Return the result [..., rows, outputs] and the next token (None where none was given).
+) -> Any:
+    """Return the result [..., rows, outputs]; with a token, also the next one.
 
     Shapes: x [rows, inputs] or [steps, rows, inputs]; weight, root [outputs, inputs]; bias [outputs].
     """
-    result = _Aggregate.apply(spec, token, x, weight, root, bias, add)  # type: ignore[no-untyped-call]
-    return (result, None) if token is None else result
+    return _Aggregate.apply(spec, token, x, weight, root, bias, add)  # type: ignore[no-untyped-call]
 
 
 def dense(
@@ -65,14 +67,21 @@ def dense(
     add: Tensor | None = None,
     ending: Ending = NONE,
     theta: float = 1.0,
+    *,
+    room: Callable[[Tensor, int], Tensor | None] | None = None,
 ) -> Tensor:
     """Return ending(x·wᵀ + add + bias), w = theta·weight + (1-theta)·I.
 
     Shapes: x [rows, inputs] or [steps, rows, inputs]; weight [outputs, inputs]; add [..., rows, outputs].
+
+    Args:
+        room: room(x, outputs) → where the result is made, or None.
     """
     equal = x.dim() == 3 and add is None and ending.noises is None
     single = _once(x) if equal else x
-    result, _ = run_aggregation(Aggregation(None, ending=ending, theta=theta), None, single, weight, None, bias, add)
+    made = None if room is None or single is not x else room(x, weight.shape[0])
+    spec = Aggregation(None, ending=ending, theta=theta, room=made)
+    result: Tensor = run_aggregation(spec, None, single, weight, None, bias, add)
     return result if single is x else result.expand(len(x), -1, -1)
 
 
@@ -139,7 +148,9 @@ class _Aggregate(torch.autograd.Function):
         if weight is None or first:
             out, kept = sums, [sums if ending.relu and trained else None]
         else:
-            out, kept = ending.product(sums, weight, bias, plus, theta=spec.theta, mark=trained)
+            out, kept = ending.product(sums, weight, bias, plus, theta=spec.theta, out=spec.room, mark=trained)
+            # no view of the room, whose other rows are written while these are read
+            out = out if spec.room is None else alias(out)
         _, _, need_x, need_weight, need_root, _, need_add = needs
         ctx.save_for_backward(
             once if need_root or (first and need_weight) else None,
@@ -158,8 +169,8 @@ class _Aggregate(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *token: Tensor) -> tuple[Tensor | None, ...]:
         x, sums, weight, root, *kept = ctx.saved_tensors
         ctx.maybe_clear_saved_tensors()  # so that each goes as soon as nothing here reads it
-        spec: Aggregation = ctx.spec
-        spatial, ending, alpha = spec.spatial, spec.ending, ctx.alpha
+        spec, ending, alpha = ctx.spec, ctx.spec.ending, ctx.alpha
+        spatial: Any = spec.spatial
         if spatial is not None and spatial.heed is not None:
             spatial.heed()
         gradient = gradient[None] if ctx.flat else gradient
@@ -211,7 +222,7 @@ class _Aggregate(torch.autograd.Function):
                 if reads:
                     gx = spatial.sum_gradient(spec.call, gradient, ctx.trail, alpha=1.0 - alpha)
             if reads and ctx.with_weight:
-                back, gx = gx, None
+                back, gx = required(gx), None
                 total = _summed(x, back) if need_weight else back
                 if need_x:
                     # nothing reads the gradient any more

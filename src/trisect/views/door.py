@@ -149,6 +149,21 @@ class Door:
             )
         return Posted(self, swap, exchange, call, back)
 
+    def deal(
+        self, exchange: str, call: Hashable, pieces: Sequence[Tensor], rows: Sequence[int], kind: str, *, back: bool
+    ) -> list[Tensor]:
+        """Give each part its piece [rows, width], exact; return what each gives, own one included, which stays.
+
+        Args:
+            rows: that come from each part.
+        """
+        part, width, dtype = self.mesh.part_index, pieces[0].shape[1], pieces[0].dtype
+        outgoing = [piece[: 0 if q == part else None] for q, piece in enumerate(pieces)]
+        shapes = [Shape(0 if q == part else count, width, dtype) for q, count in enumerate(rows)]
+        received = list(self.swap(exchange, call, outgoing, shapes, kind, back=back).wait())
+        received[part] = pieces[part]
+        return received
+
     def tag(self, name: str, call: Hashable, chunk: int = 0, block: int | None = None) -> int:
         """Return the number of a message between two ranks: both sides make the same of its name and place.
 

@@ -12,7 +12,7 @@ add them up.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -210,38 +210,18 @@ class Halo(Spatial):
 
     def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
         """Return own rows and the halo behind them, of each step."""
-        return self.arrived(self.depart(call, x))
+        flight = Flight(self, call)
+        flight.depart(x)
+        return flight.arrive(x)
 
     def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
-        posted = self.give_back(call, gradients)
-        return self.complete(torch.stack([gradient[: self.rows] for gradient in gradients]), posted)
+        flight = Flight(self, call)
+        return flight.complete(flight.give_back(gradients))
 
     def sides(self, step: int, low: int) -> tuple[Adjacency, Adjacency]:
         """Return the matrices of the rows before `low`, and of those from it on over own rows alone."""
         return self._graphs[step].piece(0, low), self._graphs[step].inner(low)
-
-    def depart(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted]:
-        """Begin a `gather`; return the board, whose first rows are the own ones, and what is on its way."""
-        board = self._taken(call, x)
-        return board, self._begin(call, board, "halo", stay=False)
-
-    def arrived(self, away: tuple[Tensor, Posted]) -> list[Tensor]:
-        """Wait; return own rows and the halo behind them, of each step."""
-        board, halo = away[0], self._arrived(*away)
-        if self.steps == 1:
-            return [board]
-        if halo is None:
-            halo = board[self.steps * self.rows :]
-        return [
-            joined(board[t * self.rows : (t + 1) * self.rows], halo[self._starts[t] : self._starts[t + 1]])
-            for t in range(self.steps)
-        ]
-
-    def give_back(self, call: Hashable, gradients: Sequence[Tensor]) -> Posted:
-        """Begin to send the gradients of halo rows to their owners."""
-        halo = [gradient[self.rows :] for gradient in gradients]
-        return self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
 
     # Sums over all rows
 
@@ -329,3 +309,39 @@ class Halo(Spatial):
         for rows, gradient in zip(self._sends, posted.wait(), strict=True):
             add_rows(total, rows, gradient)
         return own
+
+
+class Flight:
+    """Rows of a gather, and later their gradients, while they are on their way."""
+
+    def __init__(self, halo: Halo, call: Hashable) -> None:
+        self._halo, self._call = halo, call
+
+    def depart(self, x: Tensor) -> list[Tensor]:
+        """Let the rows go that others read; return own ones, [steps, rows, channels]."""
+        halo = self._halo
+        self._board = halo._taken(self._call, x)
+        self._posted = halo._begin(self._call, self._board, "halo", stay=False)
+        # no view of the board, whose other rows are written while these are read
+        return [same_rows(self._board, 0, halo.steps * halo.rows).view(x.shape)]
+
+    def arrive(self, own: Tensor) -> list[Tensor]:
+        """Wait; return own rows and the halo behind them, of each step."""
+        halo, board, posted = self._halo, self._board, self._posted
+        del self._board, self._posted
+        last = halo._arrived(board, posted)
+        if halo.steps == 1:
+            return [board]
+        last = board[halo.steps * halo.rows :] if last is None else last
+        return [joined(rows, last[low:high]) for rows, (low, high) in zip(own, pairwise(halo._starts), strict=True)]
+
+    def give_back(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Let the gradients of halo rows go; return those of own rows as far as they are known."""
+        rows = self._halo.rows
+        halo = [gradient[rows:] for gradient in gradients]
+        self._posted = self._halo._send_back(self._call, halo[0] if len(halo) == 1 else torch.cat(halo))
+        return torch.stack([gradient[:rows] for gradient in gradients])
+
+    def complete(self, own: Tensor) -> Tensor:
+        """Wait, and add to the gradients of own rows those that other parts found."""
+        return self._halo.complete(own, self._posted)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from trisect.comm.rows import Shape
 from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
@@ -31,7 +30,8 @@ class Total(Exchange):
     @classmethod
     def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
         """Every part gives its sums to all others."""
-        return "total", total_bytes(at.plan.parts, len(at.steps), action.width, at.plan.dtype.itemsize)
+        parts = at.plan.parts
+        return "total", parts * (parts - 1) * len(at.steps) * action.width * at.plan.dtype.itemsize
 
 
 def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Tensor:
@@ -39,18 +39,7 @@ def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Te
 
     The gradient of a total that every part reads is the same sum of gradients.
     """
-    mesh = door.mesh
-    parts, part = mesh.layout.vertex, mesh.part_index
+    parts, own = door.mesh.layout.vertex, own.contiguous()
     if parts == 1:
         return own
-    own = own.contiguous()
-    shapes: Sequence[Shape] = [Shape(0 if q == part else own.shape[0], own.shape[1], own.dtype) for q in range(parts)]
-    outgoing = [own[:0] if q == part else own for q in range(parts)]
-    received = list(door.swap(Total.name, call, outgoing, shapes, "total", back=back).wait())
-    received[part] = own
-    return torch.stack(received).sum(0)
-
-
-def total_bytes(parts: int, steps: int, channels: int, itemsize: int) -> int:
-    """Return the bytes that leave all parts each time: every part gives its sums to all others."""
-    return parts * (parts - 1) * steps * channels * itemsize
+    return torch.stack(door.deal(Total.name, call, [own] * parts, [len(own)] * parts, "total", back=back)).sum(0)

@@ -26,14 +26,13 @@ from trisect.views.aggregate import Aggregation, dense, run_aggregation
 from trisect.views.alone import Alone
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
-from trisect.views.fetch import Lists, fetch_rows
-from trisect.views.gather import Flight, arrive, depart, gather_rows, total_rows
-from trisect.views.halo import Halo
+from trisect.views.fetch import Fetch, Lists
+from trisect.views.halo import Flight, Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
 from trisect.views.spatial import Spatial
-from trisect.views.token import new_token, tie
-from trisect.views.top import top_rows
+from trisect.views.token import Backward, Forward, cross, tie
+from trisect.views.top import Top, best, picked
 from trisect.views.turn import State
 from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP
 
@@ -56,6 +55,9 @@ class Neighbours:
     def noise(self) -> Noise | None:
         """Chance at this step, of the own rows; None in evaluation. To ask for it is a use of chance."""
         return self.draw()
+
+
+Then = Callable[[Tensor, Tensor, Neighbours], Tensor]
 
 
 class View:
@@ -98,8 +100,7 @@ class View:
         # whether a spatial verb must be met in backward even where no row here has a loss
         self._meets = spatial.moves or spatial.stale
         meets = self._meets or along is not None
-        self._token: Tensor | None = new_token() if meets and torch.is_grad_enabled() else None
-        self._frozen = torch.zeros(())
+        self._token = torch.zeros((), requires_grad=meets and torch.is_grad_enabled())
         self.layer, self._calls, self.recurrences, self._chancy = 0, 0, 0, True
         self._draws: dict[str, int] = {}
 
@@ -149,7 +150,7 @@ class View:
     @property
     def token(self) -> Tensor | None:
         """A number from which backward reaches every verb that moves rows or keeps states; None where none did."""
-        return self._token
+        return self._token if self._token.requires_grad else None
 
     def tie(self, out: Tensor) -> Tensor:
         """Return the output of a cell, whose backward goes through all of its exchanges."""
@@ -217,9 +218,11 @@ class View:
             more = None if add is None else self.frames(add)
             return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
         spec = Aggregation(self.spatial, call, ending, narrows, alpha, theta)
-        out, token = run_aggregation(spec, self._token if self._meets else None, x, weight, root, bias, add)
-        self._take(token)
-        return out
+        if self._meets:
+            out, self._token = run_aggregation(spec, self._token, x, weight, root, bias, add)
+        else:
+            out = run_aggregation(spec, None, x, weight, root, bias, add)
+        return out  # type: ignore[no-any-return]
 
     @staticmethod
     def narrows(weight: Tensor, alpha: float = 0.0, theta: float = 1.0) -> bool:
@@ -246,8 +249,7 @@ class View:
         if alpha != 0.0 and add is not None:
             sums, add = torch.lerp(sums, add, alpha), None
         if root is not None:
-            rooted = dense(frames, root)
-            add = rooted if add is None else rooted + add
+            add = dense(frames, root, None, add)
         if weight is None:
             y = sums if add is None else sums + add
             return ending.after(y if bias is None else y + bias)
@@ -258,7 +260,7 @@ class View:
         x: Tensor,
         weight: Tensor | None = None,
         *,
-        then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
+        then: Then | None = None,
         width: int | None = None,
     ) -> Any:
         """Return the rows of x·weightᵀ that own rows read: [columns, channels].
@@ -273,60 +275,66 @@ class View:
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
-        frames, call = self.frames(x), self._call(GATHER)
-        if then is not None and isinstance(self.spatial, Halo) and self.spatial.interior is not None:
-            return self._back(self._beside(self.spatial, call, frames, weight, then), x)
-        if not self.spatial.moves and not self.spatial.stale:
-            columns = each_frame(frames if weight is None else dense(frames, weight))
-        else:
-            columns, token = gather_rows(self.spatial, call, self._next_token(), frames, weight)
-            self._take(token)
+        spatial, frames, call = self.spatial, self.frames(x), self._call(GATHER)
+        own = frames if weight is None else dense(frames, weight, room=partial(spatial.room, call))
+        if then is not None and isinstance(spatial, Halo) and spatial.interior is not None:
+            return self._back(self._beside(spatial, call, own, frames, then), x)
+        columns = each_frame(own)
+        if self._meets:
+            columns = self._cross(partial(spatial.gather, call), partial(spatial.gather_gradient, call), own)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
-        blocks, results, chance = self.spatial.blocks, [], cache(partial(self.chance, "pairs"))
-        for step, (near, own) in enumerate(zip(columns, each_frame(frames), strict=True)):
-            neighbours = Neighbours(blocks[step], self.spatial.column_ids(step), partial(_at_step, chance, step))
-            results.append(then(near, own, neighbours))
-        if x.dim() == 2:
-            return results[0]
+        made = self._maker(then, frames)
+        results = [made(step, near, spatial.blocks[step]) for step, near in enumerate(columns)]
         if results:
-            return stacked(results)
+            return self._back(stacked(results), x)
         if width is None:  # a rank without steps: no rows, of the right width
             none = frames.new_empty(0, frames.shape[2])
             near = none if weight is None else none @ weight.t()
             width = then(near, none, Neighbours(no_rows(frames.device), None, lambda: None)).shape[1]
         return frames.new_empty(0, self.rows, width)
 
-    def _beside(
-        self,
-        halo: Halo,
-        call: Hashable,
-        frames: Tensor,
-        weight: Tensor | None,
-        then: Callable[[Tensor, Tensor, Neighbours], Tensor],
-    ) -> Tensor:
+    def _beside(self, halo: Halo, call: Hashable, own: Tensor, frames: Tensor, then: Then) -> Tensor:
         """Do a gather: `then` is called for interior rows while the halo is on its way, and then for the others."""
-        flight, low, chance = Flight(halo, call), required(halo.interior), cache(partial(self.chance, "pairs"))
-        own, token = depart(flight, self._next_token(), frames, weight)
-        inner, outer = [], []
-        for step, (rows, x) in enumerate(zip(each_frame(own), each_frame(frames), strict=True)):
-            ids, draw = halo.column_ids(step), partial(_at_step, chance, step, low, self.rows)
-            at = Neighbours(halo.sides(step, low)[1], None if ids is None else ids[: self.rows], draw)
-            inner.append(then(rows, x[low:], at))
-        columns, token = arrive(flight, token, own)
-        self._take(token)
-        for step, (near, x) in enumerate(zip(columns, each_frame(frames), strict=True)):
-            at = Neighbours(halo.sides(step, low)[0], halo.column_ids(step), partial(_at_step, chance, step, 0, low))
-            outer.append(then(near, x[:low], at))
+        flight, low, made, trained = (
+            Flight(halo, call),
+            required(halo.interior),
+            self._maker(then, frames),
+            own.requires_grad,
+        )
+        (own,) = self._cross(flight.depart, lambda found: flight.complete(found[0].clone()), own)
+        inner = [made(t, near, halo.sides(t, low)[1], slice(low, self.rows)) for t, near in enumerate(each_frame(own))]
+        columns = self._cross(flight.arrive, lambda found: flight.give_back(found) if trained else None, own)
+        outer = [made(t, near, halo.sides(t, low)[0], slice(0, low)) for t, near in enumerate(columns)]
         return stacked([torch.cat(both) for both in zip(outer, inner, strict=True)])
+
+    def _maker(self, then: Then, frames: Tensor) -> Callable[..., Tensor]:
+        """Return made(step, near, block, rows), which calls `then` for own rows of a step; None: for all of them."""
+        own, chance = each_frame(frames), cache(partial(self.chance, "pairs"))
+
+        def draw(step: int, rows: slice | None) -> Noise | None:
+            noises = chance()
+            return (
+                None if noises is None else noises[step] if rows is None else noises[step].rows(rows.start, rows.stop)
+            )
+
+        def made(step: int, near: Tensor, block: Adjacency, rows: slice | None = None) -> Tensor:
+            ids = self.spatial.column_ids(step)
+            at = Neighbours(block, None if ids is None else ids[: len(near)], partial(draw, step, rows))
+            return then(near, own[step] if rows is None else own[step][rows], at)
+
+        return made
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
-        frames, call = self.frames(x), self._call(SUM)
-        if not self.spatial.moves and not self.spatial.stale:
+        spatial, frames, call = self.spatial, self.frames(x), self._call(SUM)
+        if not self._meets:
             return self._back(frames.sum(1, keepdim=True), x)
-        total, token = total_rows(self.spatial, call, self._next_token(), frames)
-        self._take(token)
+
+        def back(found: Sequence[Tensor]) -> Tensor:
+            return spatial.total_gradient(call, found[0])[:, None].expand(frames.shape)
+
+        (total,) = self._cross(lambda rows: [spatial.total(call, rows.sum(1))], back, frames, always=True)
         return self._back(total[:, None], x)
 
     def top(self, x: Tensor, scores: Tensor, k: int) -> Tensor:
@@ -341,12 +349,12 @@ class View:
 
         Returns: [..., candidates, channels].
         """
-        frames = self.frames(x)
-        found, token = top_rows(
-            self.spatial, self._call(TOP), self._next_token(), frames, scores.reshape(frames.shape[:2]), k
-        )
-        self._take(token)
-        return self._back(found, x)
+        spatial, frames, call = self.spatial, self.frames(x), self._call(TOP)
+        chosen = best(scores.detach().reshape(frames.shape[:2]), min(k, self.rows))
+        if not spatial.moves:
+            return self._back(picked(frames, chosen), x)
+        candidates = Top(spatial, call, chosen, [min(k, rows) for rows in spatial.part_rows])
+        return self._back(self._cross(candidates.forward, candidates.backward, frames)[0], x)
 
     def fetch(self, x: Tensor, lists: Lists) -> list[Tensor]:
         """Return of each step the rows and behind them those of other parts that a loss reads, by owner.
@@ -361,10 +369,8 @@ class View:
         frames, call = self.frames(x), self._call(FETCH)
         if not self.spatial.moves:
             return list(frames.unbind())
-        door = required(self.spatial.door)
-        fetched, token = fetch_rows(door, call, self._next_token(), frames, lists)
-        self._take(token)
-        return fetched
+        rows = Fetch(required(self.spatial.door), call, lists)
+        return self._cross(rows.forward, rows.backward, frames)
 
     @property
     def block(self) -> Adjacency:
@@ -396,8 +402,7 @@ class View:
         module = recurrent(module)
         self.recurrences += 1
         ends = (self.layer, self.recurrences) == self._last
-        out, token = self.along.recur(self._call(RECUR), self._next_token(), module, frames, ends=ends)
-        self._take(token)
+        out, self._token = self.along.recur(self._call(RECUR), self._token, module, frames, ends=ends)
         if ends:
             raise BlockEndedError
         return out
@@ -468,20 +473,7 @@ class View:
             return call(x.flatten(0, 1), noises[0] if noises else None).view(x.shape)
         return stacked([call(frame, noise) for frame, noise in zip(x.unbind(), noises, strict=True)])
 
-    # The token
-
-    def _next_token(self) -> Tensor:
-        """Return the token for a verb that must be met; one without gradient where there is none."""
-        return self._frozen if self._token is None else self._token
-
-    def _take(self, token: Tensor | None) -> None:
-        if self._token is not None and token is not None:
-            self._token = token
-
-
-def _at_step(
-    chance: Callable[[], Sequence[Noise] | None], step: int, low: int = 0, high: int | None = None
-) -> Noise | None:
-    """Return the noise of a step, of all rows or of some."""
-    noises = chance()
-    return None if noises is None else noises[step] if high is None else noises[step].rows(low, high)
+    def _cross(self, forward: Forward, backward: Backward, x: Tensor, *, always: bool = False) -> list[Tensor]:
+        """Do a verb that all ranks meet; see `views.token.cross`."""
+        made, self._token = cross(forward, backward, self._token, x, always=always)
+        return made
