@@ -5,27 +5,23 @@ Exact, since rows are independent in the recurrent module; ranks work as a pipel
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat, starmap
 
-import torch
 from torch import Tensor
 
-from trisect.comm.incoming import Incoming
+from trisect.comm.rows import Shape
 from trisect.ops.memory import empty
 from trisect.schedule.action import Action, Verb
+from trisect.views.door import Arriving, Posted
 from trisect.views.exchange import Crossing, Place, Work
 from trisect.views.plan import Plan
 from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Stay
-from trisect.views.timecut import TimeCut, equal_shares
+from trisect.views.timecut import equal_shares
 from trisect.views.trace import Call
 from trisect.views.turn import Turn
-
-# For so many messages there is room at a time.
-AHEAD = 8
 
 BlockOfRun = tuple[int, int]
 
@@ -129,39 +125,20 @@ class Carry(Stay):
     def _arriving(
         self, turn: Turn, chunks: Sequence[tuple[int, slice]], other: BlockOfRun | None, *, back: bool
     ) -> Iterator[Tensor | None]:
-        """Yield what comes for each chunk; None where no other rank sends anything."""
+        """Return what comes for each chunk; None where no other rank sends anything."""
         if other is None or other[1] == turn.run:
-            yield from [None] * len(chunks)
-            return
-        door, peer = self._door, self._door.mesh.rank_at(run_index=other[1])
-        coming: deque[Incoming] = deque()
-        for turned in range(len(chunks)):
-            while turned + len(coming) < min(len(chunks), turned + AHEAD):
-                chunk, own = chunks[turned + len(coming)]
-                shape, tag = self._form.shape(own.stop - own.start), door.tag(_tag(back), turn.call, chunk, turn.block)
-                coming.append(door.transport.receive(*shape, turn.dtype, peer, tag, wire="float32"))
-            with door.event("wait", self.name, turn.call, back=back, peer=peer, block=turn.block):
-                message = coming.popleft().wait()
-            yield message
+            return repeat(None, len(chunks))
+        door, peer = self._door, self._rank_of(other[1])
+
+        def message(chunk: int, own: slice) -> Posted:
+            shape = Shape(*self._form.shape(own.stop - own.start), turn.dtype)
+            return door.receive(self, turn.call, shape, peer, back=back, block=turn.block, chunk=chunk, exact=True)
+
+        return Arriving(starmap(message, chunks))
 
     def _send(self, turn: Turn, message: Tensor, chunk: int, other: BlockOfRun, *, back: bool) -> None:
-        door, (block, run) = self._door, other
-        peer, tag = door.mesh.rank_at(run_index=run), door.tag(_tag(back), turn.call, chunk, block)
-        with door.event("post", self.name, turn.call, back=back, peer=peer, block=block):
-            door.transport.send(message, peer, tag, "time", "carry", wire="float32", mark=turn.mark)
-
-    @staticmethod
-    def bytes(cut: TimeCut, rows: Sequence[int], form: Form, dtype: torch.dtype) -> int:
-        """Return the bytes that leave all ranks in a pass forward, and as many backward: a state at each change of run.
-
-        Args:
-            rows: of each part.
-        """
-        places = [(block, run) for block in range(cut.blocks) for run in range(cut.times) if cut.runs[block][run]]
-        changes = sum(one[1] != other[1] for one, other in pairwise(places))
-        shapes = [form.shape(part) for part in rows]
-        return changes * sum(count * width for count, width in shapes) * dtype.itemsize
-
-
-def _tag(back: bool) -> str:
-    return "carry-back" if back else "carry"
+        (block, run), mark = other, turn.mark
+        peer = self._rank_of(run)
+        self._door.send(
+            self, turn.call, message, peer, "carry", back=back, block=block, chunk=chunk, exact=True, mark=mark
+        )

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from trisect.comm.incoming import Swap
 from trisect.comm.mesh import Mesh
 from trisect.comm.rows import Rows, Shape
 from trisect.comm.transport import Transport
+from trisect.layout import Wire
 from trisect.noise import Noise
+from trisect.views.exchange import Exchange
 from trisect.views.verbs import number_of, words_of
 
 
@@ -40,24 +43,52 @@ class Crossing(NamedTuple):
     block: int
 
 
+# whose name events have
+Named = Exchange | type[Exchange]
+# for so many messages between two ranks there is room at a time
+AHEAD = 8
 # told(crossing, start, seconds), start of `time.perf_counter`
 Told = Callable[[Crossing, float, float], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Posted:
-    """Rows on their way along an axis."""
+    """Rows on their way along an axis, or (`peer`, `block`) a message from another rank."""
 
     door: Door
-    swap: Swap
+    pending: Any
     exchange: str
     call: Hashable
     back: bool
+    peer: int | None = None
+    block: int | None = None
 
-    def wait(self) -> Sequence[Tensor]:
-        """Wait; return what each rank of the axis gave, [rows, width] each."""
-        with self.door.event("wait", self.exchange, self.call, back=self.back):
-            return self.swap.wait()
+    def wait(self) -> Any:
+        """Wait; return what each rank of the axis gave, [rows, width] each, or the message."""
+        with self.door.event("wait", self.exchange, self.call, back=self.back, peer=self.peer, block=self.block):
+            return self.pending.wait()
+
+
+class Arriving:
+    """Messages that come one after the other; for `AHEAD` of them there is room at a time."""
+
+    def __init__(self, messages: Iterable[Posted]) -> None:
+        self._messages, self._coming = iter(messages), deque[Posted]()
+        self._expect()
+
+    def _expect(self) -> None:
+        self._coming.extend(islice(self._messages, AHEAD - len(self._coming)))
+
+    def __iter__(self) -> Arriving:
+        return self
+
+    def __next__(self) -> Tensor:
+        """Wait for the next one."""
+        if not self._coming:
+            raise StopIteration
+        message: Tensor = self._coming.popleft().wait()
+        self._expect()
+        return message
 
 
 class Door:
@@ -112,7 +143,7 @@ class Door:
 
     def swap(
         self,
-        exchange: str,
+        exchange: Named,
         call: Hashable,
         outgoing: Sequence[Tensor | Rows],
         targets: Sequence[Tensor | Shape],
@@ -122,35 +153,33 @@ class Door:
         key: str | None = None,
         columns: int | None = None,
         crossing: int = 0,
-        axis: Literal["vertex", "time"] = "vertex",
         stay: bool = False,
     ) -> Posted:
         """Post rows to all ranks along an axis, and go on at once; see `Transport.begin_swap`.
 
         Args:
-            exchange: its name, as events have it.
             key: what tells its random rounding from that of others; None: its rows cross exactly.
             columns: of the verb, where ranks give different ones.
             crossing: which of those of a verb that crosses twice.
         """
         width = int(targets[0].shape[1]) if columns is None else columns
         number = self.number(call, width, targets[0].dtype, back=back, crossing=crossing)
-        with self.event("post", exchange, call, back=back):
+        with self.event("post", exchange.name, call, back=back):
             swap = self.transport.begin_swap(
                 outgoing,
                 targets,
                 kind,
                 0 if key is None else self.key(key, call),
-                axis=axis,
-                wire="float32" if key is None else None,
+                axis="time" if exchange.axis == "time" else "vertex",
+                wire=_EXACT if key is None else None,
                 once=self.rare,
                 stay=stay,
                 call=number,
             )
-        return Posted(self, swap, exchange, call, back)
+        return Posted(self, swap, exchange.name, call, back)
 
     def deal(
-        self, exchange: str, call: Hashable, pieces: Sequence[Tensor], rows: Sequence[int], kind: str, *, back: bool
+        self, exchange: Named, call: Hashable, pieces: Sequence[Tensor], rows: Sequence[int], kind: str, *, back: bool
     ) -> list[Tensor]:
         """Give each part its piece [rows, width], exact; return what each gives, own one included, which stays.
 
@@ -164,13 +193,56 @@ class Door:
         received[part] = pieces[part]
         return received
 
-    def tag(self, name: str, call: Hashable, chunk: int = 0, block: int | None = None) -> int:
+    def send(
+        self,
+        exchange: Named,
+        call: Hashable,
+        message: Tensor,
+        peer: int,
+        kind: str,
+        *,
+        back: bool,
+        block: int,
+        chunk: int = 0,
+        exact: bool = False,
+        mark: int = 0,
+        once: bool = False,
+    ) -> None:
+        """Begin to send rows to another rank; see `Transport.send`.
+
+        Args:
+            block: the cell that reads them; `chunk`: of its messages.
+            exact: whether they cross as they are.
+        """
+        tag = self.tag(exchange.name, call, chunk, block, back=back)
+        with self.event("post", exchange.name, call, back=back, peer=peer, block=block):
+            key, wire = (0, _EXACT) if exact else (self.key(exchange.name, (tag, peer)), None)
+            self.transport.send(message, peer, tag, exchange.axis, kind, key, wire=wire, mark=mark, once=once)
+
+    def receive(
+        self,
+        exchange: Named,
+        call: Hashable,
+        shape: Shape,
+        peer: int,
+        *,
+        back: bool,
+        block: int,
+        chunk: int = 0,
+        exact: bool = False,
+    ) -> Posted:
+        """Begin to receive what another rank sends."""
+        tag, wire = self.tag(exchange.name, call, chunk, block, back=back), _EXACT if exact else None
+        incoming = self.transport.receive(shape.rows, shape.width, shape.dtype, peer, tag, wire=wire)
+        return Posted(self, incoming, exchange.name, call, back, peer, block)
+
+    @staticmethod
+    def tag(name: str, call: Hashable, chunk: int, block: int, *, back: bool) -> int:
         """Return the number of a message between two ranks: both sides make the same of its name and place.
 
         0 is for exchanges along a whole axis.
         """
-        text = f"{name} {call} {chunk} {self.block if block is None else block}"
-        return 1 + (zlib.crc32(text.encode()) & 0x3FFFFFFF)
+        return 1 + (zlib.crc32(f"{name} {call} {chunk} {block} {back}".encode()) & 0x3FFFFFFF)
 
     def event(
         self, verb: str, exchange: str, call: Hashable, *, back: bool, peer: int | None = None, block: int | None = None
@@ -182,6 +254,7 @@ class Door:
 
 
 _UNTOLD = nullcontext()
+_EXACT: Wire = "float32"
 
 
 class _Timed(AbstractContextManager[None]):

@@ -72,4 +72,7 @@ class Fetch(Exchange):
         """Return what each part gives to this one, [rows, channels] each."""
         shapes = [Shape(count, outgoing[0].shape[1], outgoing[0].dtype) for count in rows]
         key = "fetch-gradients" if back else "fetch"
-        return self._door.swap(self.name, self._call, outgoing, shapes, "fetch", back=back, key=key).wait()
+        received: Sequence[Tensor] = self._door.swap(
+            self, self._call, outgoing, shapes, "fetch", back=back, key=key
+        ).wait()
+        return received

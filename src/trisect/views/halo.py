@@ -261,7 +261,7 @@ class Halo(Spatial):
         else:
             room = [board[own + low : own + high] for ((low, high),) in self._owned]
         outgoing = [Rows(board, rows) for rows in self._sends]
-        return self.door.swap(self.name, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
+        return self.door.swap(self, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
 
     def _arrived(self, board: Tensor, posted: Posted) -> Tensor | None:
         """Wait; return the halo of all steps where it lies elsewhere than on the board."""
@@ -275,7 +275,7 @@ class Halo(Spatial):
                     taken[other] += high - low
                     halo[self._starts[step] + low : self._starts[step] + high] = rows
             return None
-        return received[1 - self._part] if self._in_place and posted.swap.stay else None
+        return received[1 - self._part] if self._in_place and posted.pending.stay else None
 
     def _own_columns(self, board: Tensor, step: int) -> Tensor:
         """Return columns of a step of which the own rows alone are there."""
@@ -301,7 +301,7 @@ class Halo(Spatial):
             outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
         kind = "halo-gradients"
-        return self.door.swap(self.name, call, outgoing, shapes, kind, back=True, key=kind)
+        return self.door.swap(self, call, outgoing, shapes, kind, back=True, key=kind)
 
     def complete(self, own: Tensor, posted: Posted) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""

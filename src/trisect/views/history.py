@@ -292,7 +292,7 @@ class History(Spatial):
 
     def _begin(self, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Posted:
         outgoing = [Rows(board, rows) for rows in self._sends]
-        return self._boards.door.swap("halo", call, outgoing, room, kind, back=kind != "halo", key=kind)
+        return self._boards.door.swap(halo.Halo, call, outgoing, room, kind, back=kind != "halo", key=kind)
 
     def _arrived(self, call: Hashable, posted: Posted | None) -> None:
         if posted is None:
@@ -382,7 +382,7 @@ class History(Spatial):
             door, kind = self._boards.door, "halo-gradients"
             outgoing = [total[columns] for columns in self._halo]
             shapes = [Shape(rows.numel(), total.shape[1], total.dtype) for rows in self._sends]
-            received = door.swap("halo", call, outgoing, shapes, kind, back=True, key=kind).wait()
+            received = door.swap(halo.Halo, call, outgoing, shapes, kind, back=True, key=kind).wait()
             for rows, gradient in zip(self._sends, received, strict=True):
                 add_rows(total, rows, gradient)
         return total[self._span][None]

@@ -207,7 +207,7 @@ class RedistributeRows(Spatial):
             else:
                 targets.append(Shape(0 if q == part or not width else steps * rows, width, place.dtype))
         received = self.door.swap(
-            self.name,
+            self,
             call,
             outgoing,
             targets,

@@ -109,7 +109,7 @@ class RedistributeSteps(Stay):
         self, turn: Turn, messages: Sequence[Tensor], targets: Sequence[Tensor | Shape], into: str, *, back: bool
     ) -> Posted:
         return self._door.swap(
-            self.name,
+            self,
             turn.call,
             messages,
             targets,
@@ -117,7 +117,6 @@ class RedistributeSteps(Stay):
             back=back,
             key=f"{'redistribute-back' if back else 'redistribute'} {into}",
             crossing=into == "steps",
-            axis="time",
         )
 
     def _by_steps(self, turn: Turn, tensors: Sequence[Tensor], *, back: bool) -> Sequence[Tensor]:

@@ -49,6 +49,10 @@ class Stay(Exchange):
         """Return the gradients of the frames, from that of the output (None: zero) and of what was handed on."""
         return self.states.backward(turn, d_out)
 
+    def _rank_of(self, run: int) -> int:
+        """Return the rank of the same part and stage that has another run."""
+        return self._door.mesh.rank_at(run_index=run)
+
     def _nothing(self, turn: Turn) -> Tensor:
         """Return the output of no steps."""
         if self._form.kind == "weight":

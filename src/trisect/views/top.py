@@ -63,7 +63,7 @@ class Top(Exchange):
 
     def _dealt(self, pieces: Sequence[Tensor], rows: Sequence[int], *, back: bool) -> list[Tensor]:
         flat = [piece.flatten(0, 1) for piece in pieces]
-        return self._door.deal(self.name, self._call, flat, rows, "summary", back=back)
+        return self._door.deal(self, self._call, flat, rows, "summary", back=back)
 
 
 def best(scores: Tensor, k: int) -> Tensor:

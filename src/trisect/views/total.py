@@ -42,4 +42,4 @@ def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Te
     parts, own = door.mesh.layout.vertex, own.contiguous()
     if parts == 1:
         return own
-    return torch.stack(door.deal(Total.name, call, [own] * parts, [len(own)] * parts, "total", back=back)).sum(0)
+    return torch.stack(door.deal(Total, call, [own] * parts, [len(own)] * parts, "total", back=back)).sum(0)

@@ -10,16 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from trisect.comm.incoming import Incoming
-from trisect.comm.wire import encoded_bytes
-from trisect.layout import Wire
+from trisect.comm.rows import Shape
 from trisect.schedule.action import Action, Verb
-from trisect.views.door import Door
+from trisect.views.door import Door, Posted
 from trisect.views.exchange import Crossing, Place, Work
 from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Stay
-from trisect.views.timecut import TimeCut
 from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
 
@@ -124,14 +121,12 @@ class Window(Stay):
             frames = [self._past[s] if s in self._past else joined[s - turn.steps.start] for s in steps]
             self._send(turn, frames, place[1], place, back=False)
 
-    def _begin(self, turn: Turn, coming: Sequence[tuple[Incoming, tuple[int, ...]]]) -> None:
+    def _begin(self, turn: Turn, coming: Sequence[tuple[Posted, tuple[int, ...]]]) -> None:
         """Make the state that the own run begins with; with no frames before it, that is the initial one."""
         first = turn.steps.start - self._form.frames
         frames: dict[int, Tensor] = {}
-        for incoming, steps in coming:
-            with self._door.event("wait", self.name, turn.call, back=False, peer=incoming.peer):
-                message = incoming.wait()
-            frames.update(zip(steps, message.chunk(len(steps)), strict=True))
+        for posted, steps in coming:
+            frames.update(zip(steps, posted.wait().chunk(len(steps)), strict=True))
         for step in turn.cut.read_before(turn.block, turn.run, turn.run, self._size):
             frames[step] = self._past[step]
         if frames:
@@ -154,7 +149,7 @@ class Window(Stay):
         """Send the gradients of the frames that were read, and add what others found of own ones."""
         cut, later = turn.cut, [] if turn.is_last else [(turn.block + 1, run) for run in range(turn.run)]
         readers = self._readers(turn, [*later, *((turn.block, run) for run in range(turn.run + 1, cut.times))])
-        coming = [(self._expect(turn, steps, place[1], place, back=True), steps, place) for place, steps in readers]
+        coming = [(self._expect(turn, steps, place[1], place, back=True), steps) for place, steps in readers]
         gradient = self.states.backward(turn, d_out)[0] if turn.pieces else None
         wanted = self.states.wanted.pop(0, None)
         if wanted is not None:
@@ -163,10 +158,8 @@ class Window(Stay):
                 self._send(turn, [wanted[0][s - first] for s in steps], run, (turn.block, turn.run), back=True)
             for step in cut.read_before(turn.block, turn.run, turn.run, self._size):
                 self._add(step, wanted[0][step - first])
-        for incoming, steps, reader in coming:
-            with self._door.event("wait", self.name, turn.call, back=True, peer=incoming.peer, block=reader[0]):
-                message = incoming.wait()
-            for step, frame in zip(steps, message.chunk(len(steps)), strict=True):
+        for posted, steps in coming:
+            for step, frame in zip(steps, posted.wait().chunk(len(steps)), strict=True):
                 self._add(step, frame)
         if not turn.steps or not any(turn.needs):
             return [None] * len(turn.widths)
@@ -187,41 +180,14 @@ class Window(Stay):
 
     # Moving. A message is named by the run that reads the frames
 
-    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: BlockOfRun, *, back: bool) -> Incoming:
-        door = self._door
-        peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
-        return door.transport.receive(len(steps) * turn.rows, self._form.widths[0], turn.dtype, peer, tag)
+    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: BlockOfRun, *, back: bool) -> Posted:
+        shape, peer = Shape(len(steps) * turn.rows, self._form.widths[0], turn.dtype), self._rank_of(run)
+        return self._door.receive(self, turn.call, shape, peer, back=back, block=reader[0])
 
     def _send(self, turn: Turn, frames: Sequence[Tensor], run: int, reader: BlockOfRun, *, back: bool) -> None:
-        door = self._door
-        peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
-        with door.event("post", self.name, turn.call, back=back, peer=peer, block=reader[0]):
-            key = door.key(_name(back), (turn.call, reader))
-            door.transport.send(torch.cat(list(frames)), peer, tag, "time", "halo", key, mark=turn.mark)
-
-    def _tag(self, turn: Turn, reader: BlockOfRun, *, back: bool) -> int:
-        return self._door.tag(_name(back), turn.call, block=reader[0])
-
-    @staticmethod
-    def bytes(cut: TimeCut, rows: Sequence[int], form: Form, dtype: torch.dtype, wire: Wire = "float32") -> int:
-        """Return the bytes that leave all ranks in a pass forward, and as many backward: frames of other runs.
-
-        Args:
-            rows: of each part.
-        """
-        frames = sum(
-            len(cut.read_before(block, run, owner, form.frames + 1))
-            for block in range(cut.blocks)
-            for run in range(cut.times)
-            for owner in range(cut.times)
-            if owner != run
-        )
-        return encoded_bytes(frames * sum(rows), form.widths[0], wire, dtype)
+        message, peer = torch.cat(list(frames)), self._rank_of(run)
+        self._door.send(self, turn.call, message, peer, "halo", back=back, block=reader[0], mark=turn.mark)
 
 
 def _shares(one: Tensor, other: Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def _name(back: bool) -> str:
-    return "window-back" if back else "window"
