@@ -30,7 +30,7 @@ from trisect.noise import Noise
 from trisect.ops import aggregate, memory
 from trisect.partition.halo import part_graph_of
 from trisect.partition.partition import Partition
-from trisect.views.alone import Alone
+from trisect.views.along import Alone
 from trisect.views.door import Door
 from trisect.views.halo import Halo
 from trisect.views.local import Local

@@ -193,6 +193,44 @@ class Door:
         received[part] = pieces[part]
         return received
 
+    def trade(
+        self,
+        exchange: Named,
+        call: Hashable,
+        index: int,
+        pieces: Sequence[Sequence[Tensor]],
+        places: Sequence[Sequence[Tensor]],
+        kind: str,
+        *,
+        back: bool,
+        key: str,
+        columns: int | None = None,
+        crossing: int = 0,
+    ) -> None:
+        """Give each rank along the axis its pieces, and put what each gives in its places, own ones included.
+
+        Args:
+            index: of this rank.
+            pieces, places: for each rank [steps, rows, ·] tensors that cross side by side.
+        """
+        outgoing: list[Tensor] = []
+        targets: list[Tensor | Shape] = []
+        for q, (parts, into) in enumerate(zip(pieces, places, strict=True)):
+            (steps, rows, _), width = into[0].shape, sum(place.shape[2] for place in into)
+            none = q == index or not width
+            given = [part[:0] for part in parts] if none else parts
+            outgoing.append((given[0] if len(given) == 1 else torch.cat(list(given), 2)).flatten(0, 1))
+            direct = len(into) == 1 and not none and (steps == 1 or into[0].is_contiguous())
+            shape = Shape(0 if none else steps * rows, width, into[0].dtype)
+            targets.append(into[0].flatten(0, 1) if direct else shape)
+        posted = self.swap(
+            exchange, call, outgoing, targets, kind, back=back, key=key, columns=columns, crossing=crossing
+        )
+        _put(pieces[index], places[index])
+        for into, target, received in zip(places, targets, posted.wait(), strict=True):
+            if isinstance(target, Shape) and received.numel():
+                _put([received.view(*into[0].shape[:2], -1)], into)
+
     def send(
         self,
         exchange: Named,
@@ -251,6 +289,16 @@ class Door:
         if self.told is None:
             return _UNTOLD
         return _Timed(self.told, Crossing(verb, exchange, call, back, peer, self.block if block is None else block))
+
+
+def _put(pieces: Sequence[Tensor], places: Sequence[Tensor]) -> None:
+    """Copy [steps, rows, ·] tensors that lie side by side into others, however either are cut."""
+    if len(places) == 1:
+        places = torch.split(places[0], [piece.shape[2] for piece in pieces], 2)
+    elif len(pieces) == 1:
+        pieces = torch.split(pieces[0], [place.shape[2] for place in places], 2)
+    for place, piece in zip(places, pieces, strict=True):
+        place.copy_(piece)
 
 
 _UNTOLD = nullcontext()

@@ -30,7 +30,6 @@ from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
 
 if TYPE_CHECKING:
     from trisect.views.plan import Plan
@@ -222,16 +221,6 @@ class Halo(Spatial):
     def sides(self, step: int, low: int) -> tuple[Adjacency, Adjacency]:
         """Return the matrices of the rows before `low`, and of those from it on over own rows alone."""
         return self._graphs[step].piece(0, low), self._graphs[step].inner(low)
-
-    # Sums over all rows
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all parts."""
-        return sum_over_parts(self.door, call, sums, back=False)
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return sum_over_parts(self.door, call, gradient, back=True)
 
     # Crossing
 

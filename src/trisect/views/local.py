@@ -17,7 +17,6 @@ from trisect.views.door import Door
 from trisect.views.ending import Ending
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
 
 
 class Local(Spatial):
@@ -122,11 +121,3 @@ class Local(Spatial):
     def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients themselves."""
         return torch.stack(list(gradients))
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all parts."""
-        return sums if self.door is None else sum_over_parts(self.door, call, sums, back=False)
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return gradient if self.door is None else sum_over_parts(self.door, call, gradient, back=True)

@@ -12,11 +12,10 @@ from torch.autograd.function import once_differentiable
 from trisect.views.along import Along, layer_of
 from trisect.views.carry import Carry
 from trisect.views.door import Door
-from trisect.views.everywhere import Everywhere
 from trisect.views.redistribute_steps import RedistributeSteps
 from trisect.views.rows import required
 from trisect.views.states import Form
-from trisect.views.stay import Stay
+from trisect.views.stay import Everywhere, Stay
 from trisect.views.timecut import TimeCut
 from trisect.views.turn import State, Turn
 from trisect.views.window import Window

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from trisect.comm.rows import Shape
 from trisect.comm.wire import encoded_bytes
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Wire
@@ -29,7 +28,6 @@ from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.local import Local
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
 from trisect.views.trace import Call, LayerTrace
 
 
@@ -76,7 +74,6 @@ class RedistributeRows(Spatial):
         self._part, self._bounds = door.mesh.part_index, [0, *accumulate(rows)]
         self.rows, self.steps = rows[self._part], len(matrices)
         self._whole = Local(matrices, self._bounds[-1])
-        self._width = 0  # of the rows that cross
 
     @property
     def blocks(self) -> Sequence[Adjacency]:
@@ -160,66 +157,30 @@ class RedistributeRows(Spatial):
         """Refuse, as `gather`."""
         _refuse()
 
-    # Sums over all rows
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all parts."""
-        return sum_over_parts(self.door, call, sums, back=False)
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return sum_over_parts(self.door, call, gradient, back=True)
-
     # Crossing
 
     def _to_columns(self, call: Hashable, x: Tensor, *, back: bool) -> Tensor:
         """Return all rows of this part's share of the columns: [steps, all rows, share]."""
-        self._width = x.shape[2]
         shares = _shares(x.shape[2], len(self.part_rows))
         share = shares[self._part + 1] - shares[self._part]
         columns = empty((self.steps, self._bounds[-1], share), x.dtype, x.device)
-        pieces = [x[:, :, low:high] for low, high in pairwise(shares)]
-        places = [columns[:, low:high] for low, high in pairwise(self._bounds)]
-        self._swap("columns", call, pieces, places, back=back)
+        pieces = [[x[:, :, low:high]] for low, high in pairwise(shares)]
+        places = [[columns[:, low:high]] for low, high in pairwise(self._bounds)]
+        self._trade("columns", call, pieces, places, x.shape[2], back=back)
         return columns
 
     def _to_rows(self, call: Hashable, sums: Tensor, out: Tensor, *, back: bool) -> None:
         """Write the own rows, all columns of them, from all rows of this part's share: out [steps, rows, channels]."""
-        self._width = out.shape[2]
-        pieces = [sums[:, low:high] for low, high in pairwise(self._bounds)]
-        places = [out[:, :, low:high] for low, high in pairwise(_shares(out.shape[2], len(self.part_rows)))]
-        self._swap("rows", call, pieces, places, back=back)
+        pieces = [[sums[:, low:high]] for low, high in pairwise(self._bounds)]
+        places = [[out[:, :, low:high]] for low, high in pairwise(_shares(out.shape[2], len(self.part_rows)))]
+        self._trade("rows", call, pieces, places, out.shape[2], back=back)
 
-    def _swap(
-        self, into: str, call: Hashable, pieces: Sequence[Tensor], places: Sequence[Tensor], *, back: bool
-    ) -> None:
-        """Give each part its piece, and put what the parts give in its place, [steps, rows, columns] each."""
-        part = self._part
-        places[part].copy_(pieces[part])
-        # a share without columns has nothing to send
-        empties = [part == q or not piece.shape[2] for q, piece in enumerate(pieces)]
-        outgoing = [piece.flatten(0, 1)[: 0 if none else None] for piece, none in zip(pieces, empties, strict=True)]
-        targets: list[Tensor | Shape] = []
-        for q, place in enumerate(places):
-            steps, rows, width = place.shape
-            if steps == 1 and q != part and width:
-                targets.append(place[0])
-            else:
-                targets.append(Shape(0 if q == part or not width else steps * rows, width, place.dtype))
-        received = self.door.swap(
-            self,
-            call,
-            outgoing,
-            targets,
-            "redistribute",
-            back=back,
-            key=f"{self.name} into {into} {'back' if back else ''}",
-            columns=self._width,
-            crossing=into == "rows",
-        ).wait()
-        for place, target, piece in zip(places, targets, received, strict=True):
-            if isinstance(target, Shape) and piece.numel():
-                place.copy_(piece.view(place.shape))
+    def _trade(self, into: str, call: Hashable, pieces: Any, places: Any, columns: int, *, back: bool) -> None:
+        key = f"{self.name} into {into} {'back' if back else ''}"
+        crossing, kind = into == "rows", "redistribute"
+        self.door.trade(
+            self, call, self._part, pieces, places, kind, back=back, key=key, columns=columns, crossing=crossing
+        )
 
 
 def _shares(channels: int, parts: int) -> list[int]:

@@ -12,6 +12,7 @@ from trisect.graph.adjacency import Adjacency
 from trisect.views.door import Door
 from trisect.views.ending import Ending
 from trisect.views.exchange import Exchange
+from trisect.views.total import sum_over_parts
 
 
 class Spatial(Exchange, ABC):
@@ -99,8 +100,8 @@ class Spatial(Exchange, ABC):
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
         """Return the sum over all rows of each step, from that over own rows: [steps, channels]."""
-        return sums
+        return sums if self.door is None else sum_over_parts(self.door, call, sums, back=False)
 
     def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the gradient that every own row gets, from that of the total."""
-        return gradient
+        """Return the gradient that every own row gets: the sum of what all parts want of the total."""
+        return gradient if self.door is None else sum_over_parts(self.door, call, gradient, back=True)

@@ -23,8 +23,7 @@ from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
 from trisect.ops.spmm.grouping import Snapshots
 from trisect.views.aggregate import Aggregation, dense, run_aggregation
-from trisect.views.alone import Alone
-from trisect.views.along import Along, BlockEndedError
+from trisect.views.along import Alone, Along, BlockEndedError
 from trisect.views.ending import Ending
 from trisect.views.fetch import Fetch, Lists
 from trisect.views.halo import Flight, Halo

@@ -5,7 +5,7 @@ One message from each run to each later one that reads its frames, and the gradi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -94,14 +94,17 @@ class Window(Stay):
                 (self._expect(turn, steps, run, (turn.block, turn.run), back=False), steps)
                 for run, steps in self._read(turn)
             ]
-            self._give(turn, joined, ((turn.block, run) for run in range(turn.run + 1, turn.cut.times)))
+            # of the frames by steps, those that later blocks read stay
+            own = {**self._past, **dict(zip(turn.steps, joined, strict=True))}
+            self._give(turn, own, ((turn.block, run) for run in range(turn.run + 1, turn.cut.times)))
             self._begin(turn, coming)
         out = self._nothing(turn)
         if turn.steps:
             out = self.states.forward(turn, [joined], turn.steps.start, hands_on=False, needs=[any(turn.needs)])
         if not turn.again and not turn.is_last:
-            self._remember(turn, joined)
-            self._give(turn, joined, ((turn.block + 1, run) for run in range(turn.run)))
+            oldest = turn.cut.steps(turn.block).stop - self._form.frames
+            self._past = {s: frame.clone() if s in turn.steps else frame for s, frame in own.items() if s >= oldest}
+            self._give(turn, own, ((turn.block + 1, run) for run in range(turn.run)))
         return out
 
     def _read(self, turn: Turn) -> list[tuple[int, tuple[int, ...]]]:
@@ -115,11 +118,10 @@ class Window(Stay):
         read = [(place, turn.cut.read_before(*place, turn.run, self._size)) for place in places]
         return [(place, steps) for place, steps in read if steps]
 
-    def _give(self, turn: Turn, joined: Tensor, places: Iterable[BlockOfRun]) -> None:
+    def _give(self, turn: Turn, own: Mapping[int, Tensor], places: Iterable[BlockOfRun]) -> None:
         """Send own frames to the runs that read them."""
         for place, steps in self._readers(turn, places):
-            frames = [self._past[s] if s in self._past else joined[s - turn.steps.start] for s in steps]
-            self._send(turn, frames, place[1], place, back=False)
+            self._send(turn, [own[step] for step in steps], place[1], place, back=False)
 
     def _begin(self, turn: Turn, coming: Sequence[tuple[Posted, tuple[int, ...]]]) -> None:
         """Make the state that the own run begins with; with no frames before it, that is the initial one."""
@@ -134,14 +136,6 @@ class Window(Stay):
             for step, frame in frames.items():
                 state[step - first] = frame
             self.states.before[turn.block, 0] = (state,)
-
-    def _remember(self, turn: Turn, joined: Tensor) -> None:
-        """Keep the own frames that later blocks read."""
-        oldest = turn.cut.steps(turn.block).stop - (self._size - 1)
-        self._past = {step: frame for step, frame in self._past.items() if step >= oldest}
-        for step in turn.steps:
-            if step >= oldest:
-                self._past[step] = joined[step - turn.steps.start].clone()
 
     # Backward
 

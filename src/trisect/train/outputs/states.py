@@ -25,8 +25,7 @@ from trisect.settings.writing import to_json
 from trisect.train.outputs.table import drafted
 from trisect.train.run.digest import digest_arrays
 from trisect.train.setup import Setup
-from trisect.views.alone import Alone
-from trisect.views.along import layer_of
+from trisect.views.along import Alone, layer_of
 from trisect.views.local import Local
 from trisect.views.view import View
 
