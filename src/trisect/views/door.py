@@ -217,11 +217,13 @@ class Door:
         targets: list[Tensor | Shape] = []
         for q, (parts, into) in enumerate(zip(pieces, places, strict=True)):
             (steps, rows, _), width = into[0].shape, sum(place.shape[2] for place in into)
-            none = q == index or not width
-            given = [part[:0] for part in parts] if none else parts
+            # what has no columns does not cross, either way
+            goes = q != index and any(part.shape[2] for part in parts)
+            given = parts if goes else [part[:0] for part in parts]
             outgoing.append((given[0] if len(given) == 1 else torch.cat(list(given), 2)).flatten(0, 1))
-            direct = len(into) == 1 and not none and (steps == 1 or into[0].is_contiguous())
-            shape = Shape(0 if none else steps * rows, width, into[0].dtype)
+            comes = q != index and width > 0
+            direct = comes and len(into) == 1 and (steps == 1 or into[0].is_contiguous())
+            shape = Shape(steps * rows if comes else 0, width, into[0].dtype)
             targets.append(into[0].flatten(0, 1) if direct else shape)
         posted = self.swap(
             exchange, call, outgoing, targets, kind, back=back, key=key, columns=columns, crossing=crossing
