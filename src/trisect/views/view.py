@@ -269,8 +269,8 @@ class View:
             weight: [channels, inputs]; None: the rows of x.
             then: is called once for each step as then(near [columns, channels], x [rows, inputs], neighbours) and
                 gives [rows, outputs]; see `Neighbours`. Needed on a timeline, whose steps have other columns.
-            width: how many outputs `then` gives. Where it is not known, `then` is called with no rows on a rank without
-                steps.
+            width: how many outputs `then` gives. Where it is not known, or a backward follows, `then` is called with no
+                rows on a rank without steps.
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
@@ -283,15 +283,15 @@ class View:
             columns = self._cross(partial(spatial.gather, call), partial(spatial.gather_gradient, call), own)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
-        made = self._maker(then, frames)
-        results = [made(step, near, spatial.blocks[step]) for step, near in enumerate(columns)]
+        maker = self._maker(then, frames)
+        results = [maker(step, near, spatial.blocks[step]) for step, near in enumerate(columns)]
         if results:
             return self._back(stacked(results), x)
-        if width is None:  # a rank without steps: no rows, of the right width
-            none = frames.new_empty(0, frames.shape[2])
-            near = none if weight is None else none @ weight.t()
-            width = then(near, none, Neighbours(no_rows(frames.device), None, lambda: None)).shape[1]
-        return frames.new_empty(0, self.rows, width)
+        # a rank without steps: no rows, of the right width, and with a gradient where those of others have one
+        if width is not None and not torch.is_grad_enabled():
+            return frames.new_empty(0, self.rows, width)
+        made = then(own.flatten(0, 1), frames.flatten(0, 1), Neighbours(no_rows(x.device), None, lambda: None))
+        return made.reshape(0, self.rows, made.shape[1])
 
     def _beside(self, halo: Halo, call: Hashable, own: Tensor, frames: Tensor, then: Then) -> Tensor:
         """Do a gather: `then` is called for interior rows while the halo is on its way, and then for the others."""
