@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -70,11 +69,11 @@ class Cell:
         values = self._inputs.get(group)
         return {"x": self.sight.features(self.steps, self.chunk)} if values is None else values
 
-    def _view(self, values: Values, group: int, last: Hashable = None) -> View:
+    def _view(self, values: Values, group: int, last: tuple[int, int] | None = None) -> View:
         x = values["x"] if group == 0 and self._from_features else None
         return self.sight.view(self.steps, self.chunk, self._noise, x=x, boarded=self._boarded, last=last)
 
-    def _plain(self, group: int, values: Values, last: Hashable = None) -> Values | None:
+    def _plain(self, group: int, values: Values, last: tuple[int, int] | None = None) -> Values | None:
         """Run a group without gradients; return what leaves it, or None where the pass ended behind its states."""
         with torch.no_grad():
             try:

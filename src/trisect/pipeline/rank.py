@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,7 +72,7 @@ class Rank:
         self.boards = self._make_boards(history, drift)
         self.along: Recurrences | None = None
         if any(layer.state is not None for layer in plan.layers):
-            self.along = Recurrences(self.door, self._choice)
+            self.along = Recurrences(self.door, lambda call: plan.layers[call[0]].along)
         self.packed = self._make_packed()
         # one that several layers share is summed up once
         held = nn.ModuleList(layers.values()).parameters()
@@ -112,12 +112,6 @@ class Rank:
         widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in plan.layers)
         smallest = SMALLEST if pack == "auto" else 0
         return PackedActivations(widest * plan.dtype.itemsize, smallest=smallest)
-
-    def _choice(self, call: Hashable) -> str:
-        """Return how the state of a layer crosses runs."""
-        if not isinstance(call, tuple):
-            raise RuntimeError(f"internal error: {call!r} does not name a layer")
-        return self.plan.layers[call[0]].along
 
     def stage_of(self, plan: Plan) -> Stage:
         """Return the layers that a pass goes through."""
@@ -174,15 +168,15 @@ class Run:
         self._losses: list[Tensor] = []
         self._events: Events | None = None
         self._chunked = chunked
-        self._boarded = rank.boards is not None and (chunked or keep is not None)
+        self._boards = rank.boards if chunked or keep is not None else None
         self._order = list(range(plan.layout.chunks) if order is None else order) if chunked else [0]
         self._stage = rank.stage_of(plan)
         self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along)
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = plan.stale and not plan.timeline and not chunked
-        if rank.boards is not None and self._boarded:
-            rank.boards.begin(chunked=chunked, keep=keep)
+        if self._boards is not None:
+            self._boards.begin(chunked=chunked, keep=keep)
         if rank.along is not None:
             rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains)
         stage, parts = rank.mesh.stage_index, plan.parts
@@ -215,7 +209,7 @@ class Run:
             steps,
             chunk,
             self.noise,
-            boarded=self._boarded,
+            boarded=self._boards is not None,
             ends=ends if self._trains and self.rank.is_last else None,
             packed=self.rank.packed if self._trains else None,
         )
@@ -265,8 +259,8 @@ class Run:
                 self._forward(cell, cell.plain, ends_behind_states=rank.is_last)
             else:
                 self._forward(cell, cell.forward)
-        if rank.boards is not None and self._boarded:
-            rank.boards.turn()
+        if self._boards is not None:
+            self._boards.turn()
         while cells:
             cell, gradients = cells.pop(), Values()
             if self.plan.timeline and cell is not last:
@@ -274,8 +268,8 @@ class Run:
             rank.door.block = cell.number
             if self._after is not None:
                 gradients = self._after.receive(cell.shape)
-            if rank.boards is not None and self._boarded:
-                rank.boards.back_to(cell.chunk)
+            if self._boards is not None:
+                self._boards.back_to(cell.chunk)
             gradients = self._do(Verb.BACKWARD, cell, cell.backward, gradients)
             if self._before is not None:
                 self._before.send(cell.number, gradients, cell.size)
@@ -308,12 +302,9 @@ class Run:
         """End the pass: all messages have left. Return this rank's part of the loss."""
         rank = self.rank
         rank.transport.flush()
-        if rank.boards is not None and self._boarded:
-            rank.boards.end()
-        if rank.packed is not None:
-            rank.packed.drop()
-        if rank.along is not None:
-            rank.along.end()
+        for held in (self._boards, rank.packed, rank.along):
+            if held is not None:
+                held.end()
         rank.door.told = None
         if not self._losses:
             return torch.zeros((), dtype=self.plan.dtype, device=rank.mesh.device)

@@ -6,7 +6,7 @@ without a sum is the same node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from trisect.ops.memory import alias, empty
 from trisect.views.ending import Ending
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
+from trisect.views.verbs import Asked
 
 NONE = Ending.NONE
 
@@ -36,7 +37,7 @@ class Aggregation:
     """
 
     spatial: Spatial | None
-    call: Hashable = ()
+    call: Asked = (0, 0, 0)
     ending: Ending = NONE
     narrows: bool = False
     alpha: float = 0.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from trisect.views.turn import State
+from trisect.views.verbs import Asked
 
 
 class BlockEndedError(Exception):
@@ -20,16 +21,9 @@ class Along(ABC):
 
     @abstractmethod
     def recur(
-        self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
+        self, call: Asked, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""
-
-
-def layer_of(call: Hashable) -> int:
-    """Return the layer that a call is of."""
-    if isinstance(call, tuple):
-        return int(call[0])
-    raise RuntimeError(f"internal error: {call!r} does not say which layer it is of")
 
 
 class Alone(Along):
@@ -43,12 +37,12 @@ class Alone(Along):
         after: by call, the state after the last of them.
     """
 
-    def __init__(self, before: Mapping[Hashable, State] | None = None, first_step: int = 0) -> None:
+    def __init__(self, before: Mapping[Asked, State] | None = None, first_step: int = 0) -> None:
         self._before, self._first_step = before or {}, first_step
-        self.after: dict[Hashable, State] = {}
+        self.after: dict[Asked, State] = {}
 
     def recur(
-        self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
+        self, call: Asked, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [steps, rows, channels], and the token as it is."""
         state, like = self._before.get(call), frames[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from trisect.comm.transport import Transport
 from trisect.layout import Wire
 from trisect.noise import Noise
 from trisect.views.exchange import Exchange
-from trisect.views.verbs import number_of, words_of
+from trisect.views.verbs import Asked, number_of, words_of
 
 
 class Crossing(NamedTuple):
@@ -37,7 +37,7 @@ class Crossing(NamedTuple):
 
     verb: str
     exchange: str
-    call: Hashable
+    call: Asked | None
     back: bool
     peer: int | None
     block: int
@@ -58,7 +58,7 @@ class Posted:
     door: Door
     pending: Any
     exchange: str
-    call: Hashable
+    call: Asked | None
     back: bool
     peer: int | None = None
     block: int | None = None
@@ -126,17 +126,17 @@ class Door:
         """Where the rank stands among the others."""
         return self.transport.mesh
 
-    def key(self, name: str, call: Hashable) -> int:
+    def key(self, name: str, call: object) -> int:
         """Return where random rounding of a message begins; 0 where nothing is rounded at random."""
         if self.transport.wire != "int8" or self.noise is None:
             return 0
         return self.noise.at(step=self.block).key(f"{name} {call}")
 
-    def number(self, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool, crossing: int = 0) -> int:
+    def number(self, call: Asked, columns: int, dtype: torch.dtype, *, back: bool, crossing: int = 0) -> int:
         """Return the number of an exchange, which is the same on all ranks that take part."""
         return number_of(call, self.block, columns, dtype.itemsize, back=back, crossing=crossing)
 
-    def meet(self, call: Hashable, columns: int, dtype: torch.dtype, *, back: bool) -> None:
+    def meet(self, call: Asked, columns: int, dtype: torch.dtype, *, back: bool) -> None:
         """Note a verb in which all runs take part, by messages between two of them."""
         if self.calls is not None:
             self.calls.note("time", self.number(call, columns, dtype, back=back))
@@ -144,7 +144,7 @@ class Door:
     def swap(
         self,
         exchange: Named,
-        call: Hashable,
+        call: Asked,
         outgoing: Sequence[Tensor | Rows],
         targets: Sequence[Tensor | Shape],
         kind: str,
@@ -179,7 +179,7 @@ class Door:
         return Posted(self, swap, exchange.name, call, back)
 
     def deal(
-        self, exchange: Named, call: Hashable, pieces: Sequence[Tensor], rows: Sequence[int], kind: str, *, back: bool
+        self, exchange: Named, call: Asked, pieces: Sequence[Tensor], rows: Sequence[int], kind: str, *, back: bool
     ) -> list[Tensor]:
         """Give each part its piece [rows, width], exact; return what each gives, own one included, which stays.
 
@@ -196,7 +196,7 @@ class Door:
     def trade(
         self,
         exchange: Named,
-        call: Hashable,
+        call: Asked,
         index: int,
         pieces: Sequence[Sequence[Tensor]],
         places: Sequence[Sequence[Tensor]],
@@ -236,7 +236,7 @@ class Door:
     def send(
         self,
         exchange: Named,
-        call: Hashable,
+        call: Asked | None,
         message: Tensor,
         peer: int,
         kind: str,
@@ -262,7 +262,7 @@ class Door:
     def receive(
         self,
         exchange: Named,
-        call: Hashable,
+        call: Asked | None,
         shape: Shape,
         peer: int,
         *,
@@ -277,7 +277,7 @@ class Door:
         return Posted(self, incoming, exchange.name, call, back, peer, block)
 
     @staticmethod
-    def tag(name: str, call: Hashable, chunk: int, block: int, *, back: bool) -> int:
+    def tag(name: str, call: Asked | None, chunk: int, block: int, *, back: bool) -> int:
         """Return the number of a message between two ranks: both sides make the same of its name and place.
 
         0 is for exchanges along a whole axis.
@@ -285,7 +285,14 @@ class Door:
         return 1 + (zlib.crc32(f"{name} {call} {chunk} {block} {back}".encode()) & 0x3FFFFFFF)
 
     def event(
-        self, verb: str, exchange: str, call: Hashable, *, back: bool, peer: int | None = None, block: int | None = None
+        self,
+        verb: str,
+        exchange: str,
+        call: Asked | None,
+        *,
+        back: bool,
+        peer: int | None = None,
+        block: int | None = None,
     ) -> AbstractContextManager[None]:
         """Tell how long something took."""
         if self.told is None:

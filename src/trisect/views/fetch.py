@@ -6,7 +6,7 @@ go back to their owners, who add them up.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -18,6 +18,7 @@ from trisect.ops.spmm.collect import add_rows
 from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.exchange import Exchange, Place
+from trisect.views.verbs import Asked
 
 # [step][reader][owner]: positions among the owner part's rows, int64, all different; none where the reader is the owner
 Lists: TypeAlias = Sequence[Sequence[Sequence[Tensor]]]
@@ -39,7 +40,7 @@ class Fetch(Exchange):
         rows = sum(fetched[step] for step in at.steps) if fetched else 0
         return "fetch", at.plan.wire_bytes(rows, action.width)
 
-    def __init__(self, door: Door, call: Hashable, lists: Lists) -> None:
+    def __init__(self, door: Door, call: Asked, lists: Lists) -> None:
         self._door, self._call, self._lists = door, call, lists
 
     def forward(self, x: Tensor) -> list[Tensor]:

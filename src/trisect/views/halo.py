@@ -30,6 +30,7 @@ from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
+from trisect.views.verbs import Asked
 
 if TYPE_CHECKING:
     from trisect.views.plan import Plan
@@ -124,18 +125,18 @@ class Halo(Spatial):
 
     # Sums
 
-    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the first rows of a board that has room for the halo behind them."""
         board = self._rooms[call] = self._board(like, width)
         return board[: self.steps * self.rows].view(self.steps, self.rows, width)
 
-    def gradient_room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def gradient_room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the first rows of a board, where gradients are pulled."""
         return self.room(call, like, width) if self._pulls else None
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -151,7 +152,7 @@ class Halo(Spatial):
 
     def _sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         kind: str,
@@ -189,7 +190,7 @@ class Halo(Spatial):
         for step in range(self.steps):
             rows(step, 0, self._interior, *self._columns(board, halo, step))
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows, pulled or sent back."""
         out = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device)
         if self._pulls:
@@ -207,13 +208,13 @@ class Halo(Spatial):
 
     # Rows themselves
 
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return own rows and the halo behind them, of each step."""
         flight = Flight(self, call)
         flight.depart(x)
         return flight.arrive(x)
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         flight = Flight(self, call)
         return flight.complete(flight.give_back(gradients))
@@ -227,7 +228,7 @@ class Halo(Spatial):
     def _board(self, like: Tensor, width: int) -> Tensor:
         return empty((self.steps * self.rows + self._starts[-1], width), like.dtype, like.device)
 
-    def _taken(self, call: Hashable, x: Tensor) -> Tensor:
+    def _taken(self, call: Asked, x: Tensor) -> Tensor:
         """Return the board that x was made on, or a new one with a copy of x."""
         board = self._rooms.pop(call, None)
         if board is None or board.data_ptr() != x.data_ptr():
@@ -240,7 +241,7 @@ class Halo(Spatial):
         """Whether halo rows are read where they came to lie: one part gives all, and kernels of the CPU sum them up."""
         return self._parts == 2 and self._graphs[0].adjacency.device.type == "cpu"
 
-    def _begin(self, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Posted:
+    def _begin(self, call: Asked, board: Tensor, kind: str, *, stay: bool) -> Posted:
         own, width = self.steps * self.rows, board.shape[1]
         room: list[Tensor | Shape]
         if self.steps > 1 and self._parts > 2:
@@ -282,7 +283,7 @@ class Halo(Spatial):
         own = same_rows(board, step * self.rows, (step + 1) * self.rows)
         return readable(own, self.rows, halo[self._starts[step] : self._starts[step + 1]])
 
-    def _send_back(self, call: Hashable, halo: Tensor) -> Posted:
+    def _send_back(self, call: Asked, halo: Tensor) -> Posted:
         """Begin to send the gradients of halo rows, [halo rows of all steps, width], to their owners."""
         outgoing = []
         for owned in self._owned:
@@ -303,7 +304,7 @@ class Halo(Spatial):
 class Flight:
     """Rows of a gather, and later their gradients, while they are on their way."""
 
-    def __init__(self, halo: Halo, call: Hashable) -> None:
+    def __init__(self, halo: Halo, call: Asked) -> None:
         self._halo, self._call = halo, call
 
     def depart(self, x: Tensor) -> list[Tensor]:

@@ -30,6 +30,7 @@ from trisect.views.ending import Ending
 from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
+from trisect.views.verbs import Asked
 
 
 class Boards:
@@ -99,7 +100,7 @@ class Boards:
             self._chunks[number] = History(self, number)
         return self._chunks[number]
 
-    def slot(self, call: Hashable) -> int:
+    def slot(self, call: Asked) -> int:
         """Return the number of a call's board; calls come in the same order in every pass."""
         return self._slots.setdefault(call, len(self._slots))
 
@@ -226,7 +227,7 @@ class History(Spatial):
 
     # Forward
 
-    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the chunk's rows on the board, where nothing that they replace counts."""
         rows = self._boards.rows
         if rows.blends:
@@ -236,7 +237,7 @@ class History(Spatial):
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -275,7 +276,7 @@ class History(Spatial):
         if self._sides[0].stop > self._sides[0].start or self.rows == 0:
             some(0)
 
-    def _written(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted | None]:
+    def _written(self, call: Asked, x: Tensor) -> tuple[Tensor, Posted | None]:
         """Put own rows on the board, and begin to exchange them; return the board."""
         boards = self._boards
         slot = boards.slot(call)
@@ -290,11 +291,11 @@ class History(Spatial):
             room = [Shape(rows.shape[0], rows.shape[1], board.dtype) for rows in room]
         return board, self._begin(call, board, room, "halo")
 
-    def _begin(self, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Posted:
+    def _begin(self, call: Asked, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Posted:
         outgoing = [Rows(board, rows) for rows in self._sends]
         return self._boards.door.swap(halo.Halo, call, outgoing, room, kind, back=kind != "halo", key=kind)
 
-    def _arrived(self, call: Hashable, posted: Posted | None) -> None:
+    def _arrived(self, call: Asked, posted: Posted | None) -> None:
         if posted is None:
             return
         boards, received = self._boards, posted.wait()
@@ -304,7 +305,7 @@ class History(Spatial):
                 if columns.stop > columns.start:
                     boards.rows.write(slot, columns.start, columns.stop, rows)
 
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return the columns that are read, as they are now."""
         board, posted = self._written(call, x)
         self._arrived(call, posted)
@@ -313,7 +314,7 @@ class History(Spatial):
 
     # Backward
 
-    def gradient_room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def gradient_room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return where the gradient of the chunk's sums is kept, where it is pulled."""
         boards = self._boards
         if not boards.pulls or (boards.parts == 1 and self._chunk is None):
@@ -321,7 +322,7 @@ class History(Spatial):
         store = boards.store(boards.slot(call), like)
         return same_rows(store, self._span.start, self._span.stop)[None]
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows, from all chunks that read them fresh."""
         boards = self._boards
         boards.back_to(self._chunk)
@@ -356,7 +357,7 @@ class History(Spatial):
             near = turned.columns_between(columns.start, columns.stop)
             aggregate_into(result, store[columns], near, alpha=alpha * (1.0 - scale), add=result)
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, from all chunks that read them fresh."""
         boards, (gradient,) = self._boards, gradients
         boards.back_to(self._chunk)
@@ -375,7 +376,7 @@ class History(Spatial):
             for columns in self._boards.columns_of(self._chunk):
                 collector.rows()[columns] *= self._boards.scale
 
-    def _collected(self, call: Hashable, collector: Collector) -> Tensor:
+    def _collected(self, call: Asked, collector: Collector) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         total = collector.rows()
         if self.moves:
@@ -387,7 +388,7 @@ class History(Spatial):
                 add_rows(total, rows, gradient)
         return total[self._span][None]
 
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
+    def total(self, call: Asked, sums: Tensor) -> Tensor:
         """Refuse: a chunk does not know the sums of others."""
         raise RuntimeError("internal error: sums over all rows do not go through chunks")
 

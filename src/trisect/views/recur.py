@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trisect.views.along import Along, layer_of
+from trisect.views.along import Along
 from trisect.views.carry import Carry
 from trisect.views.door import Door
 from trisect.views.redistribute_steps import RedistributeSteps
@@ -18,6 +18,7 @@ from trisect.views.states import Form
 from trisect.views.stay import Everywhere, Stay
 from trisect.views.timecut import TimeCut
 from trisect.views.turn import State, Turn
+from trisect.views.verbs import Asked
 from trisect.views.window import Window
 
 # Messages of so many blocks may be on their way; their buffers are held.
@@ -41,9 +42,9 @@ class Recurrences(Along):
         turn: counts the blocks that were entered.
     """
 
-    def __init__(self, door: Door, choose: Callable[[Hashable], str]) -> None:
+    def __init__(self, door: Door, choose: Callable[[Asked], str]) -> None:
         self._door, self._choose = door, choose
-        self._exchanges: dict[Hashable, Stay] = {}
+        self._exchanges: dict[Asked, Stay] = {}
         self._cut: TimeCut | None = None
         self._block, self._again = 0, False
         self.fixed: Tensor | None = None
@@ -76,7 +77,7 @@ class Recurrences(Along):
             exchange.clear(keeps=keeps)
 
     def recur(
-        self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
+        self, call: Asked, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""
         cut, trained = required(self._cut), torch.is_grad_enabled()
@@ -98,7 +99,7 @@ class Recurrences(Along):
             trained=trained,
             again=self._again,
             mark=self.turn,
-            resumed=self._resumed.get(layer_of(call)),
+            resumed=self._resumed.get(call[0]),
             watched=self._block == self._watched,
             ends=ends,
         )
@@ -109,7 +110,7 @@ class Recurrences(Along):
             return both
         return exchange.forward(turn), token
 
-    def _exchange(self, call: Hashable, module: Any, turn: Turn) -> Stay:
+    def _exchange(self, call: Asked, module: Any, turn: Turn) -> Stay:
         """Return how the state of a module crosses runs, made when it is first asked for."""
         exchange = self._exchanges.get(call)
         if exchange is None:
@@ -157,7 +158,7 @@ class Recurrences(Along):
     def kept_states(self) -> dict[int, State]:
         """Return the states that the pass was asked to keep, by layer, as far as it came by them."""
         seen = {call: exchange.states.seen for call, exchange in self._exchanges.items()}
-        return {layer_of(call): state for call, state in seen.items() if state is not None}
+        return {call[0]: state for call, state in seen.items() if state is not None}
 
 
 class _Recur(torch.autograd.Function):

@@ -8,10 +8,10 @@ does the same with the transposed matrices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.local import Local
 from trisect.views.spatial import Spatial
 from trisect.views.trace import Call, LayerTrace
+from trisect.views.verbs import Asked
 
 
 class RedistributeRows(Spatial):
@@ -75,11 +76,6 @@ class RedistributeRows(Spatial):
         self.rows, self.steps = rows[self._part], len(matrices)
         self._whole = Local(matrices, self._bounds[-1])
 
-    @property
-    def blocks(self) -> Sequence[Adjacency]:
-        """Refuse: no rank has all columns of a row's neighbours."""
-        _refuse()
-
     @staticmethod
     def bytes(rows: Sequence[int], channels: int, steps: int, wire: Wire, dtype: torch.dtype) -> int:
         """Return the bytes that leave all parts in one aggregation, forward or backward, on the way there and back.
@@ -99,7 +95,7 @@ class RedistributeRows(Spatial):
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -135,7 +131,7 @@ class RedistributeRows(Spatial):
                 )
         return trail
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the sums with the transposed matrices, which are done by columns too."""
         columns = self._to_columns(call, gradient, back=True)
         # steps that are summed up together know no factor
@@ -147,19 +143,9 @@ class RedistributeRows(Spatial):
         self._to_rows(call, sums, out, back=True)
         return out
 
-    # Rows themselves
-
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
-        """Refuse: layouts do, for layers that do more with their neighbours' rows than sum them up."""
-        _refuse()
-
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
-        """Refuse, as `gather`."""
-        _refuse()
-
     # Crossing
 
-    def _to_columns(self, call: Hashable, x: Tensor, *, back: bool) -> Tensor:
+    def _to_columns(self, call: Asked, x: Tensor, *, back: bool) -> Tensor:
         """Return all rows of this part's share of the columns: [steps, all rows, share]."""
         shares = _shares(x.shape[2], len(self.part_rows))
         share = shares[self._part + 1] - shares[self._part]
@@ -169,13 +155,13 @@ class RedistributeRows(Spatial):
         self._trade("columns", call, pieces, places, x.shape[2], back=back)
         return columns
 
-    def _to_rows(self, call: Hashable, sums: Tensor, out: Tensor, *, back: bool) -> None:
+    def _to_rows(self, call: Asked, sums: Tensor, out: Tensor, *, back: bool) -> None:
         """Write the own rows, all columns of them, from all rows of this part's share: out [steps, rows, channels]."""
         pieces = [[sums[:, low:high]] for low, high in pairwise(self._bounds)]
         places = [[out[:, :, low:high]] for low, high in pairwise(_shares(out.shape[2], len(self.part_rows)))]
         self._trade("rows", call, pieces, places, out.shape[2], back=back)
 
-    def _trade(self, into: str, call: Hashable, pieces: Any, places: Any, columns: int, *, back: bool) -> None:
+    def _trade(self, into: str, call: Asked, pieces: Any, places: Any, columns: int, *, back: bool) -> None:
         key = f"{self.name} into {into} {'back' if back else ''}"
         crossing, kind = into == "rows", "redistribute"
         self.door.trade(
@@ -200,7 +186,3 @@ def _nothing(rows: int, device: torch.device) -> Adjacency:
     """Return a matrix of no columns, whose sums are zero."""
     none = torch.zeros(rows, dtype=torch.int64, device=device)
     return Adjacency(none, none, none[:0].to(torch.int32), None, 0).vouched()
-
-
-def _refuse() -> NoReturn:
-    raise RuntimeError("internal error: rows are redistributed by columns, and a layer asks for rows of its neighbours")

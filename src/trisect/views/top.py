@@ -6,7 +6,7 @@ own share of their gradient, which goes back to the owners of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from trisect.schedule.action import Action
 from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
+from trisect.views.verbs import Asked
 
 if TYPE_CHECKING:
     from trisect.views.trace import Call
@@ -41,7 +42,7 @@ class Top(Exchange):
         given = sum(min(count, own) for own in plan.rows) * (len(plan.rows) - 1)
         return "summary", given * steps * action.width * plan.dtype.itemsize
 
-    def __init__(self, spatial: Spatial, call: Hashable, chosen: Tensor, counts: Sequence[int]) -> None:
+    def __init__(self, spatial: Spatial, call: Asked, chosen: Tensor, counts: Sequence[int]) -> None:
         self._door, self._call, self._chosen, self._counts = required(spatial.door), call, chosen, counts
         if len(counts) != self._door.mesh.layout.vertex:
             raise RuntimeError("internal error: the rows of all parts are not known where candidates of all cross")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from trisect.schedule.action import Action
 from trisect.views.door import Door
 from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
+from trisect.views.verbs import Asked
 
 if TYPE_CHECKING:
     from trisect.views.trace import Call
@@ -34,7 +35,7 @@ class Total(Exchange):
         return "total", parts * (parts - 1) * len(at.steps) * action.width * at.plan.dtype.itemsize
 
 
-def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Tensor:
+def sum_over_parts(door: Door, call: Asked, own: Tensor, *, back: bool) -> Tensor:
     """Return the sum over parts of [steps, channels], added up in the order of parts: the same bits on all of them.
 
     The gradient of a total that every part reads is the same sum of gradients.

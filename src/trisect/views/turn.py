@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from trisect.ops.recurrent import OutputBuffers
 from trisect.views.timecut import TimeCut
+from trisect.views.verbs import Asked
 
 State = tuple[Tensor, ...]
 
@@ -55,7 +56,7 @@ class Turn:
 
     cut: TimeCut
     block: int
-    call: Hashable
+    call: Asked
     module: Any
     frames: Sequence[Tensor]
     needs: Sequence[bool] = ()

@@ -6,7 +6,7 @@ timeline; `g` is a view of the own rows and steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -33,7 +33,7 @@ from trisect.views.spatial import Spatial
 from trisect.views.token import Backward, Forward, cross, tie
 from trisect.views.top import Top, best, picked
 from trisect.views.turn import State
-from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP
+from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP, Asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class View:
         vertices: int | None = None,
         noise: Noise | None = None,
         features: tuple[Tensor, Tensor] | None = None,
-        last: Hashable = None,
+        last: tuple[int, int] | None = None,
     ) -> None:
         self.spatial, self.along, self.steps = spatial, along, steps
         self.vertices = spatial.rows if vertices is None else vertices
@@ -110,7 +110,7 @@ class View:
         noise: Noise | None = None,
         *,
         features: tuple[Tensor, Tensor] | None = None,
-        states: Mapping[Hashable, State] | None = None,
+        states: Mapping[Asked, State] | None = None,
         first_step: int = 0,
     ) -> View:
         """Return the view of one process: of all rows of a graph, or of consecutive steps of a timeline.
@@ -139,7 +139,7 @@ class View:
         self.layer, self._calls, self.recurrences, self._chancy = layer, 0, 0, draws
         self._draws.clear()
 
-    def _call(self, verb: int) -> Hashable:
+    def _call(self, verb: int) -> Asked:
         """Return (layer, number, verb); counted where nothing moves too, so that ranks without steps count alike."""
         if self.spatial.heed is not None:
             self.spatial.heed()
@@ -293,7 +293,7 @@ class View:
         made = then(own.flatten(0, 1), frames.flatten(0, 1), Neighbours(no_rows(x.device), None, lambda: None))
         return made.reshape(0, self.rows, made.shape[1])
 
-    def _beside(self, halo: Halo, call: Hashable, own: Tensor, frames: Tensor, then: Then) -> Tensor:
+    def _beside(self, halo: Halo, call: Asked, own: Tensor, frames: Tensor, then: Then) -> Tensor:
         """Do a gather: `then` is called for interior rows while the halo is on its way, and then for the others."""
         flight, low, made, trained = (
             Flight(halo, call),
