@@ -459,7 +459,7 @@ def test_passes_forward_begin_and_end_with_states(kind: str) -> None:
 
 def test_one_block_of_one_rank_costs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing comes before and nothing after, the module's own graph is all."""
-    monkeypatch.setattr(recur_module, "_Recur", None)
+    monkeypatch.setattr(recur_module, "cross", None)
     case = {"kind": "lstm", "concat": False, "fixed": False, "loss": "all"}
     net, (x, _), along = make_net(case), problem(case), alone()
     along.begin(TimeCut([[range(STEPS)]]), keeps=True)

@@ -87,7 +87,7 @@ class Carry(Stay):
                 self._send(turn, self._form.pack(self.states.after.pop(chunk)), chunk, after, back=False)
         return result if out is None else out
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Begin each chunk, the last one first, with the gradient that comes, and hand back that of its state."""
         if not turn.pieces:
             return [None] * len(turn.widths)
@@ -106,7 +106,7 @@ class Carry(Stay):
                 result = self.states.backward(turn, d_out)
             else:
                 into = [None if gradient is None else gradient[:, own] for gradient in gradients]
-                self.states.backward(turn, None if d_out is None else d_out[:, own], into)
+                self.states.backward(turn, d_out[:, own], into)
             if before is not None and before[1] != turn.run:
                 self._send(turn, self._form.pack(self.states.wanted.pop(chunk)), chunk, before, back=True)
         return result if gradients is None else gradients

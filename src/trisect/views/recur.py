@@ -1,4 +1,4 @@
-"""`recur` as one node of autograd, and `Recurrences`: what one rank keeps of its recurrent modules."""
+"""`Recurrences`: what one rank keeps of its recurrent modules, whose uses are nodes of autograd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from trisect.views.along import Along
 from trisect.views.carry import Carry
@@ -17,6 +16,7 @@ from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Everywhere, Stay
 from trisect.views.timecut import TimeCut
+from trisect.views.token import cross
 from trisect.views.turn import State, Turn
 from trisect.views.verbs import Asked
 from trisect.views.window import Window
@@ -105,10 +105,22 @@ class Recurrences(Along):
         )
         exchange = self._exchange(call, module, turn)
         exchange.meet(turn, back=False)
-        if trained:
-            both: tuple[Tensor, Tensor] = _Recur.apply(exchange, turn, token, *frames)  # type: ignore[no-untyped-call]
-            return both
-        return exchange.forward(turn), token
+        if not trained:
+            return exchange.forward(turn), token
+        turn.needs = [frame.requires_grad for frame in frames]
+
+        def forward(*_: Tensor) -> list[Tensor]:
+            out = exchange.forward(turn)
+            turn.frames = ()
+            return [out]
+
+        def backward(gradients: Sequence[Tensor]) -> Sequence[Tensor | None]:
+            exchange.meet(turn, back=True)
+            return exchange.backward(turn, gradients[0])
+
+        # the module runs inside, on leaves of its own; gradients of its parameters go straight to them
+        (out,), token = cross(forward, backward, token, *frames, always=True)
+        return out, token
 
     def _exchange(self, call: Asked, module: Any, turn: Turn) -> Stay:
         """Return how the state of a module crosses runs, made when it is first asked for."""
@@ -159,24 +171,3 @@ class Recurrences(Along):
         """Return the states that the pass was asked to keep, by layer, as far as it came by them."""
         seen = {call: exchange.states.seen for call, exchange in self._exchanges.items()}
         return {call[0]: state for call, state in seen.items() if state is not None}
-
-
-class _Recur(torch.autograd.Function):
-    """The module runs inside, on leaves of its own; gradients of its parameters go straight to them."""
-
-    @staticmethod
-    def forward(ctx: Any, exchange: Stay, turn: Turn, token: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.exchange, ctx.turn = exchange, turn
-        turn.needs = ctx.needs_input_grad[3:]
-        out = exchange.forward(turn)
-        turn.frames = ()
-        return out, torch.zeros(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor | None, token: Tensor | None) -> tuple[Tensor | None, ...]:
-        turn: Turn = ctx.turn
-        ctx.exchange.meet(turn, back=True)
-        gradients = ctx.exchange.backward(turn, d_out)
-        return None, None, torch.zeros(()) if token is None else token, *gradients

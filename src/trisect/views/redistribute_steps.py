@@ -66,10 +66,8 @@ class RedistributeSteps(Stay):
         out = self.states.forward(turn, frames, steps.start, hands_on=not turn.is_last)
         return out if turn.ends else self._by_steps(turn, [out], back=False)[0]
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Return the gradients of own frames, found by other ranks."""
-        if d_out is None:
-            d_out = turn.zeros(len(turn.steps), turn.rows, turn.module.out_channels)
         gradients = self.states.backward(turn, self._by_rows(turn, [d_out], back=True)[0])
         low, high = self._share(turn)
         shape = len(turn.cut.steps(turn.block)), high - low

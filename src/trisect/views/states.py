@@ -144,9 +144,7 @@ class States:
             turn.pieces.append(Piece(chunk, roots, _root(result), len(inputs), found, buffers))
         return result.detach() if out is None else out
 
-    def backward(
-        self, turn: Turn, d_out: Tensor | None, into: Sequence[Tensor | None] | None = None
-    ) -> list[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor, into: Sequence[Tensor | None] | None = None) -> list[Tensor | None]:
         """Return the gradients of the frames of the last piece that has not gone back; they are not to be written to.
 
         It begins with the gradient of the output and with what is `wanted` of the state after it.
@@ -158,7 +156,7 @@ class States:
         if piece.buffers is not None and into is not None:
             piece.buffers.gradients = into
         roots: list[tuple[GradientEdge | Tensor, Tensor]] = []
-        if d_out is not None and piece.out is not None:
+        if piece.out is not None:
             roots.append((piece.out, d_out))
         wanted = self.wanted.pop(piece.chunk, ())
         roots += [(root, gradient) for root, gradient in zip(piece.after, wanted, strict=False) if root is not None]

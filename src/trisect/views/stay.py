@@ -48,8 +48,8 @@ class Stay(Exchange):
         """Return the output of the own steps of a block, [own steps, rows, channels]."""
         return self.states.forward(turn, turn.frames, turn.steps.start, hands_on=not turn.is_last)
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
-        """Return the gradients of the frames, from that of the output (None: zero) and of what was handed on."""
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
+        """Return the gradients of the frames, from that of the output and of what was handed on."""
         return self.states.backward(turn, d_out)
 
     def _rank_of(self, run: int) -> int:
@@ -84,7 +84,7 @@ class Everywhere(Stay):
         frames = [summaries.new_empty(len(steps), *summaries.shape[1:])]
         return self.states.forward(turn, frames, steps.start, hands_on=self._goes_on(turn), run=evolve)
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Go back through all steps; summaries of nothing have no gradient."""
         if turn.pieces:
             self.states.backward(turn, d_out)

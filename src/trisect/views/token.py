@@ -12,21 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-# forward(x) → what it makes of x; backward(its gradients) → the gradient of x; both outside of autograd
-Forward = Callable[[Tensor], Sequence[Tensor]]
-Backward = Callable[[Sequence[Tensor]], Tensor | None]
+# forward(*x) → what it makes of them; backward(its gradients) → the gradient of x, or of each; both outside of autograd
+Forward = Callable[..., Sequence[Tensor]]
+Backward = Callable[[Sequence[Tensor]], Tensor | Sequence[Tensor | None] | None]
 
 
 def cross(
-    forward: Forward, backward: Backward, token: Tensor, x: Tensor, *, always: bool = False
+    forward: Forward, backward: Backward, token: Tensor, *x: Tensor, always: bool = False
 ) -> tuple[list[Tensor], Tensor]:
     """Return what `forward` makes of x, as one node of autograd, and the next token.
 
     Args:
         always: whether `backward` is called where x needs no gradient, too.
     """
-    *made, token = _Cross.apply(forward, backward, always, token, x)  # type: ignore[no-untyped-call]
+    *made, token = _Cross.apply(forward, backward, always, token, *x)  # type: ignore[no-untyped-call]
     return made, token
 
 
@@ -40,13 +41,16 @@ def tie(out: Tensor, token: Tensor) -> Tensor:
 class _Cross(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, forward: Forward, backward: Backward, always: bool, token: Tensor, x: Tensor
+        ctx: Any, forward: Forward, backward: Backward, always: bool, token: Tensor, *x: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.back, ctx.always = backward, always
-        return (*forward(x), torch.zeros(()))
+        ctx.back, ctx.needed = backward, always or any(ctx.needs_input_grad[4:])
+        return (*forward(*x), torch.zeros(()))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *found, token = gradients
-        gx = ctx.back(found) if ctx.always or ctx.needs_input_grad[4] else None
-        return None, None, None, token, gx
+        gx = ctx.back(found) if ctx.needed else None
+        if gx is None or isinstance(gx, Tensor):
+            gx = [gx] * (len(ctx.needs_input_grad) - 4)
+        return None, None, None, token, *gx

@@ -139,7 +139,7 @@ class Window(Stay):
 
     # Backward
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Send the gradients of the frames that were read, and add what others found of own ones."""
         cut, later = turn.cut, [] if turn.is_last else [(turn.block + 1, run) for run in range(turn.run)]
         readers = self._readers(turn, [*later, *((turn.block, run) for run in range(turn.run + 1, cut.times))])
@@ -160,7 +160,7 @@ class Window(Stay):
         if gradient is None:
             gradient = turn.zeros(len(turn.steps), turn.rows, sum(turn.widths))
         found = [step for step in turn.steps if step in self._gradients]
-        if found and (not gradient.is_contiguous() or (d_out is not None and _shares(gradient, d_out))):
+        if found and (not gradient.is_contiguous() or _shares(gradient, d_out)):
             gradient = gradient.clone()  # which may be another's too
         for step in found:
             gradient[step - turn.steps.start] += self._gradients.pop(step)
