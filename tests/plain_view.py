@@ -38,7 +38,7 @@ class PlainView:
         features: x of the first layer, where its sum over neighbours is kept: there is no product before that sum.
     """
 
-    token = None
+    token, stale = None, False
 
     def __init__(
         self, matrices: Sequence[Adjacency], noise: Noise | None = None, *, features: Tensor | None = None
@@ -127,9 +127,15 @@ class PlainView:
         """Return what `then` makes of the rows that are read at a step, [rows, outputs]."""
         return then(message, own, Neighbours(self.matrices[step], None, draw))
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of x over all rows of each step, [..., 1, channels]."""
-        return x.sum(-2, keepdim=True)
+    def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the sum over all rows of each step of x, or of what `partial` makes of it: [..., 1, channels]."""
+        if partial is None:
+            return x.sum(-2, keepdim=True)
+        sums = partial(self.frames(x))
+        return sums if x.dim() == 3 else sums[0]
+
+    def update(self, norm: Any, found: Tensor) -> None:
+        """Leave running statistics alone."""
 
     def top(self, x: Tensor, scores: Tensor, k: int) -> Tensor:
         """Return the best min(k, rows) rows of each step, best first, ties in order: [..., candidates, channels]."""
@@ -155,6 +161,11 @@ class PlainView:
         return out
 
     # Chance
+
+    @property
+    def trains(self) -> bool:
+        """Whether norms take the statistics of the rows."""
+        return self.noise is not None
 
     @property
     def training(self) -> bool:

@@ -92,7 +92,7 @@ class LayerwiseProgram(Program):
         self._block = None
         if history is not None and not history.is_exact(epoch, self._first):
             if history.refreshes(epoch):
-                self._refresh()
+                self._refresh(trains=drops)
             self._block = self._block_in(history.order(self._chunks, self.noise.seed, epoch))
 
     def _block_in(self, order: list[int]) -> Adjacency:
@@ -146,7 +146,7 @@ class LayerwiseProgram(Program):
             self._buffers, self._filled = self.fresh, True
 
     @torch.no_grad()
-    def _refresh(self) -> None:
+    def _refresh(self, *, trains: bool) -> None:
         """Fill the history from an exact pass without dropout."""
         self._forward(None, None)
         self._buffers, self._filled = self.fresh, True

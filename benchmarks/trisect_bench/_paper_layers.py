@@ -19,8 +19,8 @@ from torch import Tensor
 from trisect.config import TrainOptions
 from trisect.layout import Layout
 from trisect.nn.base import Layer, Model
+from trisect.nn.conv.convolution import DropoutLayer
 from trisect.nn.conv.gcn import GCNLayer
-from trisect.nn.conv.local import DropoutLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.source import NamedModel
 from trisect.plan.cluster import Cluster

@@ -14,7 +14,7 @@ import own_timeline
 
 import trisect
 from trisect.errors import ConfigError, LayoutError
-from trisect.nn.temporal.plain import recurrent
+from trisect.nn.temporal.recurrent import recurrent
 
 
 def difference(one: tuple[float, dict[str, Tensor]], other: tuple[float, dict[str, Tensor]]) -> float:

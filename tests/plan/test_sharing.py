@@ -12,8 +12,8 @@ from tests.plan.workloads import cluster, static, timeline
 from trisect.errors import ConfigError
 from trisect.layout import parse_layout
 from trisect.nn.base import Layer
+from trisect.nn.conv.convolution import LinearLayer
 from trisect.nn.conv.gin import GINLayer
-from trisect.nn.conv.local import LinearLayer
 from trisect.plan.build import schedule_of
 from trisect.plan.cluster import PAIRS, cluster_of_mapping
 from trisect.plan.costs import CostModel, working_ranks

@@ -70,6 +70,8 @@ LAYERS: dict[str, Callable[[], Layer]] = {
     "linear": lambda: layers.LinearLayer(WIDTH, 4, activation="relu", dropout=0.4),
     "linear, norm": lambda: layers.LinearLayer(WIDTH, 4, activation="gelu", norm="layer", dropout=0.4),
     "dropout": lambda: layers.DropoutLayer(WIDTH, 0.4),
+    "batch norm": lambda: layers.BatchNorm(WIDTH),
+    "batch norm, plain": lambda: layers.BatchNorm(WIDTH, affine=False, track_running_stats=False),
     "resgcn": lambda: layers.ResGCNLayer(WIDTH, dropout=0.4),
     "readout": lambda: layers.ReadoutLayer(WIDTH, 4, dropout=0.4),
     "pyg sage": lambda: from_pyg(lambda pyg: pyg.SAGEConv(WIDTH, 4), activation="rrelu", dropout=0.4),

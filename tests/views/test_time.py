@@ -19,8 +19,8 @@ from trisect.comm.transport import Transport
 from trisect.comm.wire import encoded_bytes
 from trisect.layout import Wire, parse_layout
 from trisect.nn.temporal.evolving import MatrixGRU
-from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import MProduct
+from trisect.nn.temporal.recurrent import GRU, LSTM
 from trisect.noise import Noise
 from trisect.views import recur as recur_module
 from trisect.views.door import Door

@@ -5,24 +5,26 @@ built by name with `build`, or by hand from the layers here. `FromPyG` makes a l
 """
 
 from trisect.nn.base import Layer, Model, Normalisation, State, Temporal
+from trisect.nn.conv.convolution import DropoutLayer, LinearLayer
 from trisect.nn.conv.frompyg import FromPyG
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
-from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
 from trisect.nn.models.registry import NAMES, Option, build, options, recipe
+from trisect.nn.norm import BatchNorm
 from trisect.nn.temporal.dynamic import DynamicLayer, DynamicModel, SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
-from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import MProduct
+from trisect.nn.temporal.recurrent import GRU, LSTM
 
 __all__ = [
     "GRU",
     "LSTM",
     "NAMES",
+    "BatchNorm",
     "DropoutLayer",
     "DynamicLayer",
     "DynamicModel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -20,22 +21,23 @@ RRELU_LOWER, RRELU_UPPER = 1.0 / 8.0, 1.0 / 3.0
 RRELU_MEAN = (RRELU_LOWER + RRELU_UPPER) / 2.0
 
 
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "elu": ops.elu,
+    "gelu": functional.gelu,
+    "tanh": torch.tanh,
+}
+
+
 def activate(x: Tensor, activation: Activation, noise: Noise | None = None) -> Tensor:
     """Apply the named function to x [rows, features].
 
     `leaky` has the mean slope of RReLU (11/48) below zero; `rrelu` draws a slope from 1/8 .. 1/3 for each element in
     training and is `leaky` in evaluation.
     """
-    if activation == "relu":
-        return torch.relu(x)
-    if activation == "none":
-        return x
-    if activation == "elu":
-        return ops.elu(x)
-    if activation == "gelu":
-        return functional.gelu(x)
-    if activation == "tanh":
-        return torch.tanh(x)
+    if activation in _PLAIN:
+        return _PLAIN[activation](x)
     if activation == "rrelu" and noise is not None:
         bits = random_bits(noise.key("rrelu"), noise.vertex_ids(x.shape[0], x.device), x.shape[1])
         slope = RRELU_LOWER + (RRELU_UPPER - RRELU_LOWER) * (bits.to(torch.float64) / 2.0**32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,31 @@ class Layer(Drawn):
 
     def _repr_options(self) -> str:
         return ""
+
+
+class Wrapped(Layer):
+    """A module as a whole: it can be cut by vertex and run in blocks; to be cut by layer takes a list of layers.
+
+    Args:
+        module: called as module(x, g), x [..., rows, in_channels].
+        in_channels: width of the features.
+        out_channels: width of the output, as a trace of the module has it.
+    """
+
+    def __init__(self, module: nn.Module, in_channels: int, out_channels: int = 0) -> None:
+        super().__init__()
+        self.module, self.in_channels, self.out_channels = module, in_channels, out_channels
+
+    def reset_parameters(self) -> None:
+        """Leave the parameters as the user made them."""
+
+    def forward(self, x: Tensor, g: View) -> Tensor:
+        """Return module(x, g), [..., rows, out_channels]."""
+        out: Tensor = self.module(x, g)
+        return out
+
+    def __repr__(self) -> str:
+        return f"Wrapped({self.module})"
 
 
 Normalisation = Literal["symmetric", "row", "none"]
@@ -130,7 +155,12 @@ def check_chain(layers: Sequence[Any]) -> None:
     """Refuse a list of layers whose widths or shared inputs do not fit together."""
     if not layers:
         raise ConfigError("a model needs at least one layer; layers is empty.")
-    check_widths(layers)
+    for number, (before, layer) in enumerate(pairwise(layers), 1):
+        if layer.in_channels != before.out_channels:
+            raise ConfigError(
+                f"layer {number}, {layer}, reads {layer.in_channels} channels, but layer {number - 1} gives "
+                f"{before.out_channels}; make them equal."
+            )
     written: set[str | None] = set()
     for number, layer in enumerate(layers):
         missing = [name for name in getattr(layer, "reads", ()) if name not in written]
@@ -150,23 +180,6 @@ def edge_channels_of(layers: Iterable[nn.Module]) -> int:
             f"one layer reads {widths[0]} features of an edge and another {widths[1]}; give all the number of the data."
         )
     return widths[0] if widths else 0
-
-
-class HasWidths(Protocol):
-    """Anything that has an input and an output width."""
-
-    in_channels: int
-    out_channels: int
-
-
-def check_widths(layers: Sequence[HasWidths]) -> None:
-    """Refuse a list of layers where one reads another width than the one before gives."""
-    for number, (before, layer) in enumerate(pairwise(layers), 1):
-        if layer.in_channels != before.out_channels:
-            raise ConfigError(
-                f"layer {number}, {layer}, reads {layer.in_channels} channels, but layer {number - 1} gives "
-                f"{before.out_channels}; make them equal."
-            )
 
 
 class Temporal(Drawn, ABC):

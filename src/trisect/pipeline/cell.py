@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -27,6 +28,7 @@ class Cell:
         boarded: whether rows are read from boards.
         ends: makes a loss of what leaves the stage; None: the stage is not the last, or nothing is trained.
         packed: packs what autograd saves.
+        trains: see `Sight.view`.
     """
 
     def __init__(
@@ -41,9 +43,11 @@ class Cell:
         boarded: bool = False,
         ends: Ends | None = None,
         packed: PackedActivations | None = None,
+        trains: bool | None = None,
     ) -> None:
         self.stage, self.sight, self.number, self.steps, self.chunk = stage, sight, number, steps, chunk
         self._noise, self._boarded, self._ends, self._packed = noise, boarded, ends, packed
+        self._trains = trains
         rows = sight.rows(chunk)
         self.rows = rows.stop - rows.start
         # of the rows that enter and leave
@@ -71,7 +75,8 @@ class Cell:
 
     def _view(self, values: Values, group: int, last: tuple[int, int] | None = None) -> View:
         x = values["x"] if group == 0 and self._from_features else None
-        return self.sight.view(self.steps, self.chunk, self._noise, x=x, boarded=self._boarded, last=last)
+        more: dict[str, Any] = {"boarded": self._boarded, "last": last, "trains": self._trains}
+        return self.sight.view(self.steps, self.chunk, self._noise, x=x, **more)
 
     def _plain(self, group: int, values: Values, last: tuple[int, int] | None = None) -> Values | None:
         """Run a group without gradients; return what leaves it, or None where the pass ended behind its states."""

@@ -29,6 +29,7 @@ from trisect.views.history import Boards
 from trisect.views.history_rows import HistoryRows
 from trisect.views.plan import Plan
 from trisect.views.recur import Recurrences
+from trisect.views.running import Running
 from trisect.views.staleness import DriftMeter
 from trisect.views.view import View
 
@@ -172,6 +173,9 @@ class Run:
         self._order = list(range(plan.layout.chunks) if order is None else order) if chunked else [0]
         self._stage = rank.stage_of(plan)
         self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along)
+        self._running: Running | None = None
+        if self._trains and noise is not None:
+            self._running = self._sight.running = Running(plan.all_steps, chunked=chunked)
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = plan.stale and not plan.timeline and not chunked
@@ -212,6 +216,7 @@ class Run:
             boarded=self._boards is not None,
             ends=ends if self._trains and self.rank.is_last else None,
             packed=self.rank.packed if self._trains else None,
+            trains=True if self._pass is Pass.REFRESH else None,
         )
 
     def _loss(self, view: View, x: Tensor, steps: range, chunk: int | None) -> Tensor:
@@ -294,9 +299,16 @@ class Run:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         start = time.perf_counter()
-        self.rank.transport.reduce_gradients([p.grad for p in self.rank.parameters if p.grad is not None])
+        gradients = [p.grad for p in self.rank.parameters if p.grad is not None]
+        self.rank.transport.reduce_gradients([*gradients, *self._statistics()])
         if self._events is not None:
             self._events.reduced(start)
+
+    def _statistics(self) -> Sequence[Tensor]:
+        """Return what is to be summed over runs of steps, of which each has statistics of its own."""
+        if self._running is None or self.plan.layout.time == 1:
+            return ()
+        return self._running.shares(self.plan.dtype, counts=self.rank.mesh.part_index == 0)
 
     def finish(self) -> Tensor:
         """End the pass: all messages have left. Return this rank's part of the loss."""
@@ -306,6 +318,8 @@ class Run:
             if held is not None:
                 held.end()
         rank.door.told = None
+        if self._running is not None:
+            self._running.settle()
         if not self._losses:
             return torch.zeros((), dtype=self.plan.dtype, device=rank.mesh.device)
         return torch.stack(self._losses).sum()

@@ -15,6 +15,7 @@ from trisect.views.local import Local
 from trisect.views.plan import Plan
 from trisect.views.recur import Recurrences
 from trisect.views.redistribute import RedistributeRows
+from trisect.views.running import Running
 from trisect.views.spatial import Spatial
 from trisect.views.trace import NONE
 from trisect.views.view import View
@@ -26,15 +27,21 @@ class Sight:
     Args:
         boards: where chunks read history; None: no pass of this rank does.
         along: how recurrent modules read other steps; None on a static graph.
+
+    Attributes:
+        running: takes statistics of the pass; None: it trains nothing.
     """
 
     def __init__(self, plan: Plan, shard: Shard, door: Door, boards: Boards | None, along: Recurrences | None) -> None:
         self.plan, self.shard, self.door, self.boards, self.along = plan, shard, door, boards, along
         self._whole: Spatial | None = None
+        self.running: Running | None = None
 
     def enter(self, cell: int, *, again: bool) -> None:
         """Begin with a cell, forward or (`again`) once more; all that crosses from here on is its own."""
         self.door.block = cell
+        if self.running is not None:
+            self.running.cell = cell
         if self.along is not None:
             self.along.enter(cell, again=again)
 
@@ -61,6 +68,7 @@ class Sight:
         x: Tensor | None = None,
         boarded: bool = False,
         last: tuple[int, int] | None = None,
+        trains: bool | None = None,
     ) -> View:
         """Return the view of a cell.
 
@@ -68,6 +76,7 @@ class Sight:
             x: the features, where the cell begins with them.
             boarded: whether rows are read from boards, since chunks read history or the pass becomes history.
             last: the call of `recur` that ends a pass.
+            trains: whether norms take the statistics of these rows; None: where there is noise.
         """
         rows = self.rows(chunk)
         if noise is not None and rows.stop - rows.start < self.shard.rows:
@@ -82,6 +91,8 @@ class Sight:
             noise=noise,
             features=self._kept(x, steps, chunk),
             last=last,
+            trains=trains,
+            running=self.running,
         )
 
     def _kept(self, x: Tensor | None, steps: range, chunk: int | None) -> tuple[Tensor, Tensor] | None:

@@ -150,7 +150,7 @@ class _Rank:
 
     def layer(self, at: Place, *, back: bool, last: tuple[int, int] | None = None) -> Iterator[Item]:
         """Yield what the verbs of a layer do, and its work."""
-        calls, uses = self.plan.calls(at.layer), 0
+        calls, uses = self.plan.calls(at.layer, trains=self.pass_ is not Pass.EVALUATE), 0
         if not any(call.verb in ("aggregate", "gather", "recur") for call in calls):
             yield Item(Work(at.layer, "local"), at.layer)
         for call in reversed(calls) if back else calls:

@@ -39,4 +39,4 @@ def post_bytes(plan: Plan, rank: int, action: Action, fetched: Sequence[int]) ->
 def reduce_bytes(plan: Plan, stage: int) -> int:
     """Return what a rank sends when a stage adds up gradients in a ring: its bucket twice but for its share."""
     ranks = plan.layout.time * plan.layout.vertex
-    return 2 * plan.stage_bytes[stage] * (ranks - 1) // ranks
+    return 2 * (plan.stage_bytes[stage] + plan.statistics_bytes(stage)) * (ranks - 1) // ranks

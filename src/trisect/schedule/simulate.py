@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +20,15 @@ class StuckError(LayoutError):
         self.positions = positions
 
 
+@dataclass
+class _Posted:
+    """A message: how many ranks have posted it, and when the last rows arrive."""
+
+    action: Action
+    count: int = 0
+    arrival: float = 0.0
+
+
 @dataclass(frozen=True)
 class Span:
     """An action and when it ran, in seconds from the start of the pass."""
@@ -30,7 +38,17 @@ class Span:
     end: float
 
 
-def simulate(schedule: Schedule, cost: Cost, busy: Cost | None = None) -> tuple[tuple[Span, ...], ...]:
+def _no_time(rank: int, action: Action) -> float:
+    return 0.0
+
+
+def _next(turns: dict[tuple[object, ...], int], key: tuple[object, ...]) -> int:
+    """Return how often this was called with a key before: the same exchange may come again in a pass."""
+    turns[key] = turns.get(key, 0) + 1
+    return turns[key] - 1
+
+
+def simulate(schedule: Schedule, cost: Cost, busy: Cost = _no_time) -> tuple[tuple[Span, ...], ...]:
     """Give the spans of each rank.
 
     What is posted to one peer does not block: it takes its turn on the link to that peer, and `cost` is the time that
@@ -40,81 +58,68 @@ def simulate(schedule: Schedule, cost: Cost, busy: Cost | None = None) -> tuple[
     message costs nothing. Everything else takes `cost` on its own rank.
 
     Args:
-        busy: the time for which a post or a wait keeps the rank itself, before the rows leave and after they have come;
-            None: no time.
+        busy: the time for which a post or a wait keeps the rank itself, before the rows leave and after they have come.
     """
-    engaged = _no_time if busy is None else busy
     spans: list[list[Span]] = [[] for _ in schedule.ranks]
     clock = [0.0] * schedule.world
-    link: dict[tuple[int, int], float] = {}
-    mail: dict[tuple[int, int], deque[tuple[Action, float]]] = {}
-    # of what a group of ranks posts to all of it, each time that it does: how many have, and when the last rows arrive
-    posted: dict[tuple[int, tuple[object, ...]], list[tuple[int, float]]] = {}
-    turns: dict[tuple[int, Verb, tuple[object, ...]], int] = {}
+    # what was posted to a peer, in order; or by a group of ranks to all of it, each time that it does
+    boxes: dict[tuple[object, ...], list[_Posted]] = {}
+    turns: dict[tuple[object, ...], int] = {}
     groups: dict[tuple[int, str | None], tuple[int, ...]] = {}
 
-    def group_of(rank: int, action: Action) -> tuple[int, ...]:
-        """Give the ranks that exchange rows with one, worked out once for each kind of exchange."""
-        key = (rank, action.exchange)
-        if key not in groups:
-            groups[key] = schedule.group(rank, action)
-        return groups[key]
-
-    def turn_of(rank: int, action: Action) -> int:
-        """The same exchange may come again in a pass, so each rank counts its own."""
-        return turns.get((rank, action.verb, action.message), 0)
+    def box_of(rank: int, action: Action) -> tuple[tuple[object, ...], int]:
+        """Return the key of the box of a post or a wait, and by how many ranks each of its messages is posted."""
+        if action.peer is not None:
+            return ((rank, action.peer) if action.verb is Verb.POST else (action.peer, rank)), 1
+        kind = rank, action.exchange
+        if kind not in groups:
+            groups[kind] = schedule.group(rank, action)
+        return (groups[kind][0], action.message), len(groups[kind])
 
     def advance(rank: int) -> bool:
         """Do the next action of the rank if it can be done now."""
         action = schedule.ranks[rank][len(spans[rank])]
-        start = clock[rank]
         if action.verb is Verb.REDUCE:
             return meet(rank, action)
-        if action.verb is Verb.WAIT:
-            end = receive(rank, action, start) if action.peer is not None else arrive(rank, action, start)
-            if end is None:
+        start = end = clock[rank]
+        if action.verb is Verb.POST:
+            end += busy(rank, action)
+            post(rank, action, end)
+        elif action.verb is Verb.WAIT:
+            arrival = arrived(rank, action)
+            if arrival is None:
                 return False
-            end += engaged(rank, action)
-        elif action.verb is Verb.POST:
-            end = start + engaged(rank, action)
-            if action.peer is None:
-                turn = turn_of(rank, action)
-                all_turns = posted.setdefault((group_of(rank, action)[0], action.message), [])
-                if turn == len(all_turns):
-                    all_turns.append((0, 0.0))
-                count, latest = all_turns[turn]
-                all_turns[turn] = (count + 1, max(latest, end + cost(rank, action)))
-                turns[rank, action.verb, action.message] = turn + 1
-            else:
-                channel = (rank, action.peer)
-                link[channel] = max(link.get(channel, 0.0), end) + cost(rank, action)
-                mail.setdefault(channel, deque()).append((action, link[channel]))
-        else:
-            end = start if action.verb is Verb.EXPECT else start + cost(rank, action)
+            end = max(start, arrival) + busy(rank, action)
+        elif action.verb is not Verb.EXPECT:
+            end += cost(rank, action)
         spans[rank].append(Span(action, start, end))
         clock[rank] = end
         return True
 
-    def receive(rank: int, action: Action, start: float) -> float | None:
-        waiting = mail.get((action.peer if action.peer is not None else -1, rank))
-        if not waiting:
+    def post(rank: int, action: Action, now: float) -> None:
+        key, _ = box_of(rank, action)
+        box, turn = boxes.setdefault(key, []), _next(turns, (rank, Verb.POST, key))
+        if action.peer is not None and box:
+            now = max(now, box[-1].arrival)  # messages take turns on the link
+        if turn == len(box):
+            box.append(_Posted(action))
+        box[turn].count += 1
+        box[turn].arrival = max(box[turn].arrival, now + cost(rank, action))
+
+    def arrived(rank: int, action: Action) -> float | None:
+        """Return when a message is there; None: not all who post it have done so yet."""
+        key, senders = box_of(rank, action)
+        box, turn = boxes.get(key, []), turns.get((rank, Verb.WAIT, key), 0)
+        if turn >= len(box) or box[turn].count < senders:
             return None
-        sent, arrival = waiting[0]
+        sent = box[turn].action
         if sent.message != action.message:
             raise StuckError(
                 f"rank {rank} expects {action}, but the next message from rank {action.peer} is {sent}",
                 [len(s) if r == rank else -1 for r, s in enumerate(spans)],
             )
-        waiting.popleft()
-        return max(start, arrival)
-
-    def arrive(rank: int, action: Action, start: float) -> float | None:
-        group, turn = group_of(rank, action), turn_of(rank, action)
-        all_turns = posted.get((group[0], action.message), [])
-        if turn >= len(all_turns) or all_turns[turn][0] < len(group):
-            return None
-        turns[rank, action.verb, action.message] = turn + 1
-        return max(start, all_turns[turn][1])
+        _next(turns, (rank, Verb.WAIT, key))
+        return box[turn].arrival
 
     def meet(rank: int, action: Action) -> bool:
         group = schedule.group(rank, action)
@@ -167,10 +172,6 @@ def draw(schedule: Schedule, cost: Cost | None = None, columns: int | None = Non
                     line[cell] = (str(span.action) if cell == first else "-").ljust(width)
         lines.append((f"rank {rank}  " + "".join(line)).rstrip())
     return "\n".join(lines)
-
-
-def _no_time(rank: int, action: Action) -> float:
-    return 0.0
 
 
 def _unit(rank: int, action: Action) -> float:

@@ -102,47 +102,37 @@ def _wrong_turn(action: Action, begun: Sequence[tuple[Verb, Pass]], kept_nothing
 
 def _check_transfers(schedule: Schedule, rank: int, actions: tuple[Action, ...]) -> None:
     """Peers exist; what is waited for was posted by all or is expected once; what is posted to all is waited for."""
-    posted: Counter[tuple[object, ...]] = Counter()
-    expected: Counter[tuple[object, ...]] = Counter()
+    opened: Counter[tuple[object, ...]] = Counter()
     for position, action in enumerate(actions):
         wrong, message = None, (action.peer, action.message)
         if action.peer is not None and (action.peer == rank or action.peer >= schedule.world):
             wrong = f"names rank {action.peer}; peers are the other ranks of 0..{schedule.world - 1}"
-        elif action.verb is Verb.EXPECT:
-            expected[message] += 1
-        elif action.verb is Verb.POST and action.peer is None:
-            wrong = "is posted a second time before it is waited for" if posted[message] else None
-            posted[message] += 1
-        elif action.verb is Verb.WAIT and action.peer is None:
-            wrong = "is waited for and was not posted" if not posted[message] else None
-            posted[message] -= 1
+        elif action.verb is (Verb.POST if action.peer is None else Verb.EXPECT):
+            wrong = (
+                "is posted a second time before it is waited for" if opened[message] and action.peer is None else None
+            )
+            opened[message] += 1
         elif action.verb is Verb.WAIT:
-            wrong = "is waited for and was not expected" if not expected[message] else None
-            expected[message] -= 1
+            before = "posted" if action.peer is None else "expected"
+            wrong = f"is waited for and was not {before}" if not opened[message] else None
+            opened[message] -= 1
         _refuse(schedule, rank, position, action, wrong)
-    left = sum(posted.values()) + sum(expected.values())
+    left = sum(opened.values())
     if left:
         raise LayoutError(f"rank {rank}: {left} of the transfers that it posts or expects are never waited for")
 
 
 def _check_all_received(schedule: Schedule) -> None:
     """The simulation matches every wait with a message; here, that no message is left over."""
-    balance: dict[tuple[int, int], int] = {}
-    last: dict[tuple[int, int], Action] = {}
-    for rank, actions in enumerate(schedule.ranks):
-        for action in actions:
-            if action.peer is not None and action.verb is Verb.POST:
-                channel = (rank, action.peer)
-                balance[channel] = balance.get(channel, 0) + 1
-                last[channel] = action
-            elif action.peer is not None and action.verb is Verb.WAIT:
-                channel = (action.peer, rank)
-                balance[channel] = balance.get(channel, 0) - 1
-    for (source, target), count in balance.items():
+    paired = [(rank, act.other, act) for rank, row in enumerate(schedule.ranks) for act in row if act.peer is not None]
+    sent = {(rank, other): action for rank, other, action in paired if action.verb is Verb.POST}
+    left = Counter((rank, other) for rank, other, action in paired if action.verb is Verb.POST)
+    left.subtract((other, rank) for rank, other, action in paired if action.verb is Verb.WAIT)
+    for (source, target), count in left.items():
         if count > 0:
             raise LayoutError(
                 f"{count} of what rank {source} sends to rank {target} is never received, "
-                f"at the latest {last[source, target]}"
+                f"at the latest {sent[source, target]}"
             )
 
 

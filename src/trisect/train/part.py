@@ -20,7 +20,7 @@ from trisect.errors import ConfigError, LayoutError
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn import Model, Normalisation
-from trisect.nn.wrapped import Wrapped
+from trisect.nn.base import Wrapped
 from trisect.noise import Noise
 from trisect.pipeline.sight import Sight
 from trisect.pipeline.stage import Stage
@@ -33,6 +33,7 @@ from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
 from trisect.train.processes.joined import joined
 from trisect.train.ranks import cut_data
 from trisect.train.setup import Setup
+from trisect.views.running import Running
 from trisect.views.trace import trace_of
 
 
@@ -254,9 +255,14 @@ class Part:
         if engine.along is not None:
             engine.along.begin(plan.cut(program.mesh.run_index), keeps=False)
             engine.along.enter(0, again=False)
+        running = self._sight.running = None if noise is None else Running(plan.all_steps)
         view = self._sight.view(self._steps, None, noise, x=x if x is self._x else None)
         stage: Stage = engine.stage_of(plan)
         out = stage.run(0, {"x": x}, view)["x"]
+        if running is not None:
+            if layout.time > 1:
+                program.reduce(running.shares(plan.dtype, counts=program.mesh.part_index == 0))
+            running.settle()
         return out if not torch.is_grad_enabled() else reduced(view.tie(out), engine.parameters, program.reduce)
 
     @torch.no_grad()

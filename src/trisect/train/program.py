@@ -146,7 +146,7 @@ class Program:
         exact = history is None or history.is_exact(epoch, self._first_epoch)
         if history is not None and not exact:
             if history.refreshes(epoch):
-                self._refresh()
+                self._refresh(trains=drops)
             order = self._order = history.order(plan.layout.chunks, self.noise.seed, epoch)
         self._epoch_plan = plan = plan if order is not None or plan.timeline else plan.without_chunks()
         runs = sum(len(run) > 0 for block in plan.runs for run in block) if plan.timeline else 1
@@ -331,10 +331,11 @@ class Program:
         return self.total(own)
 
     @torch.no_grad()
-    def _refresh(self) -> None:
-        """Fill the history from an exact pass."""
+    def _refresh(self, *, trains: bool) -> None:
+        """Fill the history from an exact pass, in which norms are as in training."""
         plan = self.plan.forward_only()
-        state = self.engine.begin(None, pass_=Pass.REFRESH, plan=plan, keep=0.0)
+        pass_ = Pass.REFRESH if trains else Pass.EVALUATE
+        state = self.engine.begin(None, pass_=pass_, plan=plan, keep=0.0)
         state.run()
         state.finish()
 

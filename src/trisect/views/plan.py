@@ -80,6 +80,11 @@ class Plan:
         """How many chunks a pass goes through one by one: all of those that read history, else one."""
         return self.layout.chunks if self.stale and not self.timeline else 1
 
+    @property
+    def all_steps(self) -> range:
+        """All steps of the pass."""
+        return range(self.runs[0][0].start, self.runs[-1][-1].stop)
+
     def steps(self, block: int) -> range:
         """Return all steps of a block."""
         return range(self.runs[block][0].start, self.runs[block][-1].stop)
@@ -88,12 +93,13 @@ class Plan:
         """Return the steps as a rank of that run has them."""
         return TimeCut(self.runs, run, self.carry_chunks)
 
-    def calls(self, layer: int) -> tuple[Call, ...]:
-        """Return the verbs that a layer asks for; a head asks for none."""
+    def calls(self, layer: int, *, trains: bool = True) -> tuple[Call, ...]:
+        """Return the verbs that a layer asks for, in training or in evaluation; a head asks for none."""
         if layer >= len(self.layers):
             return ()
         trace = self.layers[layer]
-        return trace.first if layer == 0 and self.aggregated and trace.first is not None else trace.calls
+        calls = trace.first if layer == 0 and self.aggregated and trace.first is not None else trace.calls
+        return calls if trains else tuple(call for call in calls if not call.trains)
 
     def reads(self, layer: int) -> list[Call]:
         """Return the verbs of a layer that read rows of neighbours which are not kept."""
@@ -157,6 +163,11 @@ class Plan:
         ]
         counts[-1] += (self.head or 0) + self.extra
         return [count * self.dtype.itemsize for count in counts]
+
+    def statistics_bytes(self, stage: int) -> int:
+        """Return the bytes of a stage's running statistics, which runs of steps add up with the gradients."""
+        tracked = sum(layer.tracked for layer in self.layers[self.bounds[stage] : self.bounds[stage + 1]])
+        return tracked * self.dtype.itemsize if self.layout.time > 1 else 0
 
     def wire_bytes(self, rows: int, width: int, wire: Wire | None = None) -> int:
         """Return the bytes of so many rows on the wire."""

@@ -31,8 +31,8 @@ class Total(Exchange):
     @classmethod
     def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
         """Every part gives its sums to all others."""
-        parts = at.plan.parts
-        return "total", parts * (parts - 1) * len(at.steps) * action.width * at.plan.dtype.itemsize
+        itemsize = 8 if action.call is not None and action.call.double else at.plan.dtype.itemsize
+        return "total", at.plan.parts * (at.plan.parts - 1) * len(at.steps) * action.width * itemsize
 
 
 def sum_over_parts(door: Door, call: Asked, own: Tensor, *, back: bool) -> Tensor:

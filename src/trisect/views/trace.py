@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.temporal.plain import recurrent
+from trisect.nn.temporal.recurrent import recurrent
+from trisect.views.running import Tracking
 from trisect.views.states import Form
 from trisect.views.view import Neighbours, View
 
@@ -34,6 +35,8 @@ class Call:
         form: of `recur`, the form of its state; `out` how wide its output is.
         count: of `top`, how many rows are asked for.
         then: of `gather`, whether what is made of the rows is made by a function, of some rows at a time.
+        double: of `sum`, whether it crosses in float64.
+        trains: whether it is asked in training alone.
     """
 
     verb: str
@@ -47,6 +50,8 @@ class Call:
     out: int = 0
     count: int = 0
     then: bool = False
+    double: bool = False
+    trains: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class LayerTrace:
             it does not begin with that sum.
         reads, writes: the shared inputs that it reads, and the one that it writes.
         across, along: the option of the exchange by which its rows cross parts, and its state runs; NONE: by none.
+        tracked: how many numbers are running statistics of steps.
     """
 
     in_channels: int
@@ -70,6 +76,7 @@ class LayerTrace:
     writes: str | None = None
     across: str = NONE
     along: str = NONE
+    tracked: int = 0
 
     @property
     def _reading(self) -> list[Call]:
@@ -209,8 +216,9 @@ def _trace(layer: nn.Module, *, timeline: bool) -> LayerTrace:
     try:
         # what a module draws is drawn from a copy of torch's generator
         with torch.random.fork_rng(devices=[]):
-            out, calls = _asked(made, timeline=timeline, keeps=False)
-            _, first = _asked(made, timeline=timeline, keeps=True)
+            out, view = _asked(made, timeline=timeline, keeps=False)
+            first = _asked(made, timeline=timeline, keeps=True)[1].calls
+            evaluated = _asked(made, timeline=timeline, keeps=False, trains=False)[1].calls
     finally:
         for name, buffer in made.named_buffers():
             buffer.copy_(buffers[name])
@@ -218,21 +226,33 @@ def _trace(layer: nn.Module, *, timeline: bool) -> LayerTrace:
         made.in_channels,
         out,
         sum(p.numel() for p in layer.parameters() if p.requires_grad),
-        calls,
-        first if any(call.kept for call in first) else None,
+        _marked(view.calls, evaluated),
+        _marked(first, evaluated) if any(call.kept for call in first) else None,
         getattr(layer, "reads", ()),
         getattr(layer, "writes", None),
+        tracked=sum(view.tracked.values()),
     )
 
 
-def _asked(layer: Any, *, timeline: bool, keeps: bool) -> tuple[int, tuple[Call, ...]]:
-    """Run a layer; return the width of its output, and its calls."""
+def _marked(calls: Sequence[Call], evaluated: Sequence[Call]) -> tuple[Call, ...]:
+    """Return the calls of training, with a mark on those that evaluation leaves out."""
+    verbs, marked = [call.verb for call in evaluated], []
+    for call in calls:
+        asked = call.verb in verbs
+        if asked:
+            del verbs[: verbs.index(call.verb) + 1]
+        marked.append(call if asked else replace(call, trains=True))
+    return tuple(marked)
+
+
+def _asked(layer: Any, *, timeline: bool, keeps: bool, trains: bool = True) -> tuple[int, Recorder]:
+    """Run a layer; return the width of its output, and the view that has its calls."""
     dtype = next((p.dtype for p in layer.parameters() if p.is_floating_point()), torch.float32)
     matrix = ring(_ROWS, 3, dtype, edge_channels(layer))
     x = torch.zeros(_ROWS, layer.in_channels, dtype=dtype)
     if timeline:
         x = x.expand(_STEPS, -1, -1).clone()
-    view = Recorder(matrix, x, steps=_STEPS if timeline else None, keeps=keeps)
+    view = Recorder(matrix, x, steps=_STEPS if timeline else None, keeps=keeps, trains=trains)
     width = getattr(layer, "out_channels", 0) or layer.in_channels
     view.shared.update({name: torch.zeros(_ROWS, width, dtype=dtype) for name in getattr(layer, "reads", ())})
     name = type(getattr(layer, "module", layer)).__name__
@@ -247,7 +267,7 @@ def _asked(layer: Any, *, timeline: bool, keeps: bool) -> tuple[int, tuple[Call,
     if not isinstance(out, Tensor) or out.shape[:-1] != x.shape[:-1]:
         shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ConfigError(f"{name} gives {shape} for x of shape {list(x.shape)}; return a row for each row.")
-    return out.shape[-1], tuple(view.calls)
+    return out.shape[-1], view
 
 
 class Recorder(View):
@@ -255,13 +275,15 @@ class Recorder(View):
 
     Attributes:
         calls: in order.
+        tracked: how many running statistics each norm has.
     """
 
-    def __init__(self, matrix: Adjacency, x: Tensor, *, steps: int | None, keeps: bool) -> None:
+    def __init__(self, matrix: Adjacency, x: Tensor, *, steps: int | None, keeps: bool, trains: bool = True) -> None:
         whole = View.whole(matrix if steps is None else [matrix] * steps)
-        super().__init__(whole.spatial, whole.along, steps=whole.steps)
+        super().__init__(whole.spatial, whole.along, steps=whole.steps, trains=trains)
         self._x, self._features = x, (x, x) if keeps else None
         self.calls: list[Call] = []
+        self.tracked: dict[Tracking, int] = {}
 
     def _zeros(self, x: Tensor, width: int, *inputs: Tensor | None) -> Tensor:
         trained = any(tensor is not None and tensor.requires_grad for tensor in (x, *inputs))
@@ -308,10 +330,15 @@ class Recorder(View):
             width = then(near if x.dim() == 2 else near[0], own, neighbours).shape[-1]
         return self._zeros(x, width, near, torch.zeros((), requires_grad=True))
 
-    def sum(self, x: Tensor) -> Tensor:
+    def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Note a sum over all rows; see `View.sum`."""
-        self.calls.append(Call("sum", x.shape[-1], x.requires_grad))
-        return x.sum(-2, keepdim=True)
+        sums = x.sum(-2, keepdim=True) if partial is None else self._back(partial(self.frames(x)), x)
+        self.calls.append(Call("sum", sums.shape[-1], sums.requires_grad, double=partial is not None))
+        return sums
+
+    def update(self, norm: Tracking, found: Tensor) -> None:
+        """Note running statistics; see `View.update`."""
+        self.tracked[norm] = found[0].numel()
 
     def top(self, x: Tensor, scores: Tensor, k: int) -> Tensor:
         """Note the best rows; see `View.top`."""

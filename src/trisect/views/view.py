@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
-from trisect.nn.temporal.plain import recurrent
+from trisect.nn.temporal.recurrent import recurrent
 from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
@@ -29,6 +29,7 @@ from trisect.views.fetch import Fetch, Lists
 from trisect.views.halo import Flight, Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
+from trisect.views.running import AtOnce, Running, Tracking
 from trisect.views.spatial import Spatial
 from trisect.views.token import Backward, Forward, cross, tie
 from trisect.views.top import Top, best, picked
@@ -74,6 +75,8 @@ class View:
             trained part and are kept.
         last: (layer, number) of the use of `recur` behind which nothing is wanted; it ends the pass by a
             `BlockEndedError`.
+        trains: whether norms over rows take the statistics of these, and not running ones; None: where there is noise.
+        running: takes the statistics of each step; None: running ones are left alone.
 
     Attributes:
         layer: the number of the layer that is at work; it tells the random numbers of layers apart.
@@ -90,10 +93,13 @@ class View:
         noise: Noise | None = None,
         features: tuple[Tensor, Tensor] | None = None,
         last: tuple[int, int] | None = None,
+        trains: bool | None = None,
+        running: Running | None = None,
     ) -> None:
         self.spatial, self.along, self.steps = spatial, along, steps
         self.vertices = spatial.rows if vertices is None else vertices
-        self.noise = noise
+        self.noise, self.running = noise, running
+        self.trains = noise is not None if trains is None else trains
         self.shared: dict[str, Tensor] = {}
         self._features, self._last = features, last
         # whether a spatial verb must be met in backward even where no row here has a loss
@@ -117,16 +123,17 @@ class View:
 
         Args:
             matrices: the graph's, or that of each step, [rows, rows].
-            noise: where chance comes from; None: evaluation.
+            noise: where chance comes from; None: evaluation. With it, each call of a norm updates running statistics.
             features: x as the model is called with it, and its sums over neighbours, where these are known.
             states: of recurrent modules before the first step, as `view.along.after` has them behind the last one.
             first_step: where in the timeline the first step stands.
         """
+        running = None if noise is None else AtOnce()
         if isinstance(matrices, Adjacency):
-            return cls(Local([matrices], matrices.rows), noise=noise, features=features)
+            return cls(Local([matrices], matrices.rows), noise=noise, features=features, running=running)
         rows, steps = matrices[0].rows, range(first_step, first_step + len(matrices))
         along = Alone(states, first_step)
-        return cls(Local(matrices, rows), along, steps=steps, noise=noise, features=features)
+        return cls(Local(matrices, rows), along, steps=steps, noise=noise, features=features, running=running)
 
     # The layer at work
 
@@ -166,6 +173,11 @@ class View:
     def total_rows(self) -> int:
         """Rows of a step in all parts together."""
         return self.vertices
+
+    @property
+    def stale(self) -> bool:
+        """Whether verbs read rows of an earlier pass."""
+        return self.spatial.stale
 
     def frames(self, x: Tensor) -> Tensor:
         """Return x as [steps, rows, channels], whether or not it has a dim of steps."""
@@ -324,17 +336,31 @@ class View:
 
         return made
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels]."""
+    def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels].
+
+        Args:
+            x: [..., rows, channels].
+            partial: makes of some rows, [steps, rows, channels], what is summed, float64 [steps, 1, sums]; None: their
+                sum. It crosses in float64.
+        """
         spatial, frames, call = self.spatial, self.frames(x), self._call(SUM)
-        if not self._meets:
-            return self._back(frames.sum(1, keepdim=True), x)
+        sums = frames.sum(1, keepdim=True) if partial is None else partial(frames)
+        if self._meets:
 
-        def back(found: Sequence[Tensor]) -> Tensor:
-            return spatial.total_gradient(call, found[0])[:, None].expand(frames.shape)
+            def total(own: Tensor) -> list[Tensor]:
+                return [spatial.total(call, own[:, 0])[:, None]]
 
-        (total,) = self._cross(lambda rows: [spatial.total(call, rows.sum(1))], back, frames, always=True)
-        return self._back(total[:, None], x)
+            def back(found: Sequence[Tensor]) -> Tensor:
+                return spatial.total_gradient(call, found[0][:, 0])[:, None]
+
+            (sums,) = self._cross(total, back, sums, always=True)
+        return self._back(sums, x)
+
+    def update(self, norm: Tracking, found: Tensor) -> None:
+        """Let running statistics of a norm take in those of the own steps, [steps, 2, channels], once in a pass."""
+        if self.running is not None:
+            self.running.add(norm, (self.layer, self._calls), self.steps, found)
 
     def top(self, x: Tensor, scores: Tensor, k: int) -> Tensor:
         """Return rows of each step among which the k best of all rows are, those of other parts included.

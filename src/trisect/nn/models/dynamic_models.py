@@ -14,18 +14,17 @@ from typing import Any, Literal, cast, get_args
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation
 from trisect.nn.base import Layer, Normalisation
-from trisect.nn.conv.convolution import Norm
+from trisect.nn.conv.convolution import LinearLayer, Norm
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
-from trisect.nn.conv.local import LinearLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe
 from trisect.nn.models.static_models import require_edges, split_heads
 from trisect.nn.temporal.dynamic import SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
-from trisect.nn.temporal.modules import GRU, LSTM
 from trisect.nn.temporal.mproduct import Kind, MProduct
+from trisect.nn.temporal.recurrent import GRU, LSTM
 
 Spatial = Literal["gcn", "sage", "gat", "gatv2", "gin", "gine"]
 TemporalKind = Literal["lstm", "gru", "mean", "harmonic", "ones"]

@@ -14,11 +14,10 @@ from typing import Any
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation
 from trisect.nn.base import Layer, Normalisation
-from trisect.nn.conv.convolution import Norm
+from trisect.nn.conv.convolution import DropoutLayer, LinearLayer, Norm
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
-from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import Recipe

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation, activate
 from trisect.nn.base import Layer, Model
-from trisect.nn.conv.convolution import Convolution
+from trisect.nn.conv.convolution import Convolution, DropoutLayer, LinearLayer
 from trisect.nn.conv.gat import GATLayer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINLayer
-from trisect.nn.conv.local import DropoutLayer, LinearLayer
 from trisect.nn.conv.sage import SAGELayer
 
 
