@@ -281,8 +281,8 @@ class View:
             weight: [channels, inputs]; None: the rows of x.
             then: is called once for each step as then(near [columns, channels], x [rows, inputs], neighbours) and
                 gives [rows, outputs]; see `Neighbours`. Needed on a timeline, whose steps have other columns.
-            width: how many outputs `then` gives. Where it is not known, or a backward follows, `then` is called with no
-                rows on a rank without steps.
+            width: how many outputs `then` gives. Where it is not known, `then` is called with no rows on a rank without
+                steps.
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
@@ -299,20 +299,16 @@ class View:
         results = [maker(step, near, spatial.blocks[step]) for step, near in enumerate(columns)]
         if results:
             return self._back(stacked(results), x)
-        # a rank without steps: no rows, of the right width, and with a gradient where those of others have one
-        if width is not None and not torch.is_grad_enabled():
-            return frames.new_empty(0, self.rows, width)
-        made = then(own.flatten(0, 1), frames.flatten(0, 1), Neighbours(no_rows(x.device), None, lambda: None))
-        return made.reshape(0, self.rows, made.shape[1])
+        if width is None:  # a rank without steps: no rows, of the right width
+            none = Neighbours(no_rows(x.device), None, lambda: None)
+            width = then(own.flatten(0, 1), frames.flatten(0, 1), none).shape[1]
+        # with a gradient, as where there are rows: other ranks meet this one in backward
+        return frames.new_empty(0, self.rows, width).requires_grad_(torch.is_grad_enabled())
 
     def _beside(self, halo: Halo, call: Asked, own: Tensor, frames: Tensor, then: Then) -> Tensor:
         """Do a gather: `then` is called for interior rows while the halo is on its way, and then for the others."""
-        flight, low, made, trained = (
-            Flight(halo, call),
-            required(halo.interior),
-            self._maker(then, frames),
-            own.requires_grad,
-        )
+        flight, low, trained = Flight(halo, call), required(halo.interior), own.requires_grad
+        made = self._maker(then, frames)
         (own,) = self._cross(flight.depart, lambda found: flight.complete(found[0].clone()), own)
         inner = [made(t, near, halo.sides(t, low)[1], slice(low, self.rows)) for t, near in enumerate(each_frame(own))]
         columns = self._cross(flight.arrive, lambda found: flight.give_back(found) if trained else None, own)
@@ -325,9 +321,9 @@ class View:
 
         def draw(step: int, rows: slice | None) -> Noise | None:
             noises = chance()
-            return (
-                None if noises is None else noises[step] if rows is None else noises[step].rows(rows.start, rows.stop)
-            )
+            if noises is None or rows is None:
+                return None if noises is None else noises[step]
+            return noises[step].rows(rows.start, rows.stop)
 
         def made(step: int, near: Tensor, block: Adjacency, rows: slice | None = None) -> Tensor:
             ids = self.spatial.column_ids(step)
