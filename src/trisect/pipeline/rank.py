@@ -299,16 +299,12 @@ class Run:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         start = time.perf_counter()
-        gradients = [p.grad for p in self.rank.parameters if p.grad is not None]
-        self.rank.transport.reduce_gradients([*gradients, *self._statistics()])
+        shared = [p.grad for p in self.rank.parameters if p.grad is not None]
+        if self._running is not None and layout.time > 1:  # of which each run of steps has its own
+            shared += self._running.shares(self.plan.dtype, counts=self.rank.mesh.part_index == 0)
+        self.rank.transport.reduce_gradients(shared)
         if self._events is not None:
             self._events.reduced(start)
-
-    def _statistics(self) -> Sequence[Tensor]:
-        """Return what is to be summed over runs of steps, of which each has statistics of its own."""
-        if self._running is None or self.plan.layout.time == 1:
-            return ()
-        return self._running.shares(self.plan.dtype, counts=self.rank.mesh.part_index == 0)
 
     def finish(self) -> Tensor:
         """End the pass: all messages have left. Return this rank's part of the loss."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class Ending:
         native = usable(gradient, out, result) and gradient.stride(2) == 1
         total = None
         for step in self._steps(gradient, result):
-            part, target, y = required(_part(gradient, step)), required(_part(result, step)), _part(out, step)
+            part, target, y = _part(gradient, step), _part(result, step), _part(out, step)
             noise = self.noise(step or 0)
             if native:
                 _, summed = finish_gradient(part, y, self.finish(noise, part.shape[0]), want_bias, target)
@@ -92,11 +92,12 @@ class Ending:
     def _through_relu(self, gradient: Tensor, out: Tensor) -> Tensor:
         return torch.where(out > 0, gradient, gradient * self.slope)
 
-    def _steps(self, *frames: Tensor) -> Sequence[int | None]:
+    def _steps(self, frames: Tensor, result: Tensor) -> Sequence[int | None]:
         """Return what one call of a kernel does: all steps (None) where no noise tells them apart, else each."""
-        steps = len(frames[0])
-        at_once = steps == 1 or (self.noises is None and all(frame.is_contiguous() for frame in frames))
-        return [None] if at_once else range(steps)
+        steps = len(frames)
+        if steps == 1 or (self.noises is None and frames.is_contiguous() and result.is_contiguous()):
+            return _ALL
+        return range(steps)
 
     def product(
         self,
@@ -122,7 +123,7 @@ class Ending:
             out = empty((*x.shape[:2], weight.shape[0]), x.dtype, x.device)
         kept: list[Tensor | None] = []
         for step in self._steps(x, out):
-            rows, target, addend = required(_part(x, step)), required(_part(out, step)), _part(add, step)
+            rows, target, addend = _part(x, step), _part(out, step), _part(add, step)
             noise = self.noise(step or 0)
             if usable(rows, weight, bias, addend, target):
                 rows = rows_contiguous(rows)
@@ -172,7 +173,7 @@ class Ending:
         for step, bits in zip(steps, kept, strict=True):
             g, own, to, into, also = (_part(frame, step) for frame in (gradient, x, gx, masked, more))
             noise = self.noise(step or 0)
-            g = rows_contiguous(required(g))
+            g = rows_contiguous(g)
             if usable(g, own, weight, to, into, also):
                 found = product_gradient(
                     g,
@@ -217,7 +218,11 @@ def mixed(weight: Tensor, theta: float) -> Tensor:
     return torch.lerp(torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device), weight, theta)
 
 
-def _part(frames: Tensor | None, step: int | None) -> Tensor | None:
+def _part(frames: Any, step: int | None) -> Any:
+    """Return a step of frames, or all of them as [steps · rows, channels]; None stays None."""
     if frames is None:
         return None
     return frames.flatten(0, 1) if step is None else frames[step]
+
+
+_ALL: Sequence[int | None] = [None]
