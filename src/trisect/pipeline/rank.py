@@ -265,7 +265,7 @@ class Run:
             else:
                 self._forward(cell, cell.forward)
         if self._boards is not None:
-            self._boards.turn()
+            self._boards.rows.turn()
         while cells:
             cell, gradients = cells.pop(), Values()
             if self.plan.timeline and cell is not last:

@@ -6,7 +6,7 @@ Exact, since rows are independent in the recurrent module; ranks work as a pipel
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, repeat, starmap
+from itertools import pairwise, starmap
 
 from torch import Tensor
 
@@ -22,8 +22,6 @@ from trisect.views.stay import Stay
 from trisect.views.timecut import equal_shares
 from trisect.views.trace import Call
 from trisect.views.turn import Turn
-
-BlockOfRun = tuple[int, int]
 
 
 class Carry(Stay):
@@ -67,78 +65,62 @@ class Carry(Stay):
         """Begin each chunk with the state that comes, and hand on the one after it."""
         if not turn.steps:
             return self._nothing(turn)
-        before, after = self._others(turn)
-        rows, out = self._rows(turn), None
-        if len(rows) > 1:
+        out, hands_on = None, turn.cut.after(turn.block, turn.run) is not None
+        chunks = self._chunks(turn)
+        if len(chunks) > 1:
             out = empty((len(turn.steps), turn.rows, turn.module.out_channels), turn.dtype, turn.device)
-        arriving = self._arriving(turn, list(enumerate(rows)), None if turn.again else before, back=False)
-        for chunk, (own, message) in enumerate(zip(rows, arriving, strict=True)):
-            if message is not None:
-                self.states.before[turn.block, chunk] = self._form.unpack(message, own.stop - own.start)
-            result = self.states.forward(
-                turn,
-                turn.frames if out is None else [frame[:, own] for frame in turn.frames],
-                turn.steps.start,
-                hands_on=after is not None,
-                chunk=chunk,
-                out=None if out is None else out[:, own],
-            )
-            if after is not None and after[1] != turn.run and not turn.again:
-                self._send(turn, self._form.pack(self.states.after.pop(chunk)), chunk, after, back=False)
+        for chunk, own in self._handed(turn, chunks, back=False):
+            frames = turn.frames if out is None else [frame[:, own] for frame in turn.frames]
+            into = None if out is None else out[:, own]
+            result = self.states.forward(turn, frames, turn.steps.start, hands_on=hands_on, chunk=chunk, out=into)
         return result if out is None else out
 
     def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Begin each chunk, the last one first, with the gradient that comes, and hand back that of its state."""
         if not turn.pieces:
             return [None] * len(turn.widths)
-        before, after = self._others(turn)
-        rows, gradients = self._rows(turn), None
-        if len(rows) > 1:
+        chunks, gradients = self._chunks(turn)[::-1], None
+        if len(chunks) > 1:
             gradients = [
                 empty((len(turn.steps), turn.rows, width), turn.dtype, turn.device) if need else None
                 for width, need in zip(turn.widths, turn.needs, strict=True)
             ]
-        order = list(enumerate(rows))[::-1]
-        for (chunk, own), message in zip(order, self._arriving(turn, order, after, back=True), strict=True):
-            if message is not None:
-                self.states.wanted[chunk] = self._form.unpack(message, own.stop - own.start)
-            if gradients is None:
-                result = self.states.backward(turn, d_out)
-            else:
-                into = [None if gradient is None else gradient[:, own] for gradient in gradients]
-                self.states.backward(turn, d_out[:, own], into)
-            if before is not None and before[1] != turn.run:
-                self._send(turn, self._form.pack(self.states.wanted.pop(chunk)), chunk, before, back=True)
+        for _, own in self._handed(turn, chunks, back=True):
+            into = None if gradients is None else [None if g is None else g[:, own] for g in gradients]
+            result = self.states.backward(turn, d_out if into is None else d_out[:, own], into)
         return result if gradients is None else gradients
 
-    def _others(self, turn: Turn) -> tuple[BlockOfRun | None, BlockOfRun | None]:
-        """Return (block, run) of the runs before and after; this rank's own may be among them."""
-        return turn.cut.before(turn.block, turn.run), turn.cut.after(turn.block, turn.run)
-
-    def _rows(self, turn: Turn) -> list[slice]:
+    def _chunks(self, turn: Turn) -> list[tuple[int, slice]]:
         """Return the rows of each chunk. The more, the shorter a run waits; a weight has no rows to cut."""
         bounds = equal_shares(turn.rows, 1 if self._form.kind == "weight" else turn.cut.chunks)
-        return [slice(low, high) for low, high in pairwise(bounds)]
+        return [(chunk, slice(low, high)) for chunk, (low, high) in enumerate(pairwise(bounds))]
 
-    # Moving
-
-    def _arriving(
-        self, turn: Turn, chunks: Sequence[tuple[int, slice]], other: BlockOfRun | None, *, back: bool
-    ) -> Iterator[Tensor | None]:
-        """Return what comes for each chunk; None where no other rank sends anything."""
-        if other is None or other[1] == turn.run:
-            return repeat(None, len(chunks))
-        door, peer = self._door, self._rank_of(other[1])
+    def _handed(self, turn: Turn, chunks: Sequence[tuple[int, slice]], *, back: bool) -> Iterator[tuple[int, slice]]:
+        """Yield each chunk when its state, or the gradient of it, is there, and hand on what was made of it."""
+        # (block, run) of the runs before and after; this rank's own may be among them, and keeps its states
+        places = turn.cut.before(turn.block, turn.run), turn.cut.after(turn.block, turn.run)
+        source, target = (
+            place if place and place[1] != turn.run and (back or not turn.again) else None
+            for place in (places[::-1] if back else places)
+        )
+        door, made = self._door, self.states.wanted if back else self.states.after
 
         def message(chunk: int, own: slice) -> Posted:
-            shape = Shape(*self._form.shape(own.stop - own.start), turn.dtype)
+            shape, peer = Shape(*self._form.shape(own.stop - own.start), turn.dtype), self._rank_of(required(source)[1])
             return door.receive(self, turn.call, shape, peer, back=back, block=turn.block, chunk=chunk, exact=True)
 
-        return Arriving(starmap(message, chunks))
-
-    def _send(self, turn: Turn, message: Tensor, chunk: int, other: BlockOfRun, *, back: bool) -> None:
-        (block, run), mark = other, turn.mark
-        peer = self._rank_of(run)
-        self._door.send(
-            self, turn.call, message, peer, "carry", back=back, block=block, chunk=chunk, exact=True, mark=mark
-        )
+        arriving = Arriving(starmap(message, chunks if source else ()))
+        for chunk, own in chunks:
+            if source:
+                state = self._form.unpack(next(arriving), own.stop - own.start)
+                if back:
+                    self.states.wanted[chunk] = state
+                else:
+                    self.states.before[turn.block, chunk] = state
+            yield chunk, own
+            if target:
+                left, (block, run) = self._form.pack(made.pop(chunk)), target
+                peer, mark = self._rank_of(run), turn.mark
+                door.send(
+                    self, turn.call, left, peer, "carry", back=back, block=block, chunk=chunk, exact=True, mark=mark
+                )

@@ -276,12 +276,10 @@ class Halo(Spatial):
 
     def _columns(self, board: Tensor, halo: Tensor | None, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the columns of a step, and where the last of them are read instead."""
-        if self.steps == 1:
-            return readable(board, self.rows, halo)
-        if halo is None:
+        own = board if self.steps == 1 else same_rows(board, step * self.rows, (step + 1) * self.rows)
+        if halo is None and self.steps > 1:
             halo = board[self.steps * self.rows :]
-        own = same_rows(board, step * self.rows, (step + 1) * self.rows)
-        return readable(own, self.rows, halo[self._starts[step] : self._starts[step + 1]])
+        return readable(own, self.rows, None if halo is None else halo[self._starts[step] : self._starts[step + 1]])
 
     def _send_back(self, call: Asked, halo: Tensor) -> Posted:
         """Begin to send the gradients of halo rows, [halo rows of all steps, width], to their owners."""

@@ -73,10 +73,6 @@ class Boards:
         columns, device = self.graph.adjacency.columns, self.graph.adjacency.device
         self._waiting = torch.full((columns,), chunked, dtype=torch.bool, device=device)
 
-    def turn(self) -> None:
-        """All chunks have gone forward: history is complete, and nothing is read any more."""
-        self.rows.turn()
-
     def back_to(self, chunk: int | None) -> None:
         """Backward comes to a chunk: rows of those before it in backward were history to it."""
         if self._whole or chunk == self._chunk:
