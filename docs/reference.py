@@ -61,6 +61,9 @@ MODEL_OPTIONS = {
     "kind": "The weights of the window: equal (`mean`), 1/k (`harmonic`), or ones.",
     "spatial": "The graph layer of each step.",
     "temporal": "What runs along time, for each vertex.",
+    "bases": "R-GCN: the weights of all relations are made of so many; without it each relation has its own.",
+    "types": "R-GCN: the types of vertices with the widths of their features, each projected by a weight of its own: "
+    "`author:334,paper:4231`.",
     "concat": "The temporal part's output is laid beside that of the graph layer.",
 }
 GENERATOR_OPTIONS = {

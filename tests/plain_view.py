@@ -6,6 +6,7 @@ kernels that a layer calls itself (attention, recurrent modules) are those of th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import adjacency_from_edges, normalise
 from trisect.noise import Noise
 from trisect.ops.dropout import dropout_torch
 from trisect.views.view import Neighbours
@@ -36,13 +38,20 @@ class PlainView:
         matrices: of each step, square; row i is vertex i.
         noise: where chance comes from; None in evaluation.
         features: x of the first layer, where its sum over neighbours is kept: there is no product before that sum.
+        relations: what the relations of edges are called.
     """
 
     token, stale = None, False
 
     def __init__(
-        self, matrices: Sequence[Adjacency], noise: Noise | None = None, *, features: Tensor | None = None
+        self,
+        matrices: Sequence[Adjacency],
+        noise: Noise | None = None,
+        *,
+        features: Tensor | None = None,
+        relations: Sequence[str] = (),
     ) -> None:
+        self.relations = tuple(relations)
         self.matrices, self.noise, self.steps = list(matrices), noise, range(len(matrices))
         self.rows = self.total_rows = self.vertices = self.matrices[0].rows
         self.shared: dict[str, Tensor] = {}
@@ -79,11 +88,14 @@ class PlainView:
         relu: bool = False,
         slope: float | None = None,
         p: float = 0.0,
+        relation: str | None = None,
     ) -> Tensor:
         """Return dropout(relu(((1-alpha)·Â·x + alpha·add)·wᵀ + x·rootᵀ + bias)), w = theta·weight + (1-theta)·I.
 
         Without alpha, `add` is added behind the product. Rows read x·wᵀ where the product does not widen x, else x.
         """
+        if relation is not None:
+            return self.related(relation).aggregate(x, weight, root=root, bias=bias, add=add)
         message = x
         if weight is not None and alpha == 0.0 and theta == 1.0 and weight.shape[0] <= weight.shape[1]:
             message, weight = x @ weight.t(), None
@@ -95,6 +107,24 @@ class PlainView:
         if root is not None:
             y = y + x @ root.t()
         return self._ended(y, bias, add, 0.0 if relu and slope is None else slope, p)
+
+    def related(self, relation: str, normalisation: Any = "none", *, self_loops: bool = False) -> PlainView:
+        """Return the view of the graph that has the edges of one relation alone."""
+        number, other = self.relations.index(relation), copy.copy(self)
+        other.matrices = []
+        for matrix in self.matrices:
+            row, column = matrix.coordinates()
+            features = matrix.edge_attributes()
+            assert features is not None
+            edge = features[:, number] != 0
+            weight = features[edge, number]
+            alone = adjacency_from_edges(column[edge], row[edge], weight, matrix.rows, dtype=weight.dtype)
+            other.matrices.append(normalise(alone, normalisation, self_loops))
+        return other
+
+    def each_relation(self, x: Tensor, forms: Sequence[tuple[str, Any, bool]]) -> list[PlainView]:
+        """Return the views of several relations."""
+        return [self.related(name, kind, self_loops=loops) for name, kind, loops in forms]
 
     def keeps(self, x: Tensor) -> bool:
         """Whether the sum of x over neighbours is kept."""
@@ -109,9 +139,17 @@ class PlainView:
         return self._exact_sums(message)
 
     def gather(
-        self, x: Tensor, weight: Tensor | None = None, *, then: Then | None = None, width: int | None = None
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        *,
+        then: Then | None = None,
+        width: int | None = None,
+        relation: str | None = None,
     ) -> Any:
         """Return the rows of x·weightᵀ, or what `then` makes of them and of x at each step."""
+        if relation is not None:
+            return self.related(relation).gather(x, weight, then=then, width=width)
         frames = self.frames(x)
         message = frames if weight is None else frames @ weight.t()
         if then is None:
@@ -178,6 +216,11 @@ class PlainView:
             return None
         use = self._draws[purpose] = self._draws.get(purpose, -1) + 1
         return [self.noise.at(layer=self.layer + (use << 32), step=step) for step in self.steps]
+
+    def by_step(self, call: Callable[[Tensor, Noise], Tensor], x: Tensor, noises: Sequence[Noise]) -> Tensor:
+        """Call a function of rows and noise for each step."""
+        made = torch.stack([call(frame, noise) for frame, noise in zip(self.frames(x), noises, strict=True)])
+        return made if x.dim() == 3 else made[0]
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
         """Zero each element of x [..., rows, channels] with probability p, and scale the rest by 1/(1-p)."""

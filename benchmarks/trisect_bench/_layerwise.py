@@ -19,6 +19,7 @@ from trisect.errors import RunError
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Layout
 from trisect.layout.history import MERGED, History
+from trisect.layout.steps import Batch
 from trisect.nn.base import Model
 from trisect.noise import Noise
 from trisect.ops.memory import empty
@@ -84,7 +85,7 @@ class LayerwiseProgram(Program):
         self._block: Adjacency | None = None
         self._epoch = 0
 
-    def begin(self, epoch: int, *, drops: bool = True) -> None:
+    def begin(self, epoch: int, batch: Batch | None = None, *, drops: bool = True) -> None:
         """Draw the order of chunks, and with it which entries are fresh."""
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         self._epoch = epoch

@@ -25,6 +25,8 @@ TEMPORAL = ("gru", "lstm", "mean", "harmonic", "ones")
 WINDOWED = ("mean", "harmonic", "ones")
 SUMMING = ("gcn", "sage", "gcnii", "resgcn+", "gin", "cd-gcn", "wd-gcn", "evolvegcn-o", "evolvegcn-h", "tm-gcn")
 """Models that do no more with their neighbours than sum them up, so that columns may be redistributed."""
+_OF_ONE = ("heads", "out_heads", "attention_dropout", "train_eps", "mlp_norm", "root_weight")
+"""Options that some of the `SPATIAL` models have and others have not."""
 _WIDTHS = (1, 4, 7, 8, 15, 16, 17, 24, 31, 32, 33, 63, 64)
 _MOST = 400_000
 """Numbers of a case's activations, beyond which vertices are taken away: a case takes a second."""
@@ -36,7 +38,24 @@ _WIDE = 600
 
 def draw(seed: int, number: int) -> ExactCase:
     """Draw the case of this number."""
-    return _Draw(random.Random(f"{seed}:{number}")).case()
+    case = _Draw(random.Random(f"{seed}:{number}")).case()
+    return with_relations(case, random.Random(f"{seed}:{number}:kinds"))
+
+
+def with_relations(case: ExactCase, source: random.Random) -> ExactCase:
+    """Give some cases relations of edges, and layers that tell them apart; others are left as they are."""
+    name, redistributes = case.model["name"], case.layout.get("spatial") == "redistribute"
+    spatial = case.model.get("spatial", name)
+    if source.random() > 0.15 or redistributes or spatial not in SPATIAL or not case.data["features"]:
+        return case
+    model = {key: value for key, value in case.model.items() if key not in _OF_ONE}
+    model["spatial" if name == "recurrent" else "name"] = "rgcn"
+    if source.random() < 0.4:
+        model["bases"] = source.choice((1, 2))
+    if name != "recurrent":
+        model["root_weight"] = source.random() < 0.7
+    data = {**case.data, "relations": source.choice((1, 2, 3, 7)), "edge_features": 0, "merge": "mean"}
+    return replace(case, model=model, data=data)
 
 
 class _Draw:
@@ -197,7 +216,7 @@ class _Draw:
         return layout
 
     def _model(self, data: Plain, task: Plain, *, stages: int, timeline: bool) -> Plain:
-        name = self._one((*STATIC_MODELS, "pyg"))
+        name = self._one((*(name for name in STATIC_MODELS if name != "rgcn"), "pyg"))
         if timeline and self._chance(0.6):
             name = self._one((*DYNAMIC_MODELS, "recurrent", "recurrent", "pyg"))
         if name == "gine" and not data["edge_features"]:

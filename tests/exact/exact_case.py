@@ -96,6 +96,8 @@ def _graph(data: Plain) -> Graph:
         splits=splits,
         edge_x=_edge_features(data, src.numel(), generator),
         merge=data["merge"],
+        relation=_relations(data, src.numel(), generator),
+        relations=[f"relation {number}" for number in range(data.get("relations", 0))] or None,
     )
 
 
@@ -140,6 +142,8 @@ def _timeline(data: Plain) -> Timeline:
         edge_y=edge_y,
         edge_x=_edge_features(data, src.numel(), generator),
         merge=data["merge"],
+        relation=_relations(data, src.numel(), generator),
+        relations=[f"relation {number}" for number in range(data.get("relations", 0))] or None,
     )
 
 
@@ -170,6 +174,12 @@ def _weights(data: Plain, count: int, generator: torch.Generator) -> Tensor | No
 def _edge_features(data: Plain, count: int, generator: torch.Generator) -> Tensor | None:
     width = data["edge_features"]
     return torch.randn(count, width, generator=generator) if width else None
+
+
+def _relations(data: Plain, count: int, generator: torch.Generator) -> Tensor | None:
+    """Of each edge one of the relations, the last of which has no edges where there are several."""
+    number = data.get("relations", 0)
+    return torch.randint(max(1, number - 1), (count,), generator=generator) if number else None
 
 
 def _targets(data: Plain, shape: tuple[int, ...], generator: torch.Generator) -> Tensor | None:

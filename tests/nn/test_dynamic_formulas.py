@@ -206,5 +206,5 @@ def test_summary_of_parts_is_the_summary_of_the_whole(close):
     x = torch.randn(30, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x[5] = x[20] = x[11]
     parts = torch.cat([summary.candidates(part) for part in (x[:3], x[3:17], x[17:])])
-    assert torch.equal(summary.merge(parts), summary(x))
+    assert torch.equal(summary(parts), summary(x))
     close(summary(x), literal_summary(summary.scorer, x, 4))

@@ -8,9 +8,8 @@ import pytest
 from tests.plan.workloads import cluster, static, timeline
 
 from trisect.layout import parse_layout
-from trisect.plan.bound import least_of_any, least_seconds
 from trisect.plan.stages import stage_bounds
-from trisect.plan.timing import epoch_seconds
+from trisect.plan.timing import epoch_seconds, least_of_any, least_seconds
 
 
 @pytest.mark.parametrize(

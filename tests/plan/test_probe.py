@@ -83,8 +83,8 @@ def test_what_passes_in_a_plain_layer():
     assert 0.0 < saved.forward.bytes(1000, 3000, 1) < saved.forward.bytes(2000, 6000, 1)
 
 
-def test_a_layer_with_too_many_parameters_is_not_tried():
+def test_a_layer_of_too_large_weights_is_not_tried():
     wide = NamedModel("gcn", {"layers": 3, "hidden": 200_000}, 0).outline(64, 10).stack[1]
     assert wide.weight.is_meta
-    with pytest.raises(LayoutError, match=r"40,000,200,000 parameters"):
+    with pytest.raises(LayoutError, match="which a plan does not build"):
         probe.saved_by(wide, False)

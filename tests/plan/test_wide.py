@@ -10,7 +10,7 @@ from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.ops._products import sums_bytes
-from trisect.plan import memory
+from trisect.plan import memory, probe
 from trisect.tasks import make_task
 from trisect.train.fit import model_maker
 from trisect.train.workloads import workload_of
@@ -39,7 +39,7 @@ def test_a_layer_that_is_too_wide_is_not_run(community: Graph, monkeypatch: pyte
     workload = workload_of(maker, community, make_task(task), options)
     plan, probed, unprobed = workload.plan(Layout()), memory.MemoryModel(workload), memory.MemoryModel(workload)
     saved = probed.saved(0, plan)
-    monkeypatch.setattr(memory, "_LARGEST", 0)
+    monkeypatch.setattr(probe, "LARGEST", 0)
     assert unprobed.saved(0, plan) != saved
     assert not probed.unprobed
     assert "which a plan does not build" in next(iter(unprobed.unprobed.values()))

@@ -67,7 +67,7 @@ class Recipe:
 
 def layout_of(case: Case) -> Layout:
     """Give the case's layout, whose rows cross as a halo unless it says otherwise."""
-    return Layout(**{"spatial": "halo", **case["layout"]})
+    return options_of(case).steps.laid_out(Layout(**{"spatial": "halo", **case["layout"]}))
 
 
 def options_of(case: Case) -> TrainOptions:

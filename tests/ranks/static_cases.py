@@ -16,11 +16,14 @@ from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, broken, layout_of, options_of, run_again, write_run
 from torch import Tensor, nn
 
+from batch_view import BatchView
 from plain_view import PlainView
 from stale_view import StaleView
+from trisect import ops
+from trisect.graph.adjacency import Adjacency
 from trisect.graph.graph import Graph
-from trisect.nn import FromPyG
-from trisect.nn.base import Model
+from trisect.nn import FromPyG, GATLayer, GCNLayer, GINLayer, HeteroLayer, SAGELayer
+from trisect.nn.base import Layer, Model
 from trisect.nn.models.source import AnyModel, NamedModel
 from trisect.noise import Noise
 from trisect.partition import cut_graph
@@ -32,6 +35,7 @@ from trisect.train.job import SHARDS
 from trisect.train.loop import NoRecorder, Trainer
 
 FEATURES, CLASSES, EDGE_FEATURES = 5, 3, 4
+RELATIONS = ("cites", "writes", "likes", "nothing")
 
 
 def pattern_of(name: str, n: int = 41) -> Tensor:
@@ -59,8 +63,8 @@ def pattern_of(name: str, n: int = 41) -> Tensor:
 
 
 @cache
-def data_of(name: str) -> Graph:
-    """Give a graph with features, classes and a training mask."""
+def data_of(name: str, *, related: bool = False) -> Graph:
+    """Give a graph with features, classes and a training mask; `related`: with relations, of which one has no edge."""
     dense = pattern_of(name)
     n = dense.shape[0]
     generator = torch.Generator().manual_seed(5)
@@ -69,6 +73,13 @@ def data_of(name: str) -> Graph:
     train = torch.rand(n, generator=generator) < 0.5
     target, source = torch.nonzero(dense, as_tuple=True)
     splits = {"train": train, "val": ~train, "test": ~train}
+    if related:
+        # some pairs have edges of two relations, and some two of one
+        both = torch.rand(source.numel(), generator=generator) < 0.3
+        source, target = torch.cat([source, source[both]]), torch.cat([target, target[both]])
+        relation = torch.randint(len(RELATIONS) - 1, (source.numel(),), generator=generator)
+        named: dict[str, Any] = {"relation": relation, "relations": RELATIONS}
+        return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits, **named)
     edge_x = torch.randn(source.numel(), EDGE_FEATURES, generator=generator)
     return Graph.from_edges(source, target, vertices=n, x=x, y=y, splits=splits, edge_x=edge_x)
 
@@ -98,7 +109,8 @@ def recipe_of(case: Case) -> Recipe:
     `untrained`: the first part has no vertex to train on; `one_class`: all that is trained on has one class, so that
     the gradients of rows add up and do not cancel.
     """
-    data, partition = data_of(case.get("graph", "community")), partition_of(case)
+    data = data_of(case.get("graph", "community"), related=bool(case.get("related")))
+    partition = partition_of(case)
     if case.get("untrained"):
         train = data.splits["train"].clone()
         train[partition.order[slice(*partition.part(0))]] = False
@@ -112,6 +124,8 @@ def recipe_of(case: Case) -> Recipe:
 
 def model_of(case: Case) -> NamedModel | AnyModel:
     """Give the case's model by name, or convolutions of PyG as a caller hands them over, two of which attend."""
+    if case["model"] == "hetero":
+        return hetero_of(case)
     if case["model"] != "pyg":
         return NamedModel(case["model"], case.get("options", {}), 11)
     from torch_geometric.nn import GATConv, GATv2Conv, SAGEConv
@@ -130,6 +144,41 @@ def model_of(case: Case) -> NamedModel | AnyModel:
     return model
 
 
+def hetero_of(case: Case) -> Model:
+    """Give layers of three kinds, each with the edges of a relation alone, twice; and sums over one relation."""
+    hidden, together = case.get("options", {}).get("hidden", 6), case.get("options", {}).get("together", "sum")
+    layers: list[Any] = []
+    for width, out in ((FEATURES, hidden), (hidden, hidden)):
+        kinds: dict[str, Any] = {
+            "cites": GCNLayer(width, out),
+            "writes": SAGELayer(width, out, activation="relu"),
+            "likes": GATLayer(width, out // 2, heads=2, attention_dropout=0.3),
+            "nothing": GINLayer(width, out),
+        }
+        forms: Any = {"cites": "symmetric", "writes": "row", "likes": "none", "nothing": "none"}
+        loops = {"cites": True, "likes": True}
+        layers.append(
+            HeteroLayer(kinds, together, normalisation=forms, self_loops=loops, activation="relu", dropout=0.3)
+        )
+    model = Model([*layers, OneRelation(hidden, CLASSES)], normalisation="none", self_loops=False)
+    model.reset_parameters(11)
+    return model
+
+
+class OneRelation(Layer):
+    """Sums over one relation, and what another gives at most."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.linear, self.other = nn.Linear(in_channels, out_channels), nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, g: Any) -> Tensor:
+        most = g.gather(x, then=lambda near, own, at: ops.aggregate(near, at.block, "max"), relation="writes")
+        cited = g.aggregate(x, self.linear.weight, bias=self.linear.bias, relation="cites")
+        return torch.tanh(cited) + self.other(most)  # type: ignore[no-any-return]
+
+
 def prepare(case: Case, folder: Path) -> None:
     """Do the launcher's part of a case."""
     write_run(case, recipe_of(case), folder)
@@ -138,7 +187,7 @@ def prepare(case: Case, folder: Path) -> None:
 
         path = folder / SHARDS / "part-0" / "edge_x.npy"
         features = np.load(path)
-        features[3, 1] += 0.5
+        features[3] += 1.0 if case.get("related") else np.array([0.0, 0.5, 0.0, 0.0])  # an edge of each relation more
         np.save(path, features)
     if case.get("break") == "halo":  # every part sends its first row instead of those that others read
         import numpy as np
@@ -159,7 +208,8 @@ class RankOfGraph(RankOfCase):
 
     def outputs(self, noise: Noise | None) -> Tensor:
         """Give the outputs of one process, [vertices, channels]."""
-        output: Tensor = self.model(self.features, PlainView([self.matrix], noise))
+        view = PlainView([self.matrix], noise, relations=self.graph.relations)
+        output: Tensor = self.model(self.features, view)
         return output
 
     def loss(self, output: Tensor) -> Tensor:
@@ -169,6 +219,29 @@ class RankOfGraph(RankOfCase):
         train, y = self.graph.splits["train"], self.graph.y
         assert y is not None
         return nn.functional.cross_entropy(output[train], y[train])
+
+    def loss_of(self, output: Tensor, rows: Tensor) -> Tensor:
+        """Give what some rows add to the mean cross entropy of the training vertices."""
+        train, y = self.graph.splits["train"], self.graph.y
+        assert y is not None
+        own = rows[train[rows]]
+        total: Tensor = nn.functional.cross_entropy(output[own], y[own], reduction="sum") / train.sum()
+        return total
+
+    def without(self, inside: Tensor) -> Adjacency:
+        """Give the matrix of the graph that has no edges to or from other vertices than these."""
+        data, model = self.graph, self.model
+        row, column = data.adjacency.coordinates()
+        mask = torch.zeros(data.vertices, dtype=torch.bool).index_fill(0, inside, value=True)
+        kept = mask[row] & mask[column]
+        other = Graph.from_edges(column[kept], row[kept], vertices=data.vertices, x=data.x)
+        matrix = other.normalised(model.normalisation, self_loops=model.self_loops, dtype=self.features.dtype)
+        features = self.matrix.edge_attributes()
+        if features is None:
+            return matrix
+        # those of a loop that the model adds are the mean over all edges of the vertex
+        keys, own = (row * data.vertices + column for row, column in (self.matrix.coordinates(), matrix.coordinates()))
+        return matrix.with_features(features[torch.searchsorted(keys, own)])
 
 
 def relative(value: float, wanted: Tensor) -> float:
@@ -281,3 +354,61 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
                 for name, parameter in modules.named_parameters():
                     parameter -= 0.1 * wanted[name]
     return {"gradient": worst, "loss": worst_loss, "stale epochs": stale_epochs}
+
+
+def steps(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare every gradient of every step of two epochs with those of one process that trains the same batches."""
+    rank = RankOfGraph(case, folder)
+    layout, order, options = rank.job.layout, rank.cut.order, rank.job.options
+    recipe = layout.recipe
+    rows = [order[a:b] for a, b in pairwise(rank.cut.starts)]
+    chunks = [torch.cat(rows[chunk :: layout.chunks]) for chunk in range(layout.chunks)]
+    kept = rank.features if rank.program.plan.aggregated else None
+    history: dict[Hashable, Tensor] | None = None if recipe is None else {}
+    result: dict[str, Any] = {"gradient": 0.0, "loss": 0.0, "steps": 0, "bytes": None, "formula": None}
+    every = torch.arange(rank.graph.vertices)
+    for epoch in (1, 2):
+        total, sent = 0.0, dict[str, int]()
+        for batch in rank.program.batches(epoch):
+            if batch is None:
+                raise AssertionError("an epoch is one step")
+            exact = recipe is not None and batch.number == 0 and (recipe.is_exact(epoch) or recipe.refreshes(epoch))
+            if exact:
+                with torch.no_grad():
+                    rank.model(rank.features, BatchView(rank.matrix, every, history, features=kept))
+            # each chunk is a cell where stages follow each other
+            cells = [[chunk] for chunk in batch.chunks] if layout.layer > 1 else [list(batch.chunks)]
+            loss = rank.features.new_zeros(())
+            for cell in cells:
+                inside = torch.cat([chunks[chunk] for chunk in cell])
+                matrix = rank.matrix if recipe is not None else rank.without(inside)
+                blend = None if recipe is None or case.get("break") == "push" else recipe.blend
+                view = BatchView(matrix, inside, history, Noise(SEED, epoch), blend=blend, features=kept)
+                output = rank.model(rank.features, view)
+                loss = loss + batch.count * rank.loss_of(output, inside)
+            wanted = rank.taken_gradients(loss)
+            total += float(loss.detach()) / batch.count
+            rank.setup.modules.zero_grad()
+            rank.program.ledger.clear()
+            rank.program.begin(epoch, batch)
+            rank.program.run()
+            if batch.is_last:
+                result["loss"] = max(result["loss"], abs(rank.program.finish() - total) / abs(total))
+            else:
+                rank.program.end_step()
+            for name, size in rank.sent().items():
+                sent[name] = sent.get(name, 0) + size
+            # some gradients of a few rows are zero but for rounding
+            errors = [error / max(size, 1e-4) for error, size in rank.errors(wanted).values()]
+            result["gradient"] = max(result["gradient"], *errors)
+            result["steps"] += 1
+            with torch.no_grad():
+                for modules in (rank.modules, rank.setup.modules):
+                    for name, parameter in modules.named_parameters():
+                        parameter -= options.lr * wanted[name]
+        result["bytes"], result["formula"] = sent, rank.program.formula_bytes
+    result["parameters"] = max(
+        float((own - dict(rank.modules.named_parameters())[name]).abs().max())
+        for name, own in rank.setup.modules.named_parameters()
+    )
+    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -19,12 +19,13 @@ from limits import library_limits
 from run_cases import EPOCH, SEED, Case, RankOfCase, Recipe, Runs, broken, layout_of, summed_beside, write_run
 from torch import Tensor, nn
 
+from batch_view import BlockView
 from plain_view import PlainView
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.edge_features import Merge
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.timeline import Timeline
-from trisect.nn import GRU, FromPyG, LinearLayer, SpatialTemporal
+from trisect.nn import GRU, FromPyG, GATLayer, GCNLayer, HeteroLayer, LinearLayer, SAGELayer, SpatialTemporal
 from trisect.nn.models.source import AnyModel, NamedModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
@@ -36,6 +37,7 @@ from trisect.tasks import make_task
 from trisect.train.job import SHARDS
 
 FEATURES, CLASSES, EDGE_FEATURES = 3, 3, 4
+RELATIONS = ("cites", "writes", "likes", "nothing")
 LATER = 3  # steps after those of training
 # what of a case says how the ranks do it, and not what one process does
 _OF_RANKS = ("layout", "run", "cut", "uneven", "evaluate", "twice", "delayed", "aggregated", "break", "train", "limits")
@@ -99,6 +101,7 @@ def data_of(
     near: int,
     merge: str | None = None,
     slides: bool = False,
+    related: bool = False,
 ) -> Timeline:
     """Give a timeline with features and classes; about half of the vertices have one in a step.
 
@@ -106,6 +109,7 @@ def data_of(
         fixed: features are the same in all steps.
         merge: events have features, which become this where pairs meet; None: they have none.
         slides: events have no weights.
+        related: events have relations, one of which none has.
     """
     every = steps + LATER
     snapshots = dense_snapshots(every, vertices, symmetric=symmetric, near=near)
@@ -119,10 +123,15 @@ def data_of(
     y = torch.randint(CLASSES, (every, vertices), generator=generator)
     y[torch.rand(every, vertices, generator=generator) < 0.5] = -1
     target, source = torch.cat(pairs).T
+    named: dict[str, Any] = {}
+    if related:
+        relation = torch.randint(len(RELATIONS) - 1, (len(source),), generator=generator)
+        named = {"relation": relation, "relations": RELATIONS, "smoothing": Smoothing("edge-life", 2)}
+    given = None if slides and related else weight.float()
     timeline = Timeline.from_arrays(
-        source, target, offsets, vertices=vertices, weight=weight.float(), undirected=symmetric, x=x, y=y
+        source, target, offsets, vertices=vertices, weight=given, undirected=symmetric, x=x, y=y, **named
     )
-    if merge is None:
+    if merge is None or related:
         return timeline
     # events without weights slide through a window of two steps, in which the same pairs meet
     return replace(
@@ -140,7 +149,7 @@ def timeline_of(case: Case) -> tuple[Timeline, int]:
     steps = case.get("steps", sum(map(sum, case.get("runs", [[7]]))))
     near = vertices // 3 if case.get("overlap") else 0
     symmetric = bool(case.get("symmetric"))
-    edges = {"merge": case.get("merge"), "slides": bool(case.get("slides"))}
+    edges = {"merge": case.get("merge"), "slides": bool(case.get("slides")), "related": bool(case.get("related"))}
     return data_of(steps, vertices, fixed=bool(case.get("fixed")), symmetric=symmetric, near=near, **edges), steps
 
 
@@ -180,6 +189,8 @@ def recipe_of(case: Case) -> Recipe:
 
 def model_of(case: Case) -> NamedModel | AnyModel:
     """Give the case's model by name, or one with a convolution of PyG that reads the features of edges."""
+    if case["model"] == "hetero":
+        return hetero_of(case)
     if case["model"] != "pyg":
         return NamedModel(case["model"], case.get("options", {}), 11)
     from torch_geometric.nn import GATv2Conv
@@ -192,6 +203,21 @@ def model_of(case: Case) -> NamedModel | AnyModel:
     ]
     layers = [SpatialTemporal(conv, GRU(width // 2 * 2, width // 2 * 2)) for conv in convolutions]
     model = DynamicModel(layers, LinearLayer(width // 2 * 2, CLASSES), normalisation="none")
+    model.reset_parameters(11)
+    return model
+
+
+def hetero_of(case: Case) -> DynamicModel:
+    """Give two layers, each of a layer for each relation and a recurrent module behind."""
+    layers, width = [], 4
+    for channels in (FEATURES, width):
+        kinds: dict[str, Any] = {"cites": GCNLayer(channels, width), "writes": SAGELayer(channels, width)}
+        kinds["likes"] = GATLayer(channels, width // 2, heads=2)
+        forms: Any = {"cites": "symmetric", "writes": "row"}
+        spatial = HeteroLayer(kinds, "attention", normalisation=forms, self_loops={"cites": True, "likes": True})
+        layers.append(SpatialTemporal(spatial, GRU(width, width)))
+    # loops that this normalisation adds to the union belong to no relation
+    model = DynamicModel(layers, LinearLayer(width, CLASSES), normalisation=case.get("normalisation", "none"))
     model.reset_parameters(11)
     return model
 
@@ -255,7 +281,8 @@ class RankOfTimeline(RankOfCase):
         """Give the outputs of one process: a dynamic model over the timeline, or a static one in each snapshot."""
         x = self.features
         frames = x.expand(steps, *x.shape) if x.dim() == 2 else x[:steps]
-        return cast(Tensor, self.model(frames, PlainView(self.snapshots[:steps], noise)))
+        view = PlainView(self.snapshots[:steps], noise, relations=self.timeline.relations)
+        return cast(Tensor, self.model(frames, view))
 
     def loss(self, frames: Tensor) -> Tensor:
         """Give the mean cross entropy of all labels of training; that of pairs is the task's, undivided."""
@@ -300,4 +327,45 @@ def timeline(case: Case, folder: Path) -> dict[str, Any]:
         every = range(rank.timeline.steps)
         result["outputs"] = rank.evaluated(every, rank.reference.outputs, hidden=False)
         result["hidden"] = rank.evaluated(every, rank.reference.hidden, hidden=True)
+    return result
+
+
+def blocks(case: Case, folder: Path) -> dict[str, Any]:
+    """Compare every gradient of every step of two epochs with those of one process that steps for the same blocks."""
+    rank = RankOfTimeline(case, folder)
+    y, plan, options = rank.timeline.y, rank.program.plan, rank.job.options
+    assert y is not None
+    result: dict[str, Any] = {"gradient": 0.0, "loss": 0.0, "steps": 0}
+    count = int((y[: rank.steps] >= 0).sum())
+    for epoch in (1, 2):
+        total, states = 0.0, dict[Hashable, tuple[Tensor, ...]]()
+        rank.program.ledger.clear()
+        for batch in rank.program.batches(epoch):
+            if batch is None or batch.block is None:
+                raise AssertionError("an epoch is one step")
+            own = plan.steps(batch.block)
+            x = rank.features
+            frames = x.expand(len(own), *x.shape) if x.dim() == 2 else x[own.start : own.stop]
+            if case.get("break") == "states":
+                states.clear()
+            view = BlockView(rank.snapshots[own.start : own.stop], own.start, states, Noise(SEED, epoch))
+            output, labels = rank.model(frames, view), y[own.start : own.stop]
+            loss = nn.functional.cross_entropy(output[labels >= 0], labels[labels >= 0], reduction="sum") / count
+            total += float(loss.detach())
+            wanted = rank.taken_gradients(loss * batch.count)
+            rank.setup.modules.zero_grad()
+            rank.program.begin(epoch, batch)
+            rank.program.run()
+            if batch.is_last:
+                result["loss"] = max(result["loss"], abs(rank.program.finish() - total) / abs(total))
+            else:
+                rank.program.end_step()
+            errors = [error / max(size, 1e-4) for error, size in rank.errors(wanted).values()]
+            result["gradient"] = max(result["gradient"], *errors)
+            result["steps"] += 1
+            with torch.no_grad():
+                for modules in (rank.modules, rank.setup.modules):
+                    for name, parameter in modules.named_parameters():
+                        parameter -= options.lr * wanted[name]
+        result["bytes"], result["formula"] = rank.sent(), rank.program.formula_bytes
     return result

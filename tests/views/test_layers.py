@@ -38,10 +38,17 @@ from trisect.views.trace import trace_of
 from trisect.views.view import View
 
 ROWS, WIDTH, EDGES, NUMBER = 40, 6, 3, 2
+RELATIONS = ("cites", "writes", "likes")
 
 
 def from_pyg(make: Callable[[Any], nn.Module], **options: Any) -> Layer:
     return layers.FromPyG(make(pytest.importorskip("torch_geometric.nn")), **options)
+
+
+def hetero(together: Any, first: Layer, second: Layer, **options: Any) -> Layer:
+    of = {RELATIONS[0]: first, RELATIONS[2]: second}
+    loops = {RELATIONS[0]: True}
+    return layers.HeteroLayer(of, together, normalisation={RELATIONS[0]: "symmetric"}, self_loops=loops, **options)
 
 
 LAYERS: dict[str, Callable[[], Layer]] = {
@@ -74,6 +81,13 @@ LAYERS: dict[str, Callable[[], Layer]] = {
     "batch norm, plain": lambda: layers.BatchNorm(WIDTH, affine=False, track_running_stats=False),
     "resgcn": lambda: layers.ResGCNLayer(WIDTH, dropout=0.4),
     "readout": lambda: layers.ReadoutLayer(WIDTH, 4, dropout=0.4),
+    "rgcn": lambda: layers.RGCNLayer(WIDTH, 4, EDGES, activation="relu", dropout=0.4),
+    "rgcn, narrowing": lambda: layers.RGCNLayer(WIDTH, 2, EDGES, bases=2, norm="layer", root_weight=False),
+    "hetero": lambda: hetero("sum", layers.GCNLayer(WIDTH, 4), layers.SAGELayer(WIDTH, 4), dropout=0.4),
+    "hetero, attention": lambda: hetero(
+        "attention", layers.GATLayer(WIDTH, 3, heads=2, attention_dropout=0.4), layers.GINLayer(WIDTH, WIDTH)
+    ),
+    "hetero linear": lambda: layers.HeteroLinearLayer([3, 0, 1], 4, activation="relu", dropout=0.4),
     "pyg sage": lambda: from_pyg(lambda pyg: pyg.SAGEConv(WIDTH, 4), activation="rrelu", dropout=0.4),
     "pyg gat": lambda: from_pyg(lambda pyg: pyg.GATConv(WIDTH, 2, heads=2, add_self_loops=False), activation="elu"),
     "pyg graph": lambda: from_pyg(lambda pyg: pyg.GraphConv(WIDTH, 4), edge_weight="edge_weight"),
@@ -113,7 +127,7 @@ def matrix(seed: int, form: str = "row", rows: int = ROWS, *, self_loops: bool =
         source, target, weight = torch.cat([source, target]), torch.cat([target, source]), torch.cat([weight] * 2)
     made = adjacency_from_edges(source, target, weight, rows, dtype=torch.float64)
     made = normalise(made, form, self_loops)  # type: ignore[arg-type]
-    return made.with_features(draw(made.entries, EDGES, seed=seed))
+    return made.with_features(draw(made.entries, EDGES, seed=seed).abs())
 
 
 def built(make: Callable[[], Any]) -> Any:
@@ -148,11 +162,11 @@ def close(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
 
 def view(matrices: Sequence[Adjacency], noise: Noise | None, first: int = 0, **options: Any) -> View:
     steps = range(first, first + len(matrices))
-    return View(Local(matrices, ROWS), Alone(None, first), steps=steps, noise=noise, **options)
+    return View(Local(matrices, ROWS), Alone(None, first), steps=steps, noise=noise, relations=RELATIONS, **options)
 
 
 def plain(matrices: Sequence[Adjacency], noise: Noise | None, first: int = 0) -> PlainView:
-    made = PlainView(matrices, noise)
+    made = PlainView(matrices, noise, relations=RELATIONS)
     made.steps = range(first, first + len(matrices))
     return made
 
@@ -283,6 +297,7 @@ STATIC: dict[str, tuple[str, dict[str, Any]]] = {
     "gatv2": ("gatv2", {"hidden": 8, "heads": 2, "out_heads": 2}),
     "gin": ("gin", {"hidden": 8, "train_eps": True, "activation": "rrelu"}),
     "gine": ("gine", {"hidden": 8}),
+    "rgcn": ("rgcn", {"hidden": 8, "bases": 2}),
 }
 DYNAMIC: dict[str, tuple[str, dict[str, Any]]] = {
     "cd-gcn": ("cd-gcn", {"dropout": 0.3}),
@@ -301,6 +316,7 @@ DYNAMIC: dict[str, tuple[str, dict[str, Any]]] = {
             ("gatv2", "layer"),
             ("gin", "none"),
             ("gine", "none"),
+            ("rgcn", "none"),
         )
     },
     "recurrent, concat": ("recurrent", {"temporal": "lstm", "concat": True, "hidden": 8}),

@@ -34,6 +34,7 @@ STATIC: list[tuple[str, dict[str, Any]]] = [
     ("gatv2", {"hidden": 8, "heads": 2, "attention_dropout": 0.3}),
     ("gin", {"hidden": 8, "train_eps": True, "activation": "rrelu"}),
     ("gine", {"hidden": 8}),
+    ("rgcn", {"hidden": 8, "bases": 2}),
 ]
 DYNAMIC: list[tuple[str, dict[str, Any]]] = [
     ("cd-gcn", {"dropout": 0.3}),

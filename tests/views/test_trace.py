@@ -11,7 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from trisect.errors import ConfigError
-from trisect.nn import NAMES, DynamicModel, build, options
+from trisect.nn import (
+    NAMES,
+    DynamicModel,
+    GATLayer,
+    GCNLayer,
+    GINLayer,
+    HeteroLayer,
+    RGCNLayer,
+    SAGELayer,
+    build,
+    options,
+)
 from trisect.nn.models.source import NamedModel
 from trisect.views import trace as tracing
 from trisect.views.states import Form
@@ -59,6 +70,7 @@ MODELS: dict[str, list[tuple[tuple[Call, ...], tuple[Call, ...] | None]]] = {
     "gatv2": [((gather(4, trained=True),), None), ((gather(3, trained=True),), None)],
     "gin": [((aggregate(4, trained=True),), (kept(6),)), ((aggregate(4, trained=True),), (kept(4),))],
     "gine": [((gather(6),), None), ((gather(4),), None)],
+    "rgcn": [((gather(6),), None), ((gather(4),), None)],
     "cd-gcn": [
         ((aggregate(4, trained=True), recur(LSTM, 4, width)), (kept(width), recur(LSTM, 4, width))) for width in (6, 4)
     ],
@@ -119,8 +131,23 @@ def test_wider_layers_ask_for_wider_rows(name: str) -> None:
     assert wide.message_channels == expected
     trained = name in ("gat", "gatv2", "resgcn+")
     assert [call.trained for call in wide.calls if call.verb in ("aggregate", "gather")] == [trained]
-    assert first.collects == wide.collects == (name not in ("gat", "gatv2", "gine"))
+    assert first.collects == wide.collects == (name not in ("gat", "gatv2", "gine", "rgcn"))
     assert wide.preaggregates == (MODELS[name][-1 if name != "gcnii" else 2][1] is not None)
+
+
+def test_relations_are_read_by_one_exchange() -> None:
+    """What crosses is x, or the products with the matrices of all relations or bases where these are narrower."""
+    for layer, width in (
+        (RGCNLayer(20, 3, 4), 12),
+        (RGCNLayer(20, 8, 4), 20),
+        (RGCNLayer(20, 8, 4, bases=2), 16),
+        (HeteroLayer({"a": GCNLayer(20, 8), "b": GATLayer(20, 4, heads=2), "c": GINLayer(20, 8)}), 20),
+        (HeteroLayer({"a": GCNLayer(20, 8), "b": SAGELayer(20, 8)}, normalisation={"a": "symmetric"}), 21),
+    ):
+        trace = trace_of(layer, timeline=False)
+        assert [(call.verb, call.width) for call in trace.calls] == [("gather", width)], layer
+        assert trace.related == (tuple(range(4)) if isinstance(layer, RGCNLayer) else layer.relations)
+    assert trace_of(GCNLayer(20, 8), timeline=False).related == ()
 
 
 def test_what_is_known_of_a_state() -> None:

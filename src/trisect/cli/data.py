@@ -114,6 +114,10 @@ def show(record: Record, title: str) -> None:
             table.add_row("events per step", f"{between}\n{describe.sparkline(counts)}")
         if record.edge_y is not None:
             table.add_row("edge classes", describe.class_counts(record.edge_y, record.meta.get("edge_classes")))
+    if types := getattr(record, "vertex_types", ()):
+        table.add_row("vertex types", ", ".join(f"{t.name} {t.vertices:,} ({t.features:,} features)" for t in types))
+    if record.relation is not None:
+        table.add_row("relations", describe.class_counts(record.relation, record.relations))
     if record.x is not None:
         table.add_row("features", " x ".join(f"{n:,}" for n in record.x.shape) + _columns(record, "vertices"))
     if record.edge_x is not None:
@@ -162,7 +166,10 @@ def ingest(
         Path | None, typer.Option(help="Labels of vertices: a table of ids and labels, or a .npy file.")
     ] = None,
     vertices: Annotated[
-        Path | None, typer.Option(help="A table of vertices: their ids, and columns that become features.")
+        list[str] | None,
+        typer.Option(
+            help="A table of vertices: their ids, and columns that become features; or TYPE=FILE, several times."
+        ),
     ] = None,
     identity: Annotated[
         str | None, typer.Option("--id", help="The column of ids in --vertices or --labels. [default: the first]")
@@ -182,6 +189,9 @@ def ingest(
     ] = None,
     edge_label: Annotated[
         str | None, typer.Option("--edge-label", help="The column of edge classes, for edge classification.")
+    ] = None,
+    relation: Annotated[
+        str | None, typer.Option(help="The column of relations: which kind each edge is of (cites, writes, ...).")
     ] = None,
     edge_features: Annotated[
         str | None,
@@ -223,12 +233,13 @@ def ingest(
             weight,
             labels,
             out=out,
-            vertices=vertices,
+            vertices=vertex_tables(vertices or []),
             id=identity,
             label_column=label_column,
             features=features,
             vertex_time=vertex_time,
             edge_label=edge_label,
+            relation=relation,
             edge_features=edge_features,
             categories=categories,
             on_missing=on_missing,
@@ -242,6 +253,19 @@ def ingest(
     show(record, str(out))
     for note in record.meta.get("notes", []):
         typer.echo(note)
+
+
+def vertex_tables(given: list[str]) -> Path | dict[str, Path] | None:
+    """`["accounts.csv"]` → the path; `["author=a.csv", "paper=p.csv"]` → the path of each type."""
+    if len(given) <= 1 and not (given and "=" in given[0] and not Path(given[0]).exists()):
+        return Path(given[0]) if given else None
+    tables: dict[str, Path] = {}
+    for text in given:
+        kind, equals, path = text.partition("=")
+        if not equals or not kind or not path or kind in tables:
+            raise ConfigError(f"--vertices is {text!r}, one of {len(given)}; write each as TYPE=FILE, a type once.")
+        tables[kind] = Path(path)
+    return tables
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-StaticModelName = Literal["gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine"]
+StaticModelName = Literal["gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine", "rgcn"]
 DynamicModelName = Literal["cd-gcn", "wd-gcn", "evolvegcn-o", "evolvegcn-h", "tm-gcn", "recurrent"]
 ModelName = Literal[StaticModelName, DynamicModelName]
 TaskName = Literal["node-classification", "link-prediction", "edge-classification", "node-regression"]

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, SkipValidation
 from pydantic.dataclasses import dataclass
 
 from trisect.errors import ConfigError
+from trisect.layout.steps import Outside, StepKind, Steps
 from trisect.settings.section import (
     CLOSED,
     Flag,
@@ -56,6 +57,11 @@ class TrainOptions:
 
     Attributes:
         epochs: how many passes over the whole graph or timeline.
+        step: how often the optimizer steps: once an `epoch`, for each batch of chunks of vertices (`chunk`), or for
+            each block of snapshots (`block`).
+        batches: how many steps an epoch has where `step` is `chunk` or `block`.
+        outside: of rows outside its batch, a step reads `history`, what they were when their own step came, or nothing
+            (`drop`, as Cluster-GCN).
         lr: the learning rate.
         optimiser: `adam`, `adamw` or `sgd`.
         momentum: of `sgd`; 0 is plain gradient descent.
@@ -83,6 +89,9 @@ class TrainOptions:
     """
 
     epochs: Positive = 100
+    step: StepKind = "epoch"
+    batches: Positive = 10
+    outside: Outside = "history"
     lr: PositiveNumber = 0.01
     optimiser: OptimiserName = "adam"
     momentum: Fraction = 0.9
@@ -106,6 +115,11 @@ class TrainOptions:
     checkpoint_every: Positive | None = 10
     keep: Positive = 2
     track: Annotated[Text | None, AfterValidator(_track)] = None
+
+    @property
+    def steps(self) -> Steps:
+        """Return which rows or snapshots each step of the optimizer is made of."""
+        return Steps(self.step, self.batches, self.outside)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -16,6 +16,8 @@ def symmetric(record: StaticRecord) -> StaticRecord:
     are averaged."""
     if record.undirected:
         return record
+    if record.relation is not None:  # two vertices may have edges of several relations
+        return replace(record, undirected=True)
     low, high = np.minimum(record.src, record.dst), np.maximum(record.src, record.dst)
     key = low.astype(np.int64) * record.vertices + high
     weight, edge_x = record.weight, record.edge_x

@@ -33,7 +33,7 @@ def degrees(record: Record) -> Degrees:
 
 def arrays_of(record: Record) -> dict[str, Array]:
     """Give every array of the record by name."""
-    names = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "time")
+    names = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "relation", "time")
     arrays = {name: array for name in names if (array := getattr(record, name, None)) is not None}
     arrays.update({f"split {name}": mask for name, mask in record.splits.items()})
     if isinstance(record.names, TextNames):

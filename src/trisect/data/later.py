@@ -73,6 +73,7 @@ class _Joining:
             dst=roles["dst"],
             time=roles["time"] if timeline and "time" in roles else None,
             weight=roles.get("weight") if base.weight is not None else None,
+            relation=roles.get("relation") if base.relation is not None else None,
             vertices=rows.vertices,
             id=roles.get("id"),
             vertex_time=roles.get("vertex time"),
@@ -85,7 +86,8 @@ class _Joining:
                 "the trained graph is a timeline whose column of times is not recorded; ingest it again with --time."
             )
         self._table, self._encodings = with_stored_columns(table)
-        self._source = open_source(rows.table, [self._table.src, self._table.dst, self._table.time, self._table.weight])
+        used = self._table
+        self._source = open_source(rows.table, [used.src, used.dst, used.time, used.weight, used.relation])
         self._columns = EdgeColumns(self._source, self._table)
 
     def _parts(self) -> list[str]:
@@ -115,6 +117,7 @@ class _Joining:
             "dst": where[numbers["dst"]],
             "weight": weight,
             "edge_x": edge_x,
+            "relation": self._relation(base),
         }
         table, title = self._table, self._source.title
         keep, _, lines = split_off(more["src"], more["dst"], table.self_loops, title, counts["dropped"])
@@ -147,6 +150,20 @@ class _Joining:
     def _tell(self, lines: list[str]) -> None:
         for line in lines:
             self._say(line)
+
+    def _relation(self, base: Record) -> Array | None:
+        """Give the relations of the rows in the numbers of the trained ones."""
+        if base.relation is None:
+            return None
+        numbers, names = self._columns.relations()
+        if numbers is None:
+            raise DataError("the trained edges have relations whose column is not recorded; give a graph directory.")
+        known = base.relations or [str(k) for k in range(int(base.relation.max(initial=-1)) + 1)]
+        strange = next((name for name in names if name not in known), None)
+        if strange is not None:
+            raise DataError(f"{self._source.title}: {unknown('relation', strange, known)}")
+        place = np.array([known.index(name) for name in names], base.relation.dtype)
+        return place[numbers] if len(place) else numbers.astype(base.relation.dtype)
 
     # Times
 

@@ -136,7 +136,7 @@ def _load_path(path: Path, settings: dict[str, Any], join: Join | None) -> Recor
 
 def _column(key: str, value: Any) -> Any:
     """Turn column numbers into names; YAML may have them as numbers: `src: 0`."""
-    names = ("src", "dst", "time", "weight", "edge_label", "id", "label_column", "vertex_time")
+    names = ("src", "dst", "time", "weight", "edge_label", "relation", "id", "label_column", "vertex_time")
     return str(value) if key in names and value is not None else value
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,19 @@ class TextNames:
 Names: TypeAlias = "Array | TextNames"
 
 
+class VertexType(NamedTuple):
+    """A type of vertices: what it is called, how many there are, and how many features they have."""
+
+    name: str
+    vertices: int
+    features: int
+
+
+def types_text(types: Sequence[VertexType]) -> str:
+    """Give types with their widths as the option `types` of a model has them: `author:334,paper:4231`."""
+    return ",".join(f"{kind.name}:{kind.features}" for kind in types)
+
+
 @dataclass(frozen=True, eq=False)
 class StaticRecord:
     """One graph. An edge runs from src to dst; `undirected` says that each edge stands for both directions.
@@ -65,6 +79,7 @@ class StaticRecord:
         splits: names `train`, `val`, `test` → bool [vertices] or [vertices, splits].
         names: the user's vertex ids (strings or integers), or None where they are 0..n-1.
         edge_x: float32 [edges, features], the attributes of edges, or None.
+        relation: integers [edges], which relation each edge has, or None; `meta["relations"]` are the names.
         meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names),
             `encoding` (how columns became features, see `trisect.data.ingest.encoding`), ….
     """
@@ -80,6 +95,21 @@ class StaticRecord:
     names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     edge_x: Array | None = None
+    relation: Array | None = None
+
+    @property
+    def vertex_types(self) -> tuple[VertexType, ...]:
+        """Give the types of vertices, one after the other in their numbering; () where there is one."""
+        types = self.meta.get("vertex_types")
+        if not isinstance(types, list) or len(types) < 2:
+            return ()
+        found = tuple(VertexType(str(t["name"]), int(t["vertices"]), int(t["features"])) for t in types)
+        return found if sum(kind.vertices for kind in found) == self.vertices else ()
+
+    @property
+    def relations(self) -> list[str] | None:
+        """Give what relation k of edges is called; None where edges are of one kind, or relations are numbers."""
+        return _named(self.relation, self.meta.get("relations"))
 
     @property
     def class_names(self) -> list[str] | None:
@@ -98,6 +128,7 @@ class TimelineRecord:
         y: int64 [vertices] or [steps, vertices] classes; float32 [steps, vertices] for regression; or None.
         edge_y: integers (int8 where the events are many) [events], the classes of edges, or None.
         edge_x: float32 [events, features], the attributes of events, or None.
+        relation: integers [events], as in StaticRecord.
         splits: as in StaticRecord where the task splits vertices.
         time: the events' times in the unit of the source [events], where they are kept (other periods need them).
     """
@@ -116,6 +147,12 @@ class TimelineRecord:
     meta: dict[str, Any] = field(default_factory=dict)
     time: Array | None = None
     edge_x: Array | None = None
+    relation: Array | None = None
+
+    @property
+    def relations(self) -> list[str] | None:
+        """Give what relation k of events is called; None where events are of one kind, or relations are numbers."""
+        return _named(self.relation, self.meta.get("relations"))
 
     @property
     def steps(self) -> int:

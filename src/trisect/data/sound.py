@@ -28,7 +28,7 @@ def sound(record: Record, source: str) -> Record:
         require(inside, f"{name} holds ids outside 0 .. {count - 1}")
     events = len(record.src)
     require(len(record.dst) == events, f"src has {events} entries and dst {len(record.dst)}")
-    for name in ("weight", "edge_x", "edge_y", "time"):
+    for name in ("weight", "edge_x", "edge_y", "relation", "time"):
         array = getattr(record, name, None)
         fits = array is None or (array.dtype.kind in "iubf" and array.shape[:1] == (events,))
         require(fits, f"{name} is {_form(array)} for {events} edges")

@@ -182,6 +182,8 @@ class Adjacency:
             if array is not None:
                 storage = array.untyped_storage()
                 seen[storage.data_ptr()] = storage.nbytes()
+        for matrix in derived.relations.values():
+            matrix._count_bytes(seen)
         if derived.transpose is not None:
             derived.transpose._count_bytes(seen)
 

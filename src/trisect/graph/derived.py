@@ -44,6 +44,7 @@ class Derived:
         read: the columns that have entries (None: all), and their rows of the transpose.
         positions: the positions of a transpose as int64.
         values, features, inverse_counts, csr, kernels: by type.
+        relations: matrices of relations, by form; see `graph.relations`.
     """
 
     version: tuple[object, ...] | None = None
@@ -61,6 +62,7 @@ class Derived:
     inverse_counts: dict[torch.dtype, Tensor] = field(default_factory=dict)
     csr: dict[torch.dtype, Tensor] = field(default_factory=dict)
     kernels: dict[torch.dtype, KernelArrays] = field(default_factory=dict)
+    relations: dict[object, Adjacency] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Drop what was made of arrays that have changed since; their version and the matrix of a view stay."""

@@ -11,7 +11,8 @@ from trisect.errors import DataError, unknown
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.check import as_tensor, check_finite, positions_of
 
-Merge = Literal["sum", "mean", "last", "count"]
+Merge = Literal["sum", "mean", "last", "count", "relations"]
+_MERGES = tuple(merge for merge in get_args(Merge) if merge != "relations")
 _ROWS = 1 << 20
 
 
@@ -32,8 +33,8 @@ def edge_feature_array(array: Any, edges: int) -> Tensor:
 
 def check_merge(merge: str) -> Merge:
     """Refuse a way to merge the features of parallel edges that does not exist."""
-    if merge not in get_args(Merge):
-        raise DataError(unknown("merge of parallel edges", str(merge), get_args(Merge)))
+    if merge not in _MERGES:
+        raise DataError(unknown("merge of parallel edges", str(merge), _MERGES))
     return merge  # type: ignore[return-value]
 
 
@@ -64,7 +65,8 @@ def merge_parallel(
 
     Args:
         both: each edge stands for both directions (a loop for itself), with the same features.
-        merge: what parallel edges become; `count` gives how many there are as the only feature.
+        merge: what parallel edges become; `count` gives how many there are as the only feature; `relations` is their
+            sum, where features are weights in relations (see `graph.relations`).
     """
     source, target = src.long(), dst.long()
     edge = None
@@ -72,7 +74,8 @@ def merge_parallel(
         source, target, edge = both_ways(source, target)
     keys = target * vertices + source
     entries, entry = torch.unique(keys, return_inverse=True)
-    return _merged(edge_x, entry, edge, entries.numel(), check_merge(merge))[0].to(torch.float32)
+    chosen = merge if merge == "relations" else check_merge(merge)
+    return _merged(edge_x, entry, edge, entries.numel(), chosen)[0].to(torch.float32)
 
 
 def with_entry_features(
@@ -103,7 +106,7 @@ def with_entry_features(
     features, counts = _merged(edge_x, entry, edge, row.numel(), merge)
     features = features.to(matrix.dtype if dtype is None else dtype)
     added = torch.nonzero(counts == 0)[:, 0]
-    if added.numel():
+    if added.numel() and merge != "relations":  # a loop that was added belongs to none
         sums = torch.zeros(matrix.rows, features.shape[1], dtype=torch.float64, device=features.device)
         sums.index_add_(0, row, features.double())
         others = (matrix.ends - matrix.starts).index_select(0, row[added]) - 1
@@ -127,7 +130,7 @@ def _merged(edge_x: Tensor, entry: Tensor, edge: Tensor | None, entries: int, me
         return features.masked_fill_((counts == 0)[:, None], 0.0), counts
     total = torch.zeros(entries, edge_x.shape[1], dtype=torch.float64, device=edge_x.device)
     total.index_add_(0, entry, (edge_x if edge is None else edge_x.index_select(0, edge)).double())
-    return total if merge == "sum" else total.div_(counts.clamp(min=1)[:, None]), counts
+    return total if merge in ("sum", "relations") else total.div_(counts.clamp(min=1)[:, None]), counts
 
 
 def permuted_features(edge_x: Tensor, adjacency: Adjacency, order: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trisect.data.formats.hetero import has_relations, static_from_hetero
 from trisect.data.formats.npy import check_record
 from trisect.data.formats.objects import static_from_dgl, static_from_networkx, static_from_scipy
 from trisect.data.formats.pyg import static_from_pyg
 from trisect.data.generators.generate import generate
 from trisect.data.ingest.ingest import Table, read_table
 from trisect.data.ingest.loops import warn_of_loops
-from trisect.data.records import Names, StaticRecord
+from trisect.data.records import Names, StaticRecord, VertexType
 from trisect.errors import DataError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.assemble import Edges, assemble
@@ -39,6 +40,7 @@ from trisect.graph.edge_features import (
     permuted_features,
     with_entry_features,
 )
+from trisect.graph.relations import find_relation, related_edges, relation_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,9 @@ class Graph:
         order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
         edge_x: float32 [entries of adjacency, features], in the order of its entries, or None.
         class_names: what class k of y is called, or None where classes are numbers.
+        relations: what the relations of edges are called; then edge_x are the weights of an entry in each of them.
+        vertex_types: where there are several types of vertices, each in the user's order; x has their form (see
+            `trisect.nn.HeteroLinearLayer`).
     """
 
     adjacency: Adjacency
@@ -64,6 +69,8 @@ class Graph:
     order: Tensor | None = None
     edge_x: Tensor | None = None
     class_names: Sequence[str] | None = field(default=None, compare=False)
+    relations: tuple[str, ...] = ()
+    vertex_types: tuple[VertexType, ...] = ()
 
     @classmethod
     def from_edges(
@@ -82,6 +89,9 @@ class Graph:
         edge_x: Any = None,
         merge: Merge = "mean",
         class_names: Sequence[str] | None = None,
+        relation: Any = None,
+        relations: Sequence[str] | None = None,
+        vertex_types: Sequence[VertexType] = (),
     ) -> Graph:
         """From edges src → dst and arrays of numpy or torch, all checked.
 
@@ -94,6 +104,9 @@ class Graph:
             merge: what the features of parallel edges become: their `sum`, their `mean`, those of the `last`, or how
                 many edges there are (`count`). Weights of parallel edges are added up.
             class_names: what class 0, 1, … of y is called, for the report.
+            relation: [edges], of each edge the name of its relation, or its number.
+            relations: what relation 0, 1, … is called; of names, which there are and in which order.
+            vertex_types: see the attributes.
         """
         for array in (x, y):
             if vertices is None and array is not None:
@@ -108,12 +121,17 @@ class Graph:
         masks = split_masks({} if splits is None else splits, count, split, _labelled(labels))
         check_names(names, count)
         check_class_names("class_names", class_names, labels)
-        attributes = None
+        attributes: Tensor | None = None
+        called: tuple[str, ...] = ()
+        if relation is not None:
+            edge_x, called = related_edges(relation, relations, rows_of(src) or 0, weight, edge_x)
+            merge = "relations"
         if edge_x is not None:
             source, target = index_array("src", src), index_array("dst", dst)
             attributes = edge_feature_array(edge_x, source.numel())
             attributes = merge_parallel(attributes, source, target, count, both=undirected, merge=merge)
-        return cls(adjacency, features, labels, masks, names, edge_x=attributes, class_names=class_names)
+        more: dict[str, Any] = {"class_names": class_names, "relations": called, "vertex_types": tuple(vertex_types)}
+        return cls(adjacency, features, labels, masks, names, edge_x=attributes, **more)
 
     @classmethod
     def from_record(cls, record: StaticRecord, split: int = 0, merge: Merge = "mean") -> Graph:
@@ -133,6 +151,9 @@ class Graph:
             edge_x=record.edge_x,
             merge=merge,
             class_names=record.class_names,
+            relation=record.relation,
+            relations=record.relations,
+            vertex_types=record.vertex_types,
         )
 
     @classmethod
@@ -156,8 +177,19 @@ class Graph:
         return cls.from_record(record, merge=merge)
 
     @classmethod
-    def from_pyg(cls, data: Any, split: int = 0, merge: Merge = "mean") -> Graph:
-        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, train_mask, …)."""
+    def from_pyg(cls, data: Any, split: int = 0, merge: Merge = "mean", *, target: str | None = None) -> Graph:
+        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, train_mask, …), or a `HeteroData`.
+
+        Args:
+            target: of a `HeteroData`, the type of vertices whose y and masks are read; see
+                `data.formats.hetero.static_from_hetero`, which says how types are numbered.
+        """
+        if has_relations(data):
+            return cls.from_record(static_from_hetero(data, target), split, merge)
+        if target is not None:
+            raise DataError(
+                f"target is {target!r}, but a {type(data).__name__} has one type of vertices; leave it out."
+            )
         return cls.from_record(static_from_pyg(data), split, merge)
 
     @classmethod
@@ -199,6 +231,11 @@ class Graph:
         """Give the number of features of an edge; 0 where there are none."""
         return 0 if self.edge_x is None else self.edge_x.shape[1]
 
+    def relation(self, name: str | int | tuple[str, ...]) -> Adjacency:
+        """Return the matrix of one relation, [vertices, vertices]; its values are the weights of edges."""
+        union = self.adjacency.with_features(self.edge_x if self.relations else None)
+        return relation_of(union, find_relation(name, self.relations))
+
     @property
     def device(self) -> torch.device:
         """Give the device on which the arrays live."""
@@ -223,7 +260,8 @@ class Graph:
         if prepared.entries == raw.entries:  # no loop was added
             return prepared.with_features(self.edge_x.to(dtype))
         row, column = raw.coordinates()
-        return with_entry_features(prepared, self.edge_x, column, row, "last", dtype=dtype)
+        merge: Merge = "relations" if self.relations else "last"
+        return with_entry_features(prepared, self.edge_x, column, row, merge, dtype=dtype)
 
     def reordered(self, order: Tensor) -> Graph:
         """The same graph with its vertices in another order: position i holds the vertex that is now at order[i]."""
@@ -258,7 +296,9 @@ class Graph:
 
     def __repr__(self) -> str:
         width = None if self.x is None else self.x.shape[1]
-        return f"Graph({self.vertices} vertices, {self.edges} edges, features={width}, splits={sorted(self.splits)})"
+        kinds = f", relations={list(self.relations)}" if self.relations else ""
+        text = f"{self.vertices} vertices, {self.edges} edges, features={width}, splits={sorted(self.splits)}{kinds}"
+        return f"Graph({text})"
 
 
 def permuted(adjacency: Adjacency, order: Tensor) -> Adjacency:

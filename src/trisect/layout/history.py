@@ -131,6 +131,8 @@ def coarser(chunks: int) -> int:
 
 PRESETS = {
     "default": History(),
+    # what rows outside a step were when their own step came, at most an epoch ago
+    "steps": History(blend=0.0),
     "gnnpipe": History(start="zero", period=23, blend=0.0, shuffle=True, scale=2.0, guard=0),
 }
 

@@ -10,7 +10,10 @@ from trisect.nn.conv.frompyg import FromPyG
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
+from trisect.nn.conv.hetero import HeteroLayer
+from trisect.nn.conv.hetero_linear import HeteroLinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
+from trisect.nn.conv.rgcn import RGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
 from trisect.nn.models.registry import NAMES, Option, build, options, recipe
@@ -37,12 +40,15 @@ __all__ = [
     "GCNLayer",
     "GINELayer",
     "GINLayer",
+    "HeteroLayer",
+    "HeteroLinearLayer",
     "Layer",
     "LinearLayer",
     "MProduct",
     "Model",
     "Normalisation",
     "Option",
+    "RGCNLayer",
     "ReadoutLayer",
     "Recipe",
     "ResGCNLayer",

@@ -50,14 +50,7 @@ def activate_rows(x: Tensor, activation: Activation, p: float, g: View) -> Tenso
     noises = g.chance("slopes") if activation == "rrelu" else None
     if noises is None:
         return g.dropout(activate(x, activation), p)
-    frames = x if x.dim() == 3 else x[None]
-    drawn = [
-        ops.dropout(activate(frame, activation, noise), p, noise)
-        for frame, noise in zip(frames.unbind(), noises, strict=True)
-    ]
-    if x.dim() == 2:
-        return drawn[0]
-    return torch.stack(drawn) if drawn else x
+    return g.by_step(lambda rows, noise: ops.dropout(activate(rows, activation, noise), p, noise), x, noises)
 
 
 def slope_of(activation: Activation, *, training: bool) -> float | None:

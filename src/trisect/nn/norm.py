@@ -51,25 +51,19 @@ class BatchNorm(Layer):
         super().__init__()
         self.in_channels = self.out_channels = channels
         self.eps, self.momentum, self.affine, self.track_running_stats = eps, momentum, affine, track_running_stats
-        self.register_parameter("weight", nn.Parameter(torch.ones(channels)) if affine else None)
-        self.register_parameter("bias", nn.Parameter(torch.zeros(channels)) if affine else None)
+        self.weight = self.drawn("weight", channels, start=nn.init.ones_) if affine else None
+        self.bias = self.drawn("bias", channels, start=nn.init.zeros_) if affine else None
         self.register_buffer("running_mean", torch.zeros(channels) if track_running_stats else None)
         self.register_buffer("running_var", torch.ones(channels) if track_running_stats else None)
         tracked = torch.tensor(0, dtype=torch.int64) if track_running_stats else None
         self.register_buffer("num_batches_tracked", tracked)
 
     @torch.no_grad()
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self) -> None:
         """Set weight and bias to the identity, and forget all statistics."""
-        for tensor, value in (
-            (self.weight, 1.0),
-            (self.bias, 0.0),
-            (self.running_mean, 0.0),
-            (self.running_var, 1.0),
-            (self.num_batches_tracked, 0),
-        ):
-            if tensor is not None and not tensor.is_meta:
-                tensor.fill_(value)
+        super().reset_parameters()
+        for name, buffer in self.named_buffers():
+            buffer.fill_(1.0 if name == "running_var" else 0.0)
 
     def forward(self, x: Tensor, g: View, *, relu: bool = False, p: float = 0.0) -> Tensor:
         """Return dropout(relu(out)) of x [..., rows, channels], in the same passes over memory.

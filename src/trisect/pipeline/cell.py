@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from trisect.noise import Noise
 from trisect.ops.backward import run_backward
 from trisect.pipeline.packed import PackedActivations
-from trisect.pipeline.sight import Sight
+from trisect.pipeline.sight import Chunk, Sight
 from trisect.pipeline.stage import Ends, Stage, Values
 from trisect.views.along import BlockEndedError
 from trisect.views.leaves import leaves_of
@@ -24,7 +24,7 @@ class Cell:
 
     Args:
         number: of the chunk or block.
-        steps: own steps; `chunk` of rows, None: all.
+        steps: own steps; `chunk` of rows, or several as a batch, None: all.
         boarded: whether rows are read from boards.
         ends: makes a loss of what leaves the stage; None: the stage is not the last, or nothing is trained.
         packed: packs what autograd saves.
@@ -37,7 +37,7 @@ class Cell:
         sight: Sight,
         number: int,
         steps: range,
-        chunk: int | None,
+        chunk: Chunk,
         noise: Noise | None,
         *,
         boarded: bool = False,
@@ -48,8 +48,7 @@ class Cell:
         self.stage, self.sight, self.number, self.steps, self.chunk = stage, sight, number, steps, chunk
         self._noise, self._boarded, self._ends, self._packed = noise, boarded, ends, packed
         self._trains = trains
-        rows = sight.rows(chunk)
-        self.rows = rows.stop - rows.start
+        self.rows = sight.count(chunk)
         # of the rows that enter and leave
         self.shape = (len(steps), self.rows) if sight.plan.timeline else (self.rows,)
         self._inputs: dict[int, Values] = {}

@@ -13,16 +13,18 @@ from torch.nn import Parameter
 
 from trisect.comm.transport import Transport
 from trisect.layout.history import History
+from trisect.layout.steps import Batch
 from trisect.nn.base import State
 from trisect.noise import Noise
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.events import Events, Observer
 from trisect.pipeline.packed import SMALLEST, PackedActivations
 from trisect.pipeline.resumption import Resumption
-from trisect.pipeline.sight import Sight
+from trisect.pipeline.sight import Chunk, Sight
 from trisect.pipeline.stage import Stage, Values
 from trisect.schedule.action import Pass, Verb
 from trisect.shards.shard import Shard
+from trisect.views.batches import Batches
 from trisect.views.boundary import Boundary
 from trisect.views.door import Door
 from trisect.views.history import Boards
@@ -34,7 +36,7 @@ from trisect.views.staleness import DriftMeter
 from trisect.views.view import View
 
 # loss(frames [steps, rows, channels] or a tensor a step, own rows, first step)
-Loss = Callable[[Sequence[Tensor] | Tensor, slice, int], Tensor]
+Loss = Callable[[Sequence[Tensor] | Tensor, slice | Tensor, int], Tensor]
 # readers(step, noise)[reader][owner]: positions among the owner part's rows that the reader part's loss wants
 Readers = Callable[[int, Noise | None], Sequence[Sequence[Tensor]]]
 
@@ -50,6 +52,7 @@ class Rank:
         extra: further parameters of the last stage (the task's decoder), reduced with the others.
         history: how chunks read history, where they do.
         drift: measures how far history was from the fresh rows.
+        batches: of chunks, where each is a step; they read `history` or nothing of rows outside.
     """
 
     def __init__(
@@ -64,13 +67,15 @@ class Rank:
         extra: Sequence[Parameter] = (),
         history: History | None = None,
         drift: DriftMeter | None = None,
+        batches: Callable[[Door, Boards | None], Batches] | None = None,
     ) -> None:
         self.plan, self.transport, self.mesh, self.shard = plan, transport, transport.mesh, shard
         self.layers, self.loss, self.readers = layers, loss, readers
         index = self.mesh.stage_index
         self.is_first, self.is_last = index == 0, index == self.mesh.layout.layer - 1
         self.door = Door(transport, plan.dtype, layers)
-        self.boards = self._make_boards(history, drift)
+        self.boards = self._make_boards(history, None if batches is not None else drift, steps=batches is not None)
+        self.batches = None if batches is None else batches(self.door, self.boards)
         self.along: Recurrences | None = None
         if any(layer.state is not None for layer in plan.layers):
             self.along = Recurrences(self.door, lambda call: plan.layers[call[0]].along)
@@ -79,7 +84,7 @@ class Rank:
         held = nn.ModuleList(layers.values()).parameters()
         self.parameters = [p for p in held if p.requires_grad] + (list(extra) if self.is_last else [])
 
-    def _make_boards(self, history: History | None, drift: DriftMeter | None) -> Boards | None:
+    def _make_boards(self, history: History | None, drift: DriftMeter | None, *, steps: bool) -> Boards | None:
         plan = self.plan
         # a board for each sum over neighbours, in the order in which layers ask
         widths = [call.width for number in plan.numbers(self.mesh.stage_index) for call in plan.reads(number)]
@@ -91,7 +96,7 @@ class Rank:
             graph.adjacency.columns,
             plan.dtype,
             self.mesh.device,
-            apart=history is not None and history.apart,
+            apart=history is not None and history.apart and not steps,
             drift=drift,
             own_rows=self.shard.rows,
         )
@@ -108,7 +113,8 @@ class Rank:
     def _make_packed(self) -> PackedActivations | None:
         plan = self.plan
         pack = plan.layout.pack
-        if pack is not True and not (pack == "auto" and plan.stale and not plan.timeline):
+        pipelined = plan.stale and not plan.timeline and self.batches is None
+        if pack is not True and not (pack == "auto" and pipelined):
             return None
         widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in plan.layers)
         smallest = SMALLEST if pack == "auto" else 0
@@ -139,6 +145,7 @@ class Rank:
         chunked: bool = False,
         keep: float | None = None,
         order: Sequence[int] | None = None,
+        batch: Batch | None = None,
     ) -> Run:
         """Begin a pass.
 
@@ -147,8 +154,9 @@ class Rank:
             chunked: whether rows go through chunk by chunk and read history; otherwise all at once, which is exact.
             keep: the pass becomes history, in which what it was before has this weight; None: it does not.
             order: of the chunks.
+            batch: that the pass goes over, whose loss counts for all; its rows become history where `keep` is given.
         """
-        return Run(self, self.plan if plan is None else plan, noise, pass_, chunked, keep, order)
+        return Run(self, self.plan if plan is None else plan, noise, pass_, chunked, keep, order, batch)
 
 
 class Run:
@@ -163,17 +171,29 @@ class Run:
         chunked: bool,
         keep: float | None,
         order: Sequence[int] | None,
+        batch: Batch | None,
     ) -> None:
         self.rank, self.plan, self.noise, self._pass = rank, plan, noise, pass_
         self._trains = pass_ is Pass.TRAIN
         self._losses: list[Tensor] = []
         self._events: Events | None = None
         self._chunked = chunked
-        self._boards = rank.boards if chunked or keep is not None else None
-        self._order = list(range(plan.layout.chunks) if order is None else order) if chunked else [0]
+        self._boards = rank.boards if batch is None and (chunked or keep is not None) else None
+        self._weight = 1 if batch is None else batch.count
+        # the rows of each cell, by its number
+        self._chunks: dict[int, Chunk] = {0: None}
+        if chunked:
+            self._chunks = {chunk: chunk for chunk in (range(plan.layout.chunks) if order is None else order)}
+        elif batch is not None and batch.chunks:
+            # one cell is fewer and larger kernels; several keep the stages of a pipeline busy
+            cells = [(chunk,) for chunk in batch.chunks] if plan.layout.layer > 1 else [batch.chunks]
+            self._chunks = {chunks[0]: chunks for chunks in cells}
         self._stage = rank.stage_of(plan)
-        self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along)
+        if rank.batches is not None:
+            rank.batches.begin(push=keep)
+        self._sight = Sight(plan, rank.shard, rank.door, rank.boards, rank.along, rank.batches)
         self._running: Running | None = None
+        self._batch = batch
         if self._trains and noise is not None:
             self._running = self._sight.running = Running(plan.all_steps, chunked=chunked)
         door = rank.door
@@ -182,7 +202,8 @@ class Run:
         if self._boards is not None:
             self._boards.begin(chunked=chunked, keep=keep)
         if rank.along is not None:
-            rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains)
+            truncated = batch is not None and batch.block is not None
+            rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains, truncated=truncated)
         stage, parts = rank.mesh.stage_index, plan.parts
         self._before = None if rank.is_first else self._boundary(rank.mesh.rank - parts, stage, later=False)
         self._after = None if rank.is_last else self._boundary(rank.mesh.rank + parts, stage + 1, later=True)
@@ -197,10 +218,12 @@ class Run:
 
     def _numbers(self) -> list[int]:
         """Return the cells in the order in which they go forward: chunks, or blocks of steps."""
-        return list(range(self.plan.blocks)) if self.plan.timeline else self._order
+        if self._batch is not None and self._batch.block is not None:
+            return [self._batch.block]
+        return list(range(self.plan.blocks)) if self.plan.timeline else list(self._chunks)
 
     def _cell(self, number: int) -> Cell:
-        chunk = number if self._chunked else None
+        chunk = None if self.plan.timeline else self._chunks[number]
         steps = self.plan.runs[number][self.rank.mesh.run_index] if self.plan.timeline else range(1)
 
         def ends(view: View, x: Tensor) -> Tensor:
@@ -219,7 +242,7 @@ class Run:
             trains=True if self._pass is Pass.REFRESH else None,
         )
 
-    def _loss(self, view: View, x: Tensor, steps: range, chunk: int | None) -> Tensor:
+    def _loss(self, view: View, x: Tensor, steps: range, chunk: Chunk) -> Tensor:
         rank = self.rank
         frames: Sequence[Tensor] | Tensor = view.frames(x)
         if not steps:
@@ -228,9 +251,15 @@ class Run:
             frames = view.fetch(x, [rank.readers(step, self.noise) for step in steps])
         value = rank.loss(frames, self._sight.rows(chunk), steps.start)
         self._losses.append(value.detach())
-        return value
+        return value if self._weight == 1 else value * self._weight
 
     # A pass
+
+    def go_on(self, batch: Batch) -> None:
+        """Let the next `run` do another block, after the one before has stepped."""
+        if self._running is not None:
+            self._running.settle()
+        self._batch = batch
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:
         """Go forward and, in training, backward, and add gradients up over ranks."""
@@ -274,7 +303,7 @@ class Run:
             if self._after is not None:
                 gradients = self._after.receive(cell.shape)
             if self._boards is not None:
-                self._boards.back_to(cell.chunk)
+                self._boards.back_to(cell.number if self._chunked else None)
             gradients = self._do(Verb.BACKWARD, cell, cell.backward, gradients)
             if self._before is not None:
                 self._before.send(cell.number, gradients, cell.size)

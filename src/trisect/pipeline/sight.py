@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from torch import Tensor
 
 from trisect.noise import Noise
 from trisect.shards.shard import Shard
+from trisect.views.batch import Batch
 from trisect.views.door import Door
 from trisect.views.halo import Halo
 from trisect.views.history import Boards
@@ -20,6 +22,9 @@ from trisect.views.spatial import Spatial
 from trisect.views.trace import NONE
 from trisect.views.view import View
 
+# The rows of a cell: those of a chunk, of the chunks of a batch, or all.
+Chunk: TypeAlias = int | tuple[int, ...] | None
+
 
 class Sight:
     """Makes the views of a rank's cells from its shard.
@@ -27,14 +32,24 @@ class Sight:
     Args:
         boards: where chunks read history; None: no pass of this rank does.
         along: how recurrent modules read other steps; None on a static graph.
+        batches: returns the spatial side of a batch by its chunks; None: no step is less than an epoch.
 
     Attributes:
         running: takes statistics of the pass; None: it trains nothing.
     """
 
-    def __init__(self, plan: Plan, shard: Shard, door: Door, boards: Boards | None, along: Recurrences | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        shard: Shard,
+        door: Door,
+        boards: Boards | None,
+        along: Recurrences | None,
+        batches: Callable[[tuple[int, ...]], Batch] | None = None,
+    ) -> None:
         self.plan, self.shard, self.door, self.boards, self.along = plan, shard, door, boards, along
         self._whole: Spatial | None = None
+        self._batches = batches
         self.running: Running | None = None
 
     def enter(self, cell: int, *, again: bool) -> None:
@@ -45,11 +60,23 @@ class Sight:
         if self.along is not None:
             self.along.enter(cell, again=again)
 
-    def rows(self, chunk: int | None) -> slice:
-        """Return the own rows of a chunk; of all where it is None."""
+    def rows(self, chunk: Chunk) -> slice | Tensor:
+        """Return the own rows of a chunk or batch; of all where it is None."""
+        if isinstance(chunk, tuple):
+            return self._batch(chunk).own
         return slice(0, self.shard.rows) if chunk is None else self.shard.part_graph(0).rows_of(chunk)
 
-    def features(self, steps: range, chunk: int | None) -> Tensor:
+    def count(self, chunk: Chunk) -> int:
+        """Return how many rows these are."""
+        rows = self.rows(chunk)
+        return int(rows.stop - rows.start) if isinstance(rows, slice) else rows.numel()
+
+    def _batch(self, chunks: tuple[int, ...]) -> Batch:
+        if self._batches is None:
+            raise RuntimeError("internal error: a batch is asked for where each step is an epoch")
+        return self._batches(chunks)
+
+    def features(self, steps: range, chunk: Chunk) -> Tensor:
         """Return x of a cell: [rows, features], on a timeline [steps, rows, features]."""
         x = self.shard.features(steps)
         if self.plan.timeline:
@@ -62,7 +89,7 @@ class Sight:
     def view(
         self,
         steps: range,
-        chunk: int | None,
+        chunk: Chunk,
         noise: Noise | None,
         *,
         x: Tensor | None = None,
@@ -79,7 +106,9 @@ class Sight:
             trains: whether norms take the statistics of these rows; None: where there is noise.
         """
         rows = self.rows(chunk)
-        if noise is not None and rows.stop - rows.start < self.shard.rows:
+        if noise is not None and isinstance(rows, Tensor):
+            noise = noise.at(vertices=rows if noise.vertices is None else noise.vertices[rows])
+        elif noise is not None and isinstance(rows, slice) and rows.stop - rows.start < self.shard.rows:
             noise = noise.rows(rows.start, rows.stop)
         spatial = self._spatial(steps, chunk, boarded=boarded)
         spatial.heed = self.door.heed
@@ -87,15 +116,22 @@ class Sight:
             spatial,
             self.along,
             steps=steps,
-            vertices=self.plan.vertices,
+            vertices=self._vertices(chunk),
             noise=noise,
             features=self._kept(x, steps, chunk),
             last=last,
             trains=trains,
             running=self.running,
+            relations=self.shard.relations,
         )
 
-    def _kept(self, x: Tensor | None, steps: range, chunk: int | None) -> tuple[Tensor, Tensor] | None:
+    def _vertices(self, chunk: Chunk) -> int:
+        """Return how many rows of all parts take part."""
+        if not isinstance(chunk, tuple):
+            return self.plan.vertices
+        return sum(starts[c + 1] - starts[c] for starts in self.plan.chunk_rows for c in chunk)
+
+    def _kept(self, x: Tensor | None, steps: range, chunk: Chunk) -> tuple[Tensor, Tensor] | None:
         """Return the features with their sums over neighbours, where these are kept."""
         if x is None or not self.plan.aggregated or not steps:
             return None
@@ -104,7 +140,9 @@ class Sight:
             raise RuntimeError("internal error: the plan keeps the first sum over neighbours and the shard has none")
         return x, (sums if self.plan.timeline else sums[0][self.rows(chunk)])
 
-    def _spatial(self, steps: range, chunk: int | None, *, boarded: bool) -> Spatial:
+    def _spatial(self, steps: range, chunk: Chunk, *, boarded: bool) -> Spatial:
+        if isinstance(chunk, tuple):
+            return self._batch(chunk)
         if boarded and self.boards is not None:
             return self.boards.chunk(chunk)
         if not steps:

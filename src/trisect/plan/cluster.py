@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from trisect.errors import ConfigError
 from trisect.plan.quantities import rate, seconds, size
 from trisect.settings.reading import read_yaml
 from trisect.settings.section import CLOSED, Flag, Positive, Text, section
+from trisect.settings.writing import drafted
 
 
 def _reading(read: Callable[[Any], Any]) -> BeforeValidator:
@@ -243,7 +244,7 @@ class Cluster:
         """Give the same with as many hosts as so many ranks need; ranks of a single CPU host share its cores."""
         if self.is_cpu and self.hosts == 1:
             return self
-        return Cluster(**{**self._values(), "hosts": max(1, -(-ranks // self.devices))})
+        return replace(self, hosts=max(1, -(-ranks // self.devices)))
 
     def ranks_on_host(self, world: int) -> int:
         """Say how many ranks of a world share a host; hosts are filled one after the other."""
@@ -278,33 +279,26 @@ class Cluster:
         """Give the bytes that a rank may take; ranks of a CPU share those of the host."""
         return self.device.memory // self.ranks_on_host(world) if self.is_cpu else self.device.memory
 
-    def _values(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
     def plain(self) -> dict[str, Any]:
         """Give all numbers as plain data, which `cluster_of_mapping` reads back."""
-        plain = self._values()
-        for name in ("device", "inside", "between"):
-            value = plain[name]
-            numbers = {field.name: getattr(value, field.name) for field in fields(value)}
-            plain[name] = {key: number for key, number in numbers.items() if number is not None}
-        plain["device"]["layers"] = {
-            kind: {width: list(ratios) for width, ratios in widths.items()}
-            for kind, widths in self.device.layers.items()
-        }
-        plain["device"]["kept"] = {kind: list(shares) for kind, shares in self.device.kept.items()}
-        return {key: value for key, value in plain.items() if value is not None}
+        plain: dict[str, Any] = _plain(self)
+        return plain
 
     def write(self, path: Path) -> None:
         """Write the cluster as a file that `read_cluster` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")  # every training reads it, and never half of it
-        try:
+        with drafted(path, str(os.getpid())) as draft:  # every training reads it, and never half of it
             draft.write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+
+
+def _plain(value: Any) -> Any:
+    """Return a tree of dataclasses, mappings and tuples as mappings and lists; fields that are None are left out."""
+    if is_dataclass(value):
+        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {name: inner for name, inner in plain.items() if inner is not None}
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def cluster_of_mapping(plain: Any, where: str) -> Cluster:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log
 
 from trisect.plan.cluster import PAIRS, UNRATED, Cluster, Device, Link
 from trisect.plan.volume import post_bytes, reduce_bytes
-from trisect.plan.work import drawing_work, kind_of, pair_rows_work, pair_work, work_of
+from trisect.plan.work import kind_of, pair_works, work_of
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Verb
 from trisect.views.carry import Carry
@@ -43,6 +43,9 @@ class CostModel:
     plan: Plan
     cluster: Cluster
     acting: Plan
+    _crossings: dict[tuple[object, ...], bool] = field(default_factory=dict, init=False, repr=False)
+    _bytes: dict[tuple[object, ...], float] = field(default_factory=dict, init=False, repr=False)
+    _cells: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def world(self) -> int:
@@ -89,25 +92,18 @@ class CostModel:
         is made of each row that it reads.
         """
         channels, size, device, plan = self.workload.pair_channels, self.plan.dtype.itemsize, self._device, self.plan
-        by_row, by_pair, by_draw = device.ratios(PAIRS, size * channels, back=back)
         cut = plan.parts > 1
         rows = max(plan.rows) + (max(self.workload.fetched_rows(plan.layout)) / plan.parts if cut else 0.0)
-        pairs = self.workload.pairs / plan.parts
         drawn = 0.0 if back else self.workload.pairs * (_DEALT if cut else 1.0)
-        parts = (
-            (pair_rows_work(plan.out_channels, channels, size, back=back), rows, by_row),
-            (pair_work(channels, size, back=back), pairs, by_pair),
-            (drawing_work(), drawn, by_draw),
-        )
-        total = sum(
-            work.seconds(device, rows=count, entries=0.0, table=0.0, steps=steps, ratios=(ratio, 1.0, 1.0))
-            for work, count, ratio in parts
-        )
+        total = 0.0
+        for work, count, ratio in zip(
+            pair_works(plan.out_channels, channels, size, back=back),
+            (rows, self.workload.pairs / plan.parts, drawn),
+            device.ratios(PAIRS, size * channels, back=back),
+            strict=True,
+        ):
+            total += work.seconds(device, rows=count, entries=0.0, table=0.0, steps=steps, ratios=(ratio, 1.0, 1.0))
         return total / self._share_of(PAIRS, back=back)
-
-    @cached_property
-    def _cells(self) -> dict[tuple[object, ...], tuple[float, float]]:
-        return {}
 
     def compute(self, rank: int, action: Action) -> float:
         """Give the seconds of an action's work, overhead apart; 0 for what is no work."""
@@ -218,10 +214,6 @@ class CostModel:
 
     # Bytes and links
 
-    @cached_property
-    def _bytes(self) -> dict[tuple[object, ...], float]:
-        return {}
-
     def bytes(self, rank: int, action: Action) -> float:
         """Give the bytes that leave a rank when it posts, by the formula of the exchange."""
         if action.verb is not Verb.POST and action.verb is not Verb.REDUCE:
@@ -283,10 +275,6 @@ class CostModel:
             return first, first + layout.vertex - 1
         stride = layout.layer * layout.vertex
         return own % stride, own % stride + (layout.time - 1) * stride
-
-    @cached_property
-    def _crossings(self) -> dict[tuple[object, ...], bool]:
-        return {}
 
     def _crosses(self, rank: int, action: Action) -> bool:
         """Say whether rows leave the host."""

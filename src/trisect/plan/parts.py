@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trisect.views.timecut import equal_shares
 
@@ -55,11 +56,15 @@ def effective_degree(share: float, parts: int) -> float:
 _IMBALANCE = 1.03
 
 
-def described_parts(vertices: int, steps: int, parts: int, degree: float) -> Parts:
-    """Give the parts of a graph that is not there, by its effective degree."""
-    share = halo_share(parts, degree)
-    bounds = equal_shares(vertices, parts)
-    rows = tuple(bounds[k + 1] - bounds[k] for k in range(parts))
+def equal_rows(vertices: int, parts: int) -> tuple[int, ...]:
+    """Give the vertices of each part where all are about equal."""
+    return tuple(end - first for first, end in pairwise(equal_shares(vertices, parts)))
+
+
+def described_parts(vertices: int, steps: int, parts: int, degree: float, share: float | None = None) -> Parts:
+    """Give the parts of a graph that is not there, by its effective degree or by the known share of rows."""
+    share = halo_share(parts, degree) if share is None else share
     heaviest = 1.0 if parts == 1 else _IMBALANCE
     boundary = min(1.0, 2.0 * share) if parts > 1 else 0.0
+    rows = equal_rows(vertices, parts)
     return Parts(rows, (round(share * vertices),) * steps, heaviest, measured=parts == 1, boundary=boundary)

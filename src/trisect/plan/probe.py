@@ -25,8 +25,8 @@ from trisect.views.view import View
 
 _ROWS, _DEGREE, _STEPS = 128, 3, 8
 _MOST = 512  # layers that are remembered
-# Larger layers are not run: their weights and the gradients of them would take as much memory as those of a run.
-MOST_PARAMETERS = 1 << 25
+# bytes of weights; larger layers are not run, which with gradients would take as much memory as in a run
+LARGEST = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def saved_by(
         degree: about how many entries a row of the matrix has: which of a layer's moments takes most depends on it.
 
     Raises:
-        LayoutError: the layer has more than `MOST_PARAMETERS` parameters.
+        LayoutError: the weights of the layer take more than `LARGEST` bytes.
     """
-    count = sum(parameter.numel() for parameter in layer.parameters())
-    if count > MOST_PARAMETERS:
-        raise LayoutError(f"it has {count:,} parameters, more than are allocated to try a layer")
+    weights = dtype.itemsize * sum(parameter.numel() for parameter in layer.parameters())
+    if weights > LARGEST:
+        raise LayoutError(f"its weights take {weights / 2**20:,.0f} MiB, which a plan does not build")
     key = (*key_of(layer), timeline, aggregated, dtype, degree)
     saved = _looked_at.get(key)
     if saved is None:
@@ -226,7 +226,11 @@ def _call_of(
     layer: Any, rows: int, degree: int, aggregated: bool, dtype: torch.dtype, steps: int
 ) -> tuple[Callable[[], Tensor], list[Tensor]]:
     """Return a function that runs the layer once, and the tensors that it reads; without steps, on a graph."""
-    matrix, noise = ring(rows, degree, dtype, edge_channels(layer)), Noise(0, 1, vertices=torch.arange(rows))
+    related = trace_of(layer, timeline=steps > 0).related
+    names = tuple("__".join(name) if isinstance(name, tuple) else str(name) for name in related)
+    channels = max(edge_channels(layer), len(names), *(name + 1 for name in related if isinstance(name, int)), 0)
+    matrix, noise = ring(rows, degree, dtype, channels), Noise(0, 1, vertices=torch.arange(rows))
+    names += tuple(str(k) for k in range(len(names), channels))
     shape = (steps, rows, layer.in_channels) if steps else (rows, layer.in_channels)
     x = torch.ones(shape, dtype=dtype).requires_grad_(not aggregated)
     sums = x.detach().clone() if aggregated and trace_of(layer, timeline=steps > 0).preaggregates else None
@@ -234,7 +238,7 @@ def _call_of(
 
     def call() -> Tensor:
         features = None if sums is None else (x, sums)
-        view = View.whole([matrix] * steps if steps else matrix, noise, features=features)
+        view = View.whole([matrix] * steps if steps else matrix, noise, features=features, relations=names)
         view.shared.update(shared)
         out: Tensor = layer(x, view)
         return out

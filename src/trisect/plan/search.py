@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 from trisect.errors import LayoutError
 from trisect.layout import Layout, Wire
-from trisect.plan.bound import least_of_any, least_seconds
 from trisect.plan.cluster import Cluster, origin_of
 from trisect.plan.estimate import AXES, Estimate, bytes_by_axis, estimate_plan, is_exact
 from trisect.plan.memory import MemoryModel
 from trisect.plan.quantities import show_seconds, show_size
-from trisect.plan.timing import epoch_seconds
+from trisect.plan.timing import epoch_seconds, least_of_any, least_seconds
 from trisect.plan.workload import Workload
 from trisect.views.plan import Plan
 
@@ -108,24 +106,18 @@ def search(
 
 @dataclass(order=True)
 class _Entry:
-    """Layouts yet to be looked at, with a time that none of them can be below.
-
-    Attributes:
-        layouts: one layout; or those of a world, or of a cut with its exchanges, before they are told apart.
-        opens: gives the entries of these; None for one layout.
-    """
+    """A layout yet to be looked at, or all those of so many ranks, with a time that none of them can be below."""
 
     least: float
     number: int
-    layout: Layout = field(compare=False)
-    opens: Callable[[], None] | None = field(compare=False, default=None)
+    layouts: Layout | int = field(compare=False)
 
 
 class _Search:
     """Looks at layouts in the order of the least time that they could take, until no other can be among the best.
 
-    Worlds, cuts and settings are opened one after the other, so that of the thousands of layouts that many devices
-    allow, only some are looked at.
+    The layouts of a world are told apart when it comes to them, so that of the thousands that many devices allow, only
+    some are looked at.
     """
 
     def __init__(
@@ -141,19 +133,14 @@ class _Search:
         self._entries, self._few = 0, max(counts) <= _FEW
         work = least_of_any(workload, workload.plan(Layout()), self._of(1))
         for world in counts:
-            self._push(work / world, Layout(vertex=world), partial(self._open_world, world))
+            self._push(work / world, world)
 
     def run(self) -> None:
         """Look at layouts until no other can be among the best; then at rounded wires."""
-        while self._queue and len(self.timed) < _SIMULATED:
-            entry = heapq.heappop(self._queue)
-            if entry.least > self._worst():
-                heapq.heappush(self._queue, entry)
-                break
-            if entry.opens is not None:
-                entry.opens()
-            else:
-                self._look(entry.layout)
+        while self._queue and len(self.timed) < _SIMULATED and self._queue[0].least <= self._worst():
+            layout = self._next()
+            if layout is not None:
+                self._look(layout)
         if self.approximate:
             self._round_wires()
         if self._few:
@@ -169,32 +156,31 @@ class _Search:
             self._sized[world] = self._cluster.resized(world)
         return self._sized[world]
 
-    def _push(self, least: float, layout: Layout, opens: Callable[[], None] | None = None) -> None:
+    def _push(self, least: float, layouts: Layout | int) -> None:
         self._entries += 1
-        heapq.heappush(self._queue, _Entry(least, self._entries, layout, opens))
+        heapq.heappush(self._queue, _Entry(least, self._entries, layouts))
 
-    def _push_layout(self, layout: Layout, opens: Callable[[], None] | None = None) -> None:
+    def _push_layout(self, layout: Layout) -> None:
         try:
             plan = self.workload.plan(layout)
         except LayoutError:
             return
-        self._push(least_seconds(self.workload, plan, self._of(layout.world)), layout, opens)
+        self._push(least_seconds(self.workload, plan, self._of(layout.world)), layout)
 
-    def _open_world(self, world: int) -> None:
-        for cut in _cuts_of(self.workload, world):
+    def _next(self) -> Layout | None:
+        """Return the next layout; None where it was a world, whose layouts are in the queue now."""
+        layouts = heapq.heappop(self._queue).layouts
+        if isinstance(layouts, Layout):
+            return layouts
+        for cut in _cuts_of(self.workload, layouts):
+            # blocks let stages work at the same time, so that one block bounds nothing where there are stages
+            counts = _block_counts(self.workload, cut) if cut.layer > 1 else [1]
             for exchanges in _exchanges(self.workload, cut):
-                # blocks let stages work at the same time, so that one block bounds nothing where there are stages
-                if cut.layer > 1 and self.workload.timeline:
-                    self._open_blocks(exchanges)
-                else:
-                    self._push_layout(exchanges)
-            if self.approximate:
-                for layout in _chunked(self.workload, cut):
-                    self._push_layout(layout)
-
-    def _open_blocks(self, layout: Layout) -> None:
-        for count in _block_counts(self.workload, layout):
-            self._push_layout(replace(layout, blocks=count))
+                for count in counts:
+                    self._push_layout(replace(exchanges, blocks=count))
+            for layout in _chunked(self.workload, cut) if self.approximate else ():
+                self._push_layout(layout)
+        return None
 
     def _look(self, layout: Layout) -> None:
         """Simulate a layout that fits; of one that does not, look at those that take less memory and more time."""
@@ -236,11 +222,10 @@ class _Search:
     def _look_at_memory(self) -> None:
         """Look at what would be slower too, to say of it whether it fits."""
         while self._queue:
-            entry = heapq.heappop(self._queue)
-            if entry.opens is not None:
-                entry.opens()
+            layout = self._next()
+            if layout is None:
                 continue
-            looked = self._estimate(self.workload.plan(entry.layout))
+            looked = self._estimate(self.workload.plan(layout))
             self.tried += 1
             if not looked.fits:
                 self.refused.append(looked)
@@ -287,12 +272,10 @@ def layouts(workload: Workload, counts: Iterable[int], *, approximate: bool) -> 
 
 def _cuts_of(workload: Workload, world: int) -> Iterator[Layout]:
     """Give the cuts of a world that the model and the data allow."""
+    most = workload.training if workload.timeline else 1
     for time, layer, vertex in cuts(world):
-        if layer > len(workload.layers) or vertex > workload.vertices:
-            continue
-        if time > 1 and (not workload.timeline or time > workload.training):
-            continue
-        yield Layout(time=time, layer=layer, vertex=vertex)
+        if time <= most and layer <= len(workload.layers) and vertex <= workload.vertices:
+            yield Layout(time=time, layer=layer, vertex=vertex)
 
 
 def _exchanges(workload: Workload, cut: Layout) -> Iterator[Layout]:
@@ -353,12 +336,10 @@ def too_large(each: Estimate) -> str:
 
 def reason_of(timed: list[Estimate]) -> str:
     """Say in one sentence why the first layout is before the others."""
-    if not timed or timed[0].seconds is None:
-        return "No layout fits."
-    first = timed[0]
-    best = first.seconds
+    best = timed[0].seconds if timed else None
     if best is None:
         return "No layout fits."
+    first = timed[0]
     others = [each for each in timed[1:] if each.layout.world != first.layout.world or _cut(each) != _cut(first)]
     name = _name(first.layout)
     if not others or others[0].seconds is None:

@@ -141,17 +141,15 @@ def _temporal(layer: LayerTrace, size: int, factor: float) -> Work:
     )
 
 
-def pair_work(channels: int, size: int, *, back: bool) -> Work:
-    """Give the work of a loss on one pair of rows of so many channels: both are read, in backward for each end."""
-    return Work(touched=(4.0 if back else 2.0) * size * channels)
+def pair_works(in_channels: int, channels: int, size: int, *, back: bool) -> tuple[Work, Work, Work]:
+    """Return the work of a loss on pairs: on one row that they read, on one pair, and of drawing one.
 
+    A row takes a product for each of the two ends that it may be. Of a pair both rows are read, in backward for each
+    end. To draw one is to draw both ends and to look whether it exists.
 
-def pair_rows_work(in_channels: int, channels: int, size: int, *, back: bool) -> Work:
-    """Give the work on one row that pairs read: a product for each of the two ends that it may be."""
+    Args:
+        channels: how wide is what the loss keeps of a pair.
+    """
     factor = 2.0 if back else 1.0
-    return Work(flops=4.0 * factor * in_channels * channels, touched=2.0 * factor * size * channels)
-
-
-def drawing_work() -> Work:
-    """Give the work of drawing one pair: both ends and a look whether it exists."""
-    return Work(touched=_DRAWN)
+    row = Work(flops=4.0 * factor * in_channels * channels, touched=2.0 * factor * size * channels)
+    return row, Work(touched=2.0 * factor * size * channels), Work(touched=_DRAWN)

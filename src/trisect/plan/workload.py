@@ -13,7 +13,7 @@ from torch import nn
 from trisect.layout import Layout
 from trisect.nn.base import Layer
 from trisect.partition.timeline import deal
-from trisect.plan.parts import Parts
+from trisect.plan.parts import Parts, equal_rows
 from trisect.plan.plan import make_plan
 from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.views.plan import Plan, Runs
@@ -45,7 +45,6 @@ class Workload:
         judged: the largest share of a step's rows that evaluation measures at once, of a task on single vertices.
         copies: how many numbers the optimiser keeps for each that is trained.
         described: whether the data are described and not there.
-        drops: whether the model drops elements (dropout) in training.
     """
 
     layers: tuple[nn.Module, ...]
@@ -108,19 +107,13 @@ class Workload:
     def plan(self, layout: Layout) -> Plan:
         """Give the plan of the model under a layout, as ranks would make them."""
         parts = self.parts(1 if layout.spatial == "redistribute" else layout.vertex)
-        rows = parts.rows
-        if layout.spatial == "redistribute":
-            bounds = equal_shares(self.vertices, layout.vertex)
-            rows = tuple(bounds[k + 1] - bounds[k] for k in range(layout.vertex))
-        runs: Runs = ((range(1),),)
-        if self.timeline:
-            runs = self.runs(layout.block_count, layout.time)
+        rows = equal_rows(self.vertices, layout.vertex) if layout.spatial == "redistribute" else parts.rows
         plan = make_plan(
             self.layers,
             self.head,
             layout,
             bounds=stage_bounds(layer_costs(self.outline, aggregated=self.aggregated), layout.layer),
-            runs=runs,
+            runs=self.runs(layout.block_count, layout.time) if self.timeline else ((range(1),),),
             rows=rows,
             chunk_rows=None if self.timeline else [equal_shares(count, layout.chunks) for count in rows],
             remote=parts.remote,

@@ -1,10 +1,12 @@
-"""`to_json`: the one way to JSON text, which every reader of JSON understands: no NaN, no infinity."""
+"""`to_json`: the one way to JSON text, which every reader of JSON understands; `drafted`: files that appear whole."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -31,3 +33,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(inner) for inner in value]
     return value
+
+
+@contextmanager
+def drafted(path: Path, ending: str = "draft") -> Iterator[Path]:
+    """Yield the name of a draft beside a file, which takes its place when it is complete."""
+    draft = path.with_name(f".{path.name}.{ending}")
+    draft.unlink(missing_ok=True)  # it may be a link that leads elsewhere
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trisect.graph.adjacency import Adjacency
-from trisect.graph.build import MatrixForm
+from trisect.graph.build import MatrixForm, normalise, row_sums
 from trisect.graph.graph import Graph
 from trisect.layout import Layout
 from trisect.ops.spmm.aggregate import aggregate
@@ -28,7 +28,7 @@ from trisect.shards.arrays import load_array, save_array
 from trisect.shards.timeline_files import TimelineCut, is_timeline_cut, read_timeline_cut
 from trisect.views import catalogue
 
-_META, _FEATURES, _AGGREGATED = "cut.json", "x.npy", "aggregated.npy"
+_META, _FEATURES, _AGGREGATED, _SUMS = "cut.json", "x.npy", "aggregated.npy", "sums.npy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class Cut:
         spatial: by which exchange rows cross parts; where that sums up whole columns (`by_columns`),
             parts are equal in size, and the full matrix is on disk.
         edge_channels: how many features an edge has that layers read.
+        relations: what the relations of edges are called, whose weights these features are.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class Cut:
     quality: dict[str, Any]
     spatial: str = "auto"
     edge_channels: int = 0
+    relations: tuple[str, ...] = ()
 
     @property
     def by_columns(self) -> bool:
@@ -120,6 +122,9 @@ def write_graph_shards(
     values = torch.float64 if dtype == torch.float64 else torch.float32
     adjacency = graph.normalised(form.normalisation, self_loops=form.self_loops, dtype=values)
     features = graph.features()
+    sums = None
+    if partition.chunks > 1 and form.normalisation == "symmetric":  # steps may leave edges out
+        sums = row_sums(normalise(graph.adjacency.to(values), "none", form.self_loops))
     remote = []
     for part in range(layout.vertex):
         rows = slice(*partition.part(part))
@@ -134,6 +139,8 @@ def write_graph_shards(
             part_graph = part_graph_of(adjacency, partition, part)
             remote.append(part_graph.halo.numel())
             _write_part_graph(part_graph, target)
+            if sums is not None:
+                save_array(target / _SUMS, torch.cat([sums[rows], sums[part_graph.halo]]))
         save_array(target / _FEATURES, features[rows])
     if columns:
         _write_matrix(adjacency, folder)
@@ -153,6 +160,7 @@ def write_graph_shards(
         "quality": _quality(graph.adjacency, partition),
         "spatial": spatial,
         "edge_channels": graph.edge_channels,
+        "relations": graph.relations,
     }
     (folder / _META).write_text(to_json(meta))
 
@@ -177,6 +185,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         quality=meta["quality"],
         spatial=meta["spatial"],
         edge_channels=meta["edge_channels"],
+        relations=tuple(meta["relations"]),
     )
 
 
@@ -188,6 +197,11 @@ def read_features(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
 def read_aggregated(cut: Cut, part: int, dtype: torch.dtype) -> Tensor:
     """Â·x of one part's rows, [rows, features], as it was made when the data were cut by columns."""
     return load_array(cut.folder / f"part-{part}" / _AGGREGATED).to(dtype)
+
+
+def read_sums(cut: Cut, part: int) -> Tensor:
+    """The row sums of one part's own and halo rows, float64 [columns]."""
+    return load_array(cut.folder / f"part-{part}" / _SUMS)
 
 
 def read_adjacency(cut: Cut) -> Adjacency:
@@ -209,7 +223,7 @@ def read_part_graph(cut: Cut, part: int) -> PartGraph:
             part, block, none, nobody, tuple((none,) for _ in range(cut.parts)), (0, block.rows), cut.symmetric
         )
     folder = cut.folder / f"part-{part}"
-    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy") if path.name != _FEATURES}
+    arrays = {path.stem: load_array(path) for path in folder.glob("*.npy") if path.name not in (_FEATURES, _SUMS)}
     rows = arrays["pointers"].numel() - 1
     values = arrays.get("values")
     matrix = Adjacency.from_csr(arrays["pointers"], arrays["indices"], values, rows + arrays["halo"].numel())

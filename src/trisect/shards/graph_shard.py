@@ -23,6 +23,8 @@ class GraphShard(Shard):
             `aggregate` has read them, so that rows that lie in a file and are not read again take no memory.
         vertices: the user's ids of the own rows; `halo_vertices` of the halo rows.
         all_rows: gives the matrix of all rows, where rows are redistributed by columns.
+        relations: what the relations of edges are called.
+        sums: gives the row sums of the columns, where steps leave edges out.
     """
 
     def __init__(
@@ -32,9 +34,12 @@ class GraphShard(Shard):
         vertices: Tensor | None,
         halo_vertices: Tensor | None = None,
         all_rows: Callable[[], Adjacency] | None = None,
+        relations: tuple[str, ...] = (),
+        sums: Callable[[], Tensor] | None = None,
     ) -> None:
-        self.rows, self.vertices = part_graph.rows, vertices
+        self.rows, self.vertices, self.relations = part_graph.rows, vertices, relations
         self._part_graph, self._read, self._all_rows = part_graph, features, all_rows
+        self._sums = sums
         self._ids = None
         if vertices is not None and halo_vertices is not None:
             self._ids = torch.cat([vertices, halo_vertices])
@@ -59,7 +64,7 @@ class GraphShard(Shard):
 
     def with_part_graph(self, part_graph: PartGraph) -> GraphShard:
         """The same part with its chunks cut otherwise."""
-        other = GraphShard(part_graph, self._read, self.vertices, None, self._all_rows)
+        other = GraphShard(part_graph, self._read, self.vertices, None, self._all_rows, self.relations, self._sums)
         other._ids, other._x, other._aggregated = self._ids, self._x, self._aggregated
         return other
 
@@ -80,6 +85,10 @@ class GraphShard(Shard):
         if self._matrix is None:
             self._matrix = self._all_rows()
         return [self._matrix]
+
+    def sums(self) -> Tensor:
+        """Give the row sums of own and halo rows, as the graph's weights are with the loops that the model adds."""
+        return super().sums() if self._sums is None else self._sums()
 
     def aggregated(self, steps: range) -> Tensor | None:
         """Give Â·x of the own rows, [1, rows, features], once it is made."""

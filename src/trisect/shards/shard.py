@@ -17,10 +17,12 @@ class Shard(ABC):
     Attributes:
         rows: how many own rows there are.
         vertices: the user's ids of the own rows, int64 [rows]; None: rows are vertices.
+        relations: what the relations of edges are called; none where they are of one kind.
     """
 
     rows: int
     vertices: Tensor | None
+    relations: tuple[str, ...] = ()
 
     @abstractmethod
     def features(self, steps: range) -> Tensor:
@@ -51,6 +53,12 @@ class Shard(ABC):
     def column_ids(self, step: int) -> Tensor | None:
         """Give the user's ids of the columns of a step's block; None where only those of the own rows are known."""
         return None
+
+    def sums(self) -> Tensor:
+        """Give the row sums of a graph's weights that the matrix was normalised by, loops included: float64 [columns],
+        where steps leave edges out.
+        """
+        raise RuntimeError("internal error: the shard has no row sums, but steps leave edges out")
 
     def all_rows(self, steps: range) -> Sequence[Adjacency]:
         """Give the matrices of all rows, where rows are redistributed by columns."""

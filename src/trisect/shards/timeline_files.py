@@ -62,6 +62,11 @@ class TimelineCut:
     edge_channels: int = 0
 
     @property
+    def relations(self) -> tuple[str, ...]:
+        """Give what the relations of events are called."""
+        return self.timeline.relations
+
+    @property
     def remote(self) -> list[int]:
         """For each training step, the rows that all parts together read of others."""
         counts: list[int] = self.halo.sum(1).tolist()
@@ -110,6 +115,7 @@ def read_timeline_cut(folder: Path) -> TimelineCut:
         first=meta["first"],
         steps=meta["steps"],
         merge=meta["merge"],
+        relations=tuple(meta["relations"]),
         **arrays,  # type: ignore[arg-type]
     )
     return TimelineCut(
@@ -179,6 +185,7 @@ def read_timeline_part(
         symmetric=is_symmetric(cut.timeline, form),
         device=device,
         kept=KeptRuns(budget),
+        relations=cut.relations,
     )
 
 

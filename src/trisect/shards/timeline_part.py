@@ -48,6 +48,7 @@ class TimelinePart(Shard):
     symmetric: bool
     device: torch.device
     kept: KeptRuns
+    relations: tuple[str, ...] = ()
     _ids: dict[int, Tensor] = field(default_factory=dict, repr=False)
     _part_graphs: dict[int, PartGraph] = field(default_factory=dict, repr=False)
     _splits: list[int] = field(default_factory=list, repr=False)

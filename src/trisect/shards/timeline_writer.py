@@ -84,6 +84,7 @@ def write_timeline_shards(
         "spatial": spatial,
         "edge_channels": timeline.edge_channels,
         "merge": timeline.merge,
+        "relations": timeline.relations,
     }
     (folder / META).write_text(to_json(meta))
 

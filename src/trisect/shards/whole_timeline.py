@@ -44,6 +44,7 @@ class WholeTimeline(Shard):
     kept: KeptRuns
     first_row: int = 0
     device: torch.device = _HOST
+    relations: tuple[str, ...] = ()
 
     def features(self, steps: range) -> Tensor:
         """Those of the data; degrees where they have none."""
@@ -127,4 +128,5 @@ def whole_timeline(
         kept=KeptRuns(budget),
         first_row=own.start,
         device=device,
+        relations=timeline.relations,
     )

@@ -27,7 +27,7 @@ from trisect.nn.models.source import AnyModel, ModelSource, outline_of
 from trisect.ops.memory import free_bytes
 from trisect.partition.halo import PartGraph, features_at_once
 from trisect.partition.timeline import deal, step_work
-from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph
+from trisect.shards.graph_files import Cut, read_adjacency, read_aggregated, read_features, read_part_graph, read_sums
 from trisect.shards.graph_shard import GraphShard, single_part
 from trisect.shards.shard import Shard
 from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
@@ -82,13 +82,21 @@ def uncut(timeline: Timeline, model: AnyModel, training: int, layout: Layout, op
 
 
 def shard_of(
-    data: Graph | Cut | TimelineCut, model: AnyModel, mesh: Mesh, dtype: torch.dtype, ledger: Ledger, local_ranks: int
+    data: Graph | Cut | TimelineCut,
+    model: AnyModel,
+    mesh: Mesh,
+    dtype: torch.dtype,
+    ledger: Ledger,
+    local_ranks: int,
+    *,
+    drops: bool = False,
 ) -> tuple[Shard, tuple[int, ...], dict[str, Any]]:
     """Return the shard of a rank, where parts begin, and the sizes of the data as `make_plan` has them.
 
     Args:
         ledger: counts the snapshots that are brought to the device.
         local_ranks: how many share the memory of this host, of which a quarter may be kept between epochs.
+        drops: whether steps leave edges out, so that the first sum over neighbours differs.
     """
     budget = free_bytes(mesh.device) // 4 // local_ranks
     if isinstance(data, TimelineCut):
@@ -105,7 +113,7 @@ def shard_of(
                 "symmetric": mesh.layout.world * mesh.layout.chunks > 1 and is_symmetric(data.timeline, model),
             },
         )
-    aggregated = preaggregates(model)
+    aggregated = preaggregates(model) and not drops
     if isinstance(data, Cut):
         sizes: dict[str, Any] = {
             "chunk_rows": data.chunk_rows,
@@ -120,7 +128,7 @@ def shard_of(
     aggregated = aggregated and x.numel() * x.element_size() <= budget
     values = torch.float64 if dtype == torch.float64 else torch.float32
     adjacency = data.normalised(model.normalisation, self_loops=model.self_loops, dtype=values)
-    shard = GraphShard(single_part(adjacency), lambda: x, data.order)
+    shard = GraphShard(single_part(adjacency), lambda: x, data.order, relations=data.relations)
     if aggregated:
         shard.keep_aggregated()
     return shard, (0, data.vertices), {"aggregated": aggregated}
@@ -141,6 +149,8 @@ def _part_of_graph(cut: Cut, mesh: Mesh, dtype: torch.dtype, *, aggregated: bool
         own.to(device),
         halo.to(device),
         adjacency,
+        cut.relations,
+        lambda: read_sums(cut, mesh.part_index).to(device),
     )
     if aggregated and cut.by_columns:
         shard.keep(read_aggregated(cut, mesh.part_index, dtype).to(device))
@@ -195,8 +205,15 @@ def feature_width(data: AnyData) -> int:
 
 
 def with_read_edges(data: Graph | Timeline, model: AnyModel) -> Graph | Timeline:
-    """Give the data without the features of edges where no layer reads them, so that nobody carries them about."""
-    return data if model.edge_channels or data.edge_x is None else replace(data, edge_x=None)
+    """Return the data without the features or relations of edges where no layer reads them."""
+    read = data.edge_x is None or model.edge_channels or (data.relations and relations_of(model, data))
+    return data if read else replace(data, edge_x=None, relations=())
+
+
+def relations_of(model: AnyModel, data: Graph | Timeline) -> list[str | int | tuple[str, ...]]:
+    """Return the relations of edges that layers tell apart, by name or number."""
+    traces = (trace_of(layer, timeline=isinstance(data, Timeline)) for layer in model.stack)
+    return list(dict.fromkeys(relation for trace in traces for relation in trace.related))
 
 
 def work_of_vertex(model: AnyModel, *, aggregated: bool) -> float:

@@ -9,19 +9,23 @@ import torch
 from torch import nn
 
 from trisect.config import TrainOptions
+from trisect.data.records import types_text
 from trisect.errors import ConfigError, DataError, LayoutError
 from trisect.graph.graph import Graph
+from trisect.graph.relations import find_relation
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.layout.steps import require_steps
+from trisect.nn.conv.hetero_linear import HeteroLinearLayer
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
-from trisect.plan.choose import check_asked, check_history
+from trisect.plan.plan import check_asked, check_history
 from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
-from trisect.train.assemble import feature_width
-from trisect.views.trace import trace_of
+from trisect.train.assemble import feature_width, relations_of
+from trisect.views.trace import reads_all_relations, trace_of
 from trisect.views.verbs import layer_name
 
 
@@ -41,8 +45,11 @@ def check_run(
     """
     check_fit(model, data, task)
     check_monitor(task, options, model.out_channels, data.vertices, device)
+    require_steps(options.steps, timeline=isinstance(data, Timeline), vertices=data.vertices)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
-    require_fit(layout, model, vertices=data.vertices, training=training)
+    if options.step == "chunk":
+        _require_batches(layout, model, task, options)
+    require_fit(layout, model, vertices=data.vertices, training=training, steps=options.step == "chunk")
 
 
 def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
@@ -50,6 +57,7 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     if isinstance(model, DynamicModel) and not isinstance(data, Timeline):
         raise DataError("a dynamic model needs a timeline, and the data are one graph; use a static model such as gcn.")
     width = feature_width(data)
+    _check_types(model, data)
     if model.in_channels != width:
         raise ConfigError(f"the model reads {model.in_channels} features, and the data have {width}; make them equal.")
     head = model.head
@@ -61,12 +69,47 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
 
 
+def _check_types(model: AnyModel, data: Graph | Timeline) -> None:
+    """Raise where the first layer reads other types of vertices than the data have; say so where it reads none."""
+    if isinstance(data, Timeline):
+        return
+    first, types = model.stack[0], data.vertex_types
+    widths = [kind.features for kind in types]
+    if isinstance(first, HeteroLinearLayer):
+        if list(first.widths) != widths:
+            have = f"features of {', '.join(map(str, widths))} channels a type" if types else "one type of vertices"
+            raise ConfigError(f"layer 0, {first}, reads types of other widths, and the data have {have}.")
+    elif types:
+        warnings.warn(
+            f"The data have {len(types)} types of vertices, and the first layer reads the features of all by one"
+            f" weight; use rgcn with types: '{types_text(types)}', or begin with HeteroLinearLayer({widths}, …).",
+            stacklevel=4,
+        )
+
+
 def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
     """Raise where layers read other features of edges than the data have; say so where none are read."""
+    related, every = relations_of(model, data), any(map(reads_all_relations, model.stack))
+    if related and not data.relations:
+        raise ConfigError(
+            "the model reads relations of edges, and the data have none; give `relation` (trisect data ingest "
+            "--relation COLUMN)."
+        )
+    if every and model.edge_channels != len(data.relations):
+        raise ConfigError(f"the model reads {model.edge_channels} relations, and the data have {len(data.relations)}.")
+    for relation in related:
+        find_relation(relation, data.relations)
+    if data.relations and not related and not model.edge_channels:
+        warnings.warn(
+            f"The data have {len(data.relations)} relations, and no layer of the model tells them apart; use rgcn, "
+            "recurrent with spatial: rgcn, or HeteroLayer.",
+            stacklevel=4,
+        )
+        return
     if model.edge_channels and data.edge_channels != model.edge_channels:
         have = f"have {data.edge_channels}" if data.edge_channels else "have none (give edge_x)"
         raise ConfigError(f"the model reads {model.edge_channels} features of an edge, and the data {have}.")
-    if data.edge_channels and not model.edge_channels:
+    if data.edge_channels and not model.edge_channels and not data.relations:
         warnings.warn(
             f"The data have {data.edge_channels} features an edge, and no layer of the model reads them; use gatv2, "
             "gine, recurrent with spatial: gatv2 or gine, or FromPyG of a convolution with edge_dim.",
@@ -107,10 +150,13 @@ def check_monitor(
         raise ConfigError(unknown_value("train.monitor", monitor, names))
 
 
-def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None) -> None:
+def require_fit(
+    layout: Layout, model: AnyModel, *, vertices: int, training: int | None = None, steps: bool = False
+) -> None:
     """Raise a LayoutError for a layout that the model or the data cannot be cut by.
 
     Args:
+        steps: whether chunks are steps, whose sums over rows are those of a batch.
         training: how many steps are trained on; None where the data are one graph.
     """
     if training is None:
@@ -123,7 +169,7 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
-    if training is None and layout.recipe is not None:
+    if training is None and layout.recipe is not None and not steps:
         _check_sums(model)
     layers = len(model.stack)
     if layout.layer > layers:
@@ -135,6 +181,22 @@ def require_fit(layout: Layout, model: AnyModel, *, vertices: int, training: int
             "layout.recompute is true, but chunks that read history cannot be computed again; set layout.chunks to 1 or"
             " layout.history to exact, or leave recompute out."
         )
+
+
+def _require_batches(layout: Layout, model: AnyModel, task: BoundTask, options: TrainOptions) -> None:
+    """Raise where steps of chunks do not go with the layout, the model or the task."""
+    if layout.recompute:
+        raise LayoutError(
+            "layout.recompute is true, and train.step is chunk, whose steps keep the activations of their own rows"
+            " alone; leave recompute out."
+        )
+    if task.reads_pairs:
+        raise ConfigError(
+            f"train.step is chunk, and {type(task).__name__.removeprefix('Bound')} scores pairs of vertices of all"
+            " chunks; use epoch."
+        )
+    if layout.layer > 1 and layout.chunks > options.batches:
+        _check_sums(model)
 
 
 def _check_sums(model: AnyModel) -> None:

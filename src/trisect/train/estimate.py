@@ -11,15 +11,15 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.partition.timeline import step_work
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import Estimate, estimate_plan
-from trisect.plan.expected import expected_spans
 from trisect.plan.memory import MemoryModel
 from trisect.plan.parts import Parts
+from trisect.plan.timing import expected_spans
 from trisect.plan.workload import Workload
 from trisect.schedule.simulate import Span
 from trisect.shards.graph_files import Cut
 from trisect.shards.timeline_files import TimelineCut
 from trisect.train.setup import Setup
-from trisect.train.workloads import MOMENTS, judged_share, pairs_of
+from trisect.train.workloads import common
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def estimate_setup(
 ) -> Expectation:
     """Say what an epoch of a rank that is set up, and of all others with it, is expected to cost."""
     program = setup.program
-    plan, model, task = program.plan, program.model, setup.task
+    plan, task = program.plan, setup.task
     if isinstance(data, (Timeline, TimelineCut)):
         timeline = data if isinstance(data, Timeline) else data.timeline
         entries = tuple(step_work(timeline))
@@ -71,28 +71,20 @@ def estimate_setup(
         )
         entries, events = (own,), own
     parts = Parts(plan.rows, plan.remote or (0,) * len(entries))
-    decoder = 0 if program.decoder is None else sum(p.numel() for p in program.decoder.parameters())
     workload = Workload(
-        layers=tuple(model.stack),
-        head=model.head,
+        **{**common(program.model, task, options), "dtype": plan.dtype},
         vertices=plan.vertices,
         entries=entries,
         features=plan.layers[0].in_channels,
         events=events,
         parts_of=lambda count: parts,
-        extra=decoder,
         training=plan.runs[-1][-1].stop,
         work=entries,
         timeline=plan.timeline,
         aggregated=plan.aggregated,
         fixed=plan.fixed,
         symmetric=plan.symmetric,
-        fetches=plan.fetches,
         loss_from=task.steps("train").start if plan.timeline else 0,
-        judged=judged_share(task),
-        **pairs_of(task, task.decoder_outline(model.out_channels), model.out_channels),
-        copies=MOMENTS.get(options.optimiser, 2),
-        dtype=plan.dtype,
     )
     memory, layout = MemoryModel(workload), plan.layout
     device = cluster.resized(layout.world).device

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from trisect.config import TrainOptions, parse_layout
 from trisect.data.describe import notes
-from trisect.data.formats.pyg import has_relations, timeline_from_pyg
+from trisect.data.formats.hetero import has_relations
+from trisect.data.formats.pyg import timeline_from_pyg
+from trisect.data.records import types_text
 from trisect.errors import ConfigError, DataError, LayoutError, unknown
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
@@ -59,7 +61,9 @@ def fit(
     own = {key: options.pop(key) for key in names if key in options}
     # without a run directory nobody reads checkpoints, unless a recorder asks for them
     training = TrainOptions(**own) if out is not None else TrainOptions(**{"checkpoint_every": None, **own})
-    maker = model_maker(model, options, training.seed)
+    data = as_data(graph)
+    maker = model_maker(model, options, training.seed, data)
+    chosen = training.steps.laid_out(chosen)
     job = Job("fit", maker, make_task(task), training, chosen)
     if resume and out is None:
         raise ConfigError("resume is True, and out is not given; say in which run directory the run is.")
@@ -68,11 +72,12 @@ def fit(
     require_trackers(training.track)
     if out is not None and not resume:
         RunDirectory.refuse_used(out)
-    data, told = as_data(graph), NoListener() if listener is None else listener
+    told = NoListener() if listener is None else listener
     told.say(describe_data(data))
     if chosen.auto:
         chosen, said = agreed_layout(maker, lambda: data, task, training, None, told.say)
         told.say(said)
+        chosen = training.steps.laid_out(chosen)
         job = replace(job, layout=chosen)
     if out is not None:
         config = config_of(maker, data, job.task, training, chosen)
@@ -111,15 +116,23 @@ def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, 
     return modules
 
 
-def model_maker(model: ModelLike, options: Mapping[str, Any], seed: int) -> AnyModel | ModelMaker:
-    """Make what `Setup.of` takes from a name and options, a model, or a list of layers."""
+def model_maker(
+    model: ModelLike, options: Mapping[str, Any], seed: int, data: Graph | Timeline | None = None
+) -> AnyModel | ModelMaker:
+    """Make what `Setup.of` takes from a name and options, a model, or a list of layers.
+
+    Args:
+        data: whose types of vertices a model by name reads, where it tells types apart.
+    """
     own = model_options(model) if isinstance(model, str) else {}
     for name in options:
         if name not in own:
             kind = f"option of training and of model {model}" if isinstance(model, str) else "training option"
             raise ConfigError(unknown(kind, name, (*(field.name for field in fields(TrainOptions)), *own)))
     if isinstance(model, str):
-        return NamedModel(model, dict(options), seed)
+        types = data.vertex_types if isinstance(data, Graph) else ()
+        given = {"types": types_text(types)} if types and "types" in own else {}
+        return NamedModel(model, {**given, **options}, seed)
     if isinstance(model, Model):
         return model
     layers = list(model) if isinstance(model, Sequence) else []

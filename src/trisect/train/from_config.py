@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from trisect.config import Config
 from trisect.config.names import CUSTOM
-from trisect.data.describe import notes
+from trisect.data.describe import class_counts, notes
 from trisect.data.generators.generate import GENERATORS
 from trisect.data.load import check, load
 from trisect.data.records import Names, Record, TimelineRecord
@@ -62,7 +63,13 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
     model = {**defaults, **config.model.model_dump(exclude_none=True)}
     task = make_task(config.task.model_dump())
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in task.options().items()}
-    plain = {**config.resolved(), "data": data, "model": model, "task": {"name": config.task.name, **options}}
+    layout = config.train.steps.laid_out(config.layout)
+    plain = {
+        **config.model_copy(update={"layout": layout}).resolved(),
+        "data": data,
+        "model": model,
+        "task": {"name": config.task.name, **options},
+    }
     return Config.model_validate(plain)
 
 
@@ -87,8 +94,8 @@ def data_of(config: Config, record: Record) -> Graph | Timeline:
     merge = config.data.edge_merge or "mean"
     if config.data.edge_merge is not None and record.edge_x is None:
         raise ConfigError(f"data.edge_merge is {merge}, but the edges of the data have no features; leave it out.")
-    if record.edge_x is not None and not _reads_edges(config):
-        record = replace(record, edge_x=None)  # merging parallel edges takes a sort
+    if (record.edge_x is not None or record.relation is not None) and not _reads_edges(config):
+        record = replace(record, edge_x=None, relation=None)  # merging parallel edges takes a sort
     if not isinstance(record, TimelineRecord):
         if smoothing is not None:
             raise ConfigError("data.smoothing is for timelines, and the data are one graph; leave it out.")
@@ -117,6 +124,8 @@ def data_notes(config: Config, record: Record) -> list[str]:
 
 def edge_note(config: Config, record: Record) -> str | None:
     """Say what becomes of the features of edges; None where there are none."""
+    if record.relation is not None:
+        return relation_note(config, record)
     if record.edge_x is None:
         return None
     count = record.edge_x.shape[1]
@@ -129,6 +138,15 @@ def edge_note(config: Config, record: Record) -> str | None:
     parallel = "how many edges there are between the same vertices (count)" if merge == "count" else ""
     read = parallel or f"{count} an edge; of edges between the same vertices the {_MERGES[merge]}"
     return f"edge features: {config.model.name} reads {read}."
+
+
+def relation_note(config: Config, record: Record) -> str:
+    """Say what becomes of the relations of edges."""
+    sizes = class_counts(np.asarray(record.relation), record.relations)
+    if not _reads_edges(config):
+        other = "which {} does not tell apart; use rgcn, or recurrent with spatial: rgcn."
+        return f"relations: {sizes}, {other.format(config.model.name)}"
+    return f"relations: {sizes}."
 
 
 def check_model(config: Config, data: Graph | Timeline) -> str:

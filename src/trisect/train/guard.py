@@ -58,12 +58,17 @@ class Guard:
         if not self._good:
             self._good, self.good_epoch = self._state(), epoch - 1
         self._exact = None
-        if epoch % self.every == 0:
+        if epoch % self.every == 0 and not self._program.in_chunks:
             self._exact = self._program.exact_loss(epoch)
             self._candidate = {} if self._exact is None else self._state()
 
     def after(self, epoch: int, loss: float, first_loss: float) -> dict[str, Any] | None:
         """Call after each epoch with its loss. Give what metrics.jsonl is to say about it, or None."""
+        done = epoch - 1
+        if epoch % self.every == 0 and self._program.in_chunks:
+            # the loss of an epoch of steps is their mean, above that of the parameters behind the last one
+            self._exact, done = self._program.exact_loss(epoch), epoch
+            self._candidate = {} if self._exact is None else self._state()
         if self._exact is None:
             return None
         check = {"epoch": epoch, "exact": self._exact, "stale": loss}
@@ -78,7 +83,7 @@ class Guard:
                 told["stepped_in"] = self._go_back(epoch, why)
         else:
             self.alarms = 0
-            self._good, self.good_epoch = self._candidate, epoch - 1
+            self._good, self.good_epoch = self._candidate, done
         self._candidate = {}
         return told
 

@@ -278,12 +278,18 @@ class Trainer:
     def train_epoch(self, epoch: int) -> float:
         """Run one epoch (1, 2, …): forward, backward, step. Return its loss."""
         self.ledger.clear()
-        self.optimiser.zero_grad()
-        self.program.begin(epoch)
         door = self.program.engine.door
-        door.heed = None if self._offer is None else self._heed
-        self.program.run(self.recorder if self._offer is None else self, epoch=epoch)
-        door.heed = None
+        for batch in self.program.batches(epoch):
+            self.optimiser.zero_grad()
+            self.program.begin(epoch, batch)
+            # a state is offered as it was before the epoch
+            offers = self._offer is not None and (batch is None or batch.number == 0)
+            door.heed = self._heed if offers else None
+            self.program.run(self if offers else self.recorder, epoch=epoch)
+            door.heed = None
+            if batch is not None and not batch.is_last:
+                self.program.end_step()
+                self._step()
         start, clock = time.time(), time.perf_counter()
         self._current = self.program.finish(asked_to_stop=self._stop is not None and self._stop.asked)
         if math.isfinite(self._current):

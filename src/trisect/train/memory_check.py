@@ -23,13 +23,13 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.nn.models.source import ModelSource
 from trisect.ops.memory import free_bytes
-from trisect.plan.bound import least_seconds
 from trisect.plan.cluster import Cluster
 from trisect.plan.estimate import estimate
 from trisect.plan.memory import Memory, MemoryModel
-from trisect.plan.parts import Parts, described_parts, effective_degree
+from trisect.plan.parts import Parts, described_parts, effective_degree, equal_rows
 from trisect.plan.quantities import show_size
 from trisect.plan.search import layouts, worlds
+from trisect.plan.timing import least_seconds
 from trisect.plan.workload import Workload
 from trisect.tasks import Task
 from trisect.train.checks import is_cut
@@ -37,9 +37,8 @@ from trisect.train.clusters import local_cluster
 from trisect.train.job import Job
 from trisect.train.processes.memory import rss_bytes
 from trisect.train.sizes import least_bytes, sizes_before_reading, sizes_of
-from trisect.train.workloads import DescribedData, workload_of_description
+from trisect.train.workloads import LOCALITY, DescribedData, workload_of_description
 from trisect.views.plan import Plan
-from trisect.views.timecut import equal_shares
 
 VARIABLE = "TRISECT_MEMORY_CHECK"
 # A run is refused where it needs this much more than is free.
@@ -47,8 +46,6 @@ SLACK = 1.25
 # Ranks of a host map these from the same files, and the code of libraries: beside it, a rank has so much of its own.
 _MAPPED = ("features", "adjacency", "labels")
 _LIBRARIES = 150 << 20
-# Of neighbours that nothing is known of, this share lies in other parts as chance would have it.
-_LOCALITY = 0.3
 # A run on a device keeps these on its host.
 _ON_HOST = ("libraries", "labels", "reading")
 
@@ -154,7 +151,7 @@ def remedy(workload: Workload, layout: Layout, cluster: Cluster, devices: int, *
 def _with_guessed_parts(workload: Workload) -> Workload:
     """The same with the parts that were cut already, and all others as if their neighbours were spread alike."""
     cut_before = {count: parts for count, parts in workload._parts.items() if count > 1}
-    degree = _LOCALITY * sum(workload.entries) / workload.steps / workload.vertices
+    degree = LOCALITY * sum(workload.entries) / workload.steps / workload.vertices
     if cut_before:
         count = max(cut_before)
         remote = sum(cut_before[count].remote) / len(cut_before[count].remote)
@@ -245,8 +242,6 @@ def _apart(workload: Workload) -> Workload:
     """The same as if parts were equal and read nothing of each other."""
 
     def cut(count: int) -> Parts:
-        bounds = equal_shares(workload.vertices, count)
-        rows = tuple(bounds[k + 1] - bounds[k] for k in range(count))
-        return Parts(rows, (0,) * workload.steps, measured=False, boundary=0.0)
+        return Parts(equal_rows(workload.vertices, count), (0,) * workload.steps, measured=False, boundary=0.0)
 
     return replace(workload, parts_of=cut, _parts={})

@@ -6,6 +6,7 @@ import atexit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trisect.comm.ledger import Ledger
+from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
 from trisect.comm.world import world_from_environment
 from trisect.config import TrainOptions
 from trisect.errors import ConfigError, LayoutError
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.layout.steps import Batch
 from trisect.nn import Model, Normalisation
 from trisect.nn.base import Wrapped
 from trisect.noise import Noise
@@ -30,6 +33,7 @@ from trisect.train.assemble import feature_width
 from trisect.train.checks import is_cut
 from trisect.train.device import device_of_rank
 from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
+from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.joined import joined
 from trisect.train.ranks import cut_data
 from trisect.train.setup import Setup
@@ -72,8 +76,9 @@ def parallelize(
     Raises:
         LayoutError: the layout does not fit the model, the data, or the number of ranks.
     """
-    data, chosen = as_data(graph), layout_of(layout)
+    data = as_data(graph)
     training = TrainOptions(seed=seed, checkpoint_every=None, **options)
+    chosen = training.steps.laid_out(layout_of(layout))
     if chosen.auto:
         raise LayoutError("layout is auto, which parallelize does not choose; ask trisect.plan and name one.")
     maker: Any
@@ -87,20 +92,25 @@ def parallelize(
         wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
         maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
     else:
-        maker = model_maker(model, {}, seed)
+        maker = model_maker(model, {}, seed, data)
+    stack = ExitStack()  # which ends with this process
+    atexit.register(stack.close)
     if not is_cut(chosen):
         return Part(Setup.of(maker, data, OwnLoss(), training, chosen))
     world = world_from_environment()
+    if world is None and chosen.world == 1:
+        folder = Path(stack.enter_context(temporary_folder("trisect-shards-")))
+        cut_data(data, maker, OwnLoss(), chosen, training, folder)
+        mesh = Mesh(chosen, 0, device_of_rank(training.device, 0))
+        return Part(Setup.of(maker, read_cut(folder), OwnLoss(), training, chosen, mesh=mesh))
     if world is None:
         raise LayoutError(
             f"the layout is {chosen}, which needs {chosen.world} ranks, and this process is alone; start it with"
             f" torchrun --nproc-per-node {chosen.world}, or call trisect.launch(function, {str(chosen)!r})."
         )
-    stack = ExitStack()  # which ends with this process
     device = device_of_rank(training.device, world.local_rank)
     cut = partial(cut_data, data, maker, OwnLoss(), chosen, training)
     mesh, host = stack.enter_context(joined(chosen, world, device, training.timeout, cut))
-    atexit.register(stack.close)
     _agree(maker, Transport(mesh, Ledger()))
     shards = read_cut(host.folder)
     return Part(Setup.of(maker, shards, OwnLoss(), training, chosen, mesh=mesh, local_ranks=world.local_size))
@@ -203,12 +213,33 @@ class Part:
 
     # Training
 
-    def step(self, loss: OwnLossFunction) -> float:
-        """Go forward and backward over all data, as the layout does; return the loss of all ranks.
+    def batches(self, epoch: int | None = None) -> Iterator[Batch]:
+        """Return the batches of an epoch (1, 2, …; None: the next one), each of which `step` takes once, in order.
 
-        The gradients of all rows are then in `.grad`, added to what was there.
+            part = trisect.parallelize(model, graph, step="chunk", batches=10)
+            for epoch in range(1, 21):
+                for batch in part.batches(epoch):
+                    part.step(loss, batch)
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        Which vertices a batch has is drawn by the seed and the epoch, the same on all ranks.
+        """
+        self._epoch = self._epoch + 1 if epoch is None else epoch
+        batches = self._program.batches(self._epoch)
+        for batch in batches:
+            if batch is None:
+                raise ConfigError('an epoch is one step here; give parallelize step="chunk" and batches=10, say.')
+            yield batch
+
+    def step(self, loss: OwnLossFunction, batch: Batch | None = None) -> float:
+        """Go forward and backward over all data, or over a batch, as the layout does; return the loss of all ranks.
+
+        The gradients of all rows are then in `.grad`, added to what was there. Of a batch, loss and gradients are times
+        the number of batches, so that they stand for those of all rows.
 
         Args:
+            batch: one of `batches()`; None: all data.
             loss: loss(out, rows) → the own rows' part of the loss, a sum divided by a count of all ranks, such as
                 `rows.total("train")`. Called once for each chunk or block, where the last layers are; what the calls on
                 all ranks return is added up. A term that every call computes is divided by their number::
@@ -222,9 +253,14 @@ class Part:
         for parameter, _ in before:
             parameter.grad = None
         self._own.asked[:] = [loss]
-        self._epoch += 1
         program = self._program
-        program.begin(self._epoch, drops=self.model.training)
+        if batch is None and program.in_chunks:
+            raise ConfigError(
+                "each step is a batch here; take it from part.batches(), and call part.step(loss, batch)."
+            )
+        if batch is None:
+            self._epoch += 1
+        program.begin(self._epoch, batch, drops=self.model.training)
         once = self.rows.calls
         self._own.calls[:] = [program.loss_calls]
         try:
@@ -235,7 +271,7 @@ class Part:
         for parameter, gradient in before:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
-        return total
+        return total if batch is None else total * batch.count
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs of the own rows; `loss.backward()` on them reduces the gradients over all ranks.

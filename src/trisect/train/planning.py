@@ -75,13 +75,14 @@ def plan(
 
     names = [field.name for field in fields(TrainOptions)]
     training = TrainOptions(**{key: options.pop(key) for key in names if key in options})
-    maker = model_maker(model, options, training.seed)
     if isinstance(graph, Mapping):
         graph = DescribedData.of_section(graph)
+    graph = graph if isinstance(graph, DescribedData) else as_data(graph)
+    maker = model_maker(model, options, training.seed, None if isinstance(graph, DescribedData) else graph)
     if isinstance(graph, DescribedData):
         workload = workload_of_description(maker, graph, training, pairs=make_task(task).name in _OF_PAIRS)
     else:
-        workload = workload_of(maker, as_data(graph), task, training)
+        workload = workload_of(maker, graph, task, training)
     return plan_workload(workload, cluster, devices, approximate=approximate, device=training.device)
 
 

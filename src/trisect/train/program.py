@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +19,7 @@ from trisect.comm.transport import Transport
 from trisect.errors import RunError
 from trisect.layout import Layout
 from trisect.layout.history import MERGED
+from trisect.layout.steps import Batch, Steps
 from trisect.nn.models.source import AnyModel
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.noise import Noise
@@ -33,9 +36,14 @@ from trisect.schedule.validate import validate
 from trisect.shards.graph_shard import GraphShard
 from trisect.shards.shard import Shard
 from trisect.tasks.base import BoundTask, Split, Statistics
+from trisect.train.batches import make_batches
 from trisect.train.processes.memory import peak_rss_bytes
 from trisect.views.plan import Plan, runs_from, runs_split, runs_until
-from trisect.views.staleness import DriftMeter, historical_reads
+from trisect.views.staleness import DriftMeter, historical_reads, outside_reads
+
+_EPOCH = Steps()
+# states on their way to a later run, by axis and kind; as many gradients go back
+_HANDED_ON = {("time", "carry"), ("time", "halo")}
 
 
 class Program:
@@ -51,6 +59,7 @@ class Program:
         starts: part p has the positions starts[p] .. starts[p+1]-1.
         order: the user's vertex at each position, or None where they were not reordered.
         ledger: the one that the shard counts in.
+        steps: how often an epoch steps.
 
     Attributes:
         decodes: whether the task has a trained part; the same on all ranks, where `decoder` is in the last stage alone.
@@ -73,7 +82,9 @@ class Program:
         starts: Sequence[int],
         order: Tensor | None,
         ledger: Ledger | None = None,
+        steps: Steps = _EPOCH,
     ) -> None:
+        self.steps = steps
         self.model, self.mesh, self.plan, self.shard = model, mesh, plan, shard
         self.decodes = decoder is not None
         self.resumption: Resumption | None = None
@@ -94,6 +105,8 @@ class Program:
         # outputs of a task on pairs are measured with the rows of all parts
         self.task = task if task.reads_pairs or not cut else self.own_task
         self._row_tasks: dict[tuple[int, int], BoundTask] = {(0, own[1] - own[0]): self.own_task}
+        self._losses: list[Tensor] = []
+        self._batches: list[Batch] = []
         self._origin = Noise(seed, vertices=shard.vertices)
         self.noise = self._origin
         self._transport = Transport(mesh, self.ledger, mesh.layout.wire)
@@ -129,48 +142,94 @@ class Program:
             extra=[] if self.decoder is None else list(self.decoder.parameters()),
             history=history,
             drift=self._drift,
+            batches=partial(make_batches, self.shard, self.model) if self.in_chunks else None,
         )
 
     # Training
 
-    def begin(self, epoch: int, *, drops: bool = True) -> None:
-        """Enter an epoch (1, 2, …): all that it draws is a function of its number.
+    @property
+    def in_chunks(self) -> bool:
+        """Whether each step is some chunks; not any more where the guard has made every epoch exact."""
+        return self.steps.kind == "chunk" and self.plan.layout.chunks > 1
+
+    def batches(self, epoch: int) -> list[Batch] | list[None]:
+        """Return the steps of an epoch, which `begin` takes one after the other; [None]: it is one step."""
+        if self.in_chunks:
+            self._batches = self.steps.of_chunks(self.plan.layout.chunks, self._origin.seed, epoch)
+            return self._batches
+        if self.in_blocks:
+            return self.steps.of_blocks(self.plan.blocks)
+        return [None]
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether each step is a block of snapshots."""
+        return self.steps.kind == "block" and self.plan.timeline and self.plan.blocks > 1
+
+    def begin(self, epoch: int, batch: Batch | None = None, *, drops: bool = True) -> None:
+        """Enter an epoch (1, 2, …), or a step of it: all that it draws is a function of its number.
 
         Args:
+            batch: one of `batches(epoch)`.
             drops: whether layers draw random numbers.
         """
+        if batch is not None and batch.block is not None and self._state is not None:
+            self._state.go_on(batch)
+            self.loss_calls = self.plan.parts * sum(len(run) > 0 for run in self.plan.runs[batch.block])
+            return
         self.noise = Noise(self._origin.seed, epoch, vertices=self._origin.vertices)
         history, plan, order = self.history, self.plan, None
         if self._first_epoch is None:
             self._first_epoch = epoch
         exact = history is None or history.is_exact(epoch, self._first_epoch)
+        noise = self.noise if drops else None
+        if batch is not None and batch.chunks:
+            if history is not None and batch.number == 0 and (exact or history.refreshes(epoch)):
+                self._refresh(trains=drops)
+            layers = plan.layout.layer
+            self.loss_calls = plan.parts * (len(batch.chunks) if layers > 1 else 1)
+            pushed = history is not None and history.keeps(epoch, self._first_epoch)
+            keep = history.blend if history is not None and pushed else None
+            self._state = self.engine.begin(noise, plan=plan, keep=keep, batch=batch)
+            return
         if history is not None and not exact:
             if history.refreshes(epoch):
                 self._refresh(trains=drops)
             order = self._order = history.order(plan.layout.chunks, self.noise.seed, epoch)
         self._epoch_plan = plan = plan if order is not None or plan.timeline else plan.without_chunks()
         runs = sum(len(run) > 0 for block in plan.runs for run in block) if plan.timeline else 1
+        if batch is not None and batch.block is not None:
+            runs = sum(len(run) > 0 for run in plan.runs[batch.block])
         self.loss_calls = plan.parts * runs * (1 if exact else plan.layout.chunks)
-        keep: float | None = None
+        keep = None
         if history is not None and history.keeps(epoch, self._first_epoch):
             keep = 0.0 if exact else history.blend
-        noise = self.noise if drops else None
-        self._state = self.engine.begin(noise, plan=plan, chunked=not exact, keep=keep, order=order)
+        self._state = self.engine.begin(noise, plan=plan, chunked=not exact, keep=keep, order=order, batch=batch)
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:
         """Do all cells of the epoch that was begun; the gradients are then those of all ranks."""
         self._require_state().run(observer, **fields)
 
+    def end_step(self) -> None:
+        """End a step that was run, and is not the last of its epoch. A pass over blocks goes on."""
+        if not self.in_blocks:
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        self._losses.append(self._require_state().finish().detach().double())
+        self._state = None
+
     def finish(self, *, asked_to_stop: bool = False) -> float:
-        """End the epoch that was run; return its loss, the sum over chunks, runs and ranks.
+        """End the epoch that was run; return its loss, the sum over steps, chunks, runs and ranks.
 
         Args:
             asked_to_stop: whether this rank was. It travels with the loss, so that all ranks stop after the same
                 epoch; the bytes that each has sent and holds do too, for the record of the epoch.
         """
         own = torch.zeros(3 + self.mesh.layout.world, dtype=torch.float64)
-        own[0] = self._require_state().finish().detach().double().cpu()
-        self._state = None
+        self._end_pass()
+        own[0] = torch.stack(self._losses).sum().cpu()
+        self._losses.clear()
         own[1], own[2] = asked_to_stop, self.ledger.bytes
         own[3 + self.mesh.rank] = peak_rss_bytes()
         loss, asked, sent, *held = self._transport.sum_everywhere(own).tolist()
@@ -194,7 +253,10 @@ class Program:
             validate(schedule)
         return schedule
 
-    def _loss(self, frames: Any, rows: slice, first_step: int) -> Tensor:
+    def _loss(self, frames: Any, rows: slice | Tensor, first_step: int) -> Tensor:
+        if isinstance(rows, Tensor):  # of a batch that is drawn anew in each epoch
+            drawn = self._full_task.restrict(rows + self._first_row)
+            return drawn.loss(self.decoder, frames, first_step, self.noise)
         key = (rows.start, rows.stop)
         task = self._row_tasks.get(key)
         if task is None:
@@ -225,19 +287,33 @@ class Program:
         plan = self._epoch_plan
         if not plan.fetches:
             if plan not in self._volumes:
-                self._volumes[plan] = sum(volume(plan, self._schedule(plan, Pass.TRAIN)).values())
+                self._volumes[plan] = sum(self._moved(plan).values())
             return self._volumes[plan]
         training = plan.runs[-1][-1].stop
         fetched = [
             sum(rows.numel() for rows in self.own_task.wanted(step, self.noise) or ()) for step in range(training)
         ]
-        return sum(volume(plan, self._schedule(plan, Pass.TRAIN), fetched).values())
+        return sum(self._moved(plan, fetched).values())
+
+    def _moved(self, plan: Plan, fetched: Sequence[int] = ()) -> dict[tuple[str, str], int]:
+        """Return the bytes of an epoch by axis and kind: rows cross once, gradients of weights with each step."""
+        moved = volume(plan, self._schedule(plan, Pass.TRAIN), fetched)
+        if not self.in_blocks:
+            steps = min(self.steps.batches, plan.layout.chunks) if self.in_chunks else 1
+            return {key: size * steps if key[0] == "weights" else size for key, size in moved.items()}
+        inside: Counter[tuple[str, str]] = Counter()
+        for runs in plan.runs:
+            block = replace(plan, runs=(runs,))
+            inside.update(volume(block, self._schedule(block, Pass.TRAIN), fetched))
+        # from block to block states go forward, and no gradients back
+        edges = {key: (size - inside[key]) // 2 for key, size in moved.items() if key in _HANDED_ON}
+        return {key: inside[key] + edges.get(key, 0) for key in moved}
 
     def described(self) -> dict[str, Any]:
         """Return what was decided before the run, as plan.json has it: exchanges, stages, runs, bytes by formula."""
         plan = self.plan
         schedule = self._schedule(plan, Pass.TRAIN)
-        moved = volume(plan, schedule) if not plan.fetches else {}
+        moved = self._moved(plan) if not plan.fetches else {}
         return {
             "layout": str(plan.layout),
             "stages": [[numbers[0], numbers[-1]] for numbers in map(plan.numbers, range(plan.layout.layer))],
@@ -390,7 +466,9 @@ class Program:
         """Say which reads were historical in the last stale epoch, and how far history was from what replaced it."""
         if self._recipe is None:
             return None
-        historical, reads = historical_reads(self.shard.part_graph(0), self._order)
+        graph = self.shard.part_graph(0)
+        found = outside_reads(graph, self._batches) if self.in_chunks else historical_reads(graph, self._order)
+        historical, reads = found
         drift = self._drift
         layers = self.total(float(drift.layers))
         return {

@@ -126,7 +126,9 @@ class Setup:
         modules = name_modules(trained, decoder if last else None)
         modules.to(device=device, dtype=options.dtype)
         ledger = Ledger()
-        shard, starts, sizes = shard_of(data, model, mesh, options.dtype, ledger, local_ranks)
+        shard, starts, sizes = shard_of(
+            data, model, mesh, options.dtype, ledger, local_ranks, drops=options.steps.drops
+        )
         plan = make_plan(
             model.stack,
             head,
@@ -150,6 +152,7 @@ class Setup:
             starts=starts,
             order=order,
             ledger=ledger,
+            steps=options.steps,
         )
         # outputs of a task on pairs are those of all vertices
         vertices = order if plan.parts > 1 and bound.reads_pairs else shard.vertices

@@ -28,14 +28,13 @@ from trisect.tasks import BoundTask, LinkPrediction
 from trisect.tasks.node import NodeTargets
 from trisect.train.assemble import feature_width, outlined, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
-from trisect.views.timecut import equal_shares
 
 # Graphs of more entries are not cut to plan: rows of other parts are estimated from an order that costs one look.
 MOST_ENTRIES = 6_000_000
 # Nor are graphs cut into more parts than this, which takes a partitioner minutes.
 MOST_PARTS = 256
 # Of a graph of which nothing is said, a partitioner leaves about this share of the neighbours that chance would.
-_LOCALITY = 0.3
+LOCALITY = 0.3
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 
 
@@ -47,7 +46,8 @@ def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: 
     return _of_graph(model, data, bound, options)
 
 
-def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str, Any]:
+def common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str, Any]:
+    """Return what a workload has of its model, task and options, whatever the data."""
     decoder: nn.Module | None = bound.decoder_outline(model.out_channels)
     return {
         "layers": tuple(model.stack),
@@ -56,12 +56,12 @@ def _common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[st
         "copies": MOMENTS.get(options.optimiser, 2),
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
-        "judged": judged_share(bound),
-        **pairs_of(bound, decoder, model.out_channels),
+        "judged": _judged_share(bound),
+        **_pairs_of(bound, decoder, model.out_channels),
     }
 
 
-def judged_share(bound: BoundTask) -> float:
+def _judged_share(bound: BoundTask) -> float:
     """Return the share of the vertices that the largest split of a task on single vertices has."""
     targets: NodeTargets | None = getattr(bound, "targets", None)
     if not isinstance(targets, NodeTargets):
@@ -69,7 +69,7 @@ def judged_share(bound: BoundTask) -> float:
     return max((float(mask.float().mean()) for mask in targets.masks.values()), default=1.0)
 
 
-def pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
+def _pairs_of(bound: BoundTask, decoder: nn.Module | None, channels: int) -> dict[str, Any]:
     """The pairs that a loss scores at a step, and those that measures do: at once, and kept for the whole run."""
     trained = bound.scored_pairs("train", training=True)
     if not trained:
@@ -99,7 +99,7 @@ def _of_graph(model: AnyModel, graph: Graph, bound: BoundTask, options: TrainOpt
         parts_of=_GraphCutter(graph, reorder=options.order == "auto"),
         aggregated=preaggregates(model),
         symmetric=symmetric,
-        **_common(model, bound, options),
+        **common(model, bound, options),
     )
 
 
@@ -156,7 +156,7 @@ def _of_timeline(model: AnyModel, timeline: Timeline, bound: BoundTask, options:
         aggregated=aggregated,
         fixed=timeline.x is not None and timeline.x.dim() == 2,
         symmetric=is_symmetric(timeline, model),
-        **_common(model, bound, options),
+        **common(model, bound, options),
     )
 
 
@@ -180,7 +180,7 @@ def _timeline_parts(timeline: Timeline, parts: int) -> Parts:
         return Parts((timeline.vertices,), (0,) * timeline.steps, boundary=0.0)
     work = step_work(timeline, 0.0)
     if sum(work) > MOST_ENTRIES or parts > MOST_PARTS:
-        degree = _LOCALITY * sum(work) / max(1, timeline.steps * timeline.vertices)
+        degree = LOCALITY * sum(work) / max(1, timeline.steps * timeline.vertices)
         return described_parts(timeline.vertices, timeline.steps, parts, degree)
     partition = cut_timeline(timeline, parts)
     remote = halo_rows(timeline, partition.owner_by_vertex(), parts)
@@ -256,20 +256,15 @@ class DescribedData:
     def degree(self) -> float:
         """Give the effective degree of the halo."""
         if self.halo is None:
-            return _LOCALITY * (self.entries[0] / self.vertices)
+            return LOCALITY * (self.entries[0] / self.vertices)
         halo = self.halo if isinstance(self.halo, dict) else {8: float(self.halo)}
         parts = max(halo)
         return effective_degree(halo[parts], parts)
 
     def parts(self, count: int) -> Parts:
         """Say how the vertices would fall into so many parts."""
-        halo = self.halo if isinstance(self.halo, dict) else {}
-        if count in halo:
-            bounds = equal_shares(self.vertices, count)
-            rows = tuple(bounds[k + 1] - bounds[k] for k in range(count))
-            remote = (round(halo[count] * self.vertices),) * self.steps
-            return Parts(rows, remote, 1.03, measured=False, boundary=min(1.0, 2 * halo[count]))
-        return described_parts(self.vertices, self.steps, count, self.degree())
+        known = self.halo.get(count) if isinstance(self.halo, dict) else None
+        return described_parts(self.vertices, self.steps, count, self.degree(), known)
 
 
 def workload_of_description(

@@ -88,6 +88,7 @@ class Carry(Stay):
         for _, own in self._handed(turn, chunks, back=True):
             into = None if gradients is None else [None if g is None else g[:, own] for g in gradients]
             result = self.states.backward(turn, d_out if into is None else d_out[:, own], into)
+        self._end(turn)
         return result if gradients is None else gradients
 
     def _chunks(self, turn: Turn) -> list[tuple[int, slice]]:
@@ -103,6 +104,8 @@ class Carry(Stay):
             place if place and place[1] != turn.run and (back or not turn.again) else None
             for place in (places[::-1] if back else places)
         )
+        if back and turn.truncated:
+            source, target = (place if place and place[0] == turn.block else None for place in (source, target))
         door, made = self._door, self.states.wanted if back else self.states.after
 
         def message(chunk: int, own: slice) -> Posted:

@@ -84,6 +84,13 @@ class HistoryRows:
             rows = self._now[slot] = self._empty(slot).zero_()
         return rows
 
+    def kept(self, slot: int) -> Tensor:
+        """History of a slot, [columns, width], between passes and in those that replace some of its rows in place."""
+        rows = self._history.get(slot)
+        if rows is None:
+            rows = self._history[slot] = self._empty(slot).zero_()
+        return rows
+
     def end(self) -> None:
         """The pass is over, backward included: all but history is free for whatever comes before the next one."""
         self._now, self._other = {}, {}

@@ -51,11 +51,17 @@ class Recurrences(Along):
         self.turn = 0
         self._resumed: Mapping[int, State] = {}
         self._watched: int | None = None
-        self._keeps = False
+        self._keeps = self._truncated = False
 
-    def begin(self, cut: TimeCut, *, keeps: bool) -> None:
-        """Begin a pass; `keeps`: a backward will follow."""
+    def begin(self, cut: TimeCut, *, keeps: bool, truncated: bool = False) -> None:
+        """Begin a pass.
+
+        Args:
+            keeps: whether a backward will follow.
+            truncated: whether each block goes back before the next one goes forward, and no gradient crosses them.
+        """
         self._clear(keeps=keeps)
+        self._truncated = truncated
         self._cut, self.turn = cut, 0
         self._resumed, self._watched = {}, None
 
@@ -102,6 +108,7 @@ class Recurrences(Along):
             resumed=self._resumed.get(call[0]),
             watched=self._block == self._watched,
             ends=ends,
+            truncated=self._truncated,
         )
         exchange = self._exchange(call, module, turn)
         exchange.meet(turn, back=False)

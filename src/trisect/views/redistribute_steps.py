@@ -69,6 +69,7 @@ class RedistributeSteps(Stay):
     def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Return the gradients of own frames, found by other ranks."""
         gradients = self.states.backward(turn, self._by_rows(turn, [d_out], back=True)[0])
+        self._end(turn)
         low, high = self._share(turn)
         shape = len(turn.cut.steps(turn.block)), high - low
         crossing = [

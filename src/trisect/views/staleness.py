@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from trisect.layout.steps import Batch
 from trisect.partition.halo import PartGraph
 
 SAMPLE = 256
@@ -14,12 +15,27 @@ SAMPLE = 256
 
 def historical_reads(graph: PartGraph, order: Sequence[int]) -> tuple[int, int]:
     """Of the part's edges, how many read a row of a chunk that comes later in the order, and how many there are."""
+    turns = torch.empty(len(order), dtype=torch.int64)
+    turns[list(order)] = torch.arange(len(order))
+    when, read = _turns(graph, turns)
+    return int((read > when).sum()), when.numel()
+
+
+def outside_reads(graph: PartGraph, batches: Sequence[Batch]) -> tuple[int, int]:
+    """Of the part's edges, how many read a row of another batch, and how many there are."""
+    turns = torch.empty(sum(len(batch.chunks) for batch in batches), dtype=torch.int64)
+    for batch in batches:
+        turns[list(batch.chunks)] = batch.number
+    when, read = _turns(graph, turns)
+    return int((read != when).sum()), when.numel()
+
+
+def _turns(graph: PartGraph, turn_of: Tensor) -> tuple[Tensor, Tensor]:
+    """Return of each edge the turns of the rows that read and are read, from the turn of each chunk."""
     row, column = graph.adjacency.coordinates()
     chunks = len(graph.chunk_rows) - 1
-    if len(order) != chunks:
-        return 0, row.numel()
-    turn_of = torch.empty(chunks, dtype=torch.int64)
-    turn_of[list(order)] = torch.arange(chunks)
+    if len(turn_of) != chunks:
+        return row.new_zeros(row.numel()), row.new_zeros(row.numel())
     owner = torch.empty(graph.adjacency.columns, dtype=torch.int64)
     for chunk in range(chunks):
         owner[graph.chunk_rows[chunk] : graph.chunk_rows[chunk + 1]] = chunk
@@ -27,7 +43,7 @@ def historical_reads(graph: PartGraph, order: Sequence[int]) -> tuple[int, int]:
             low, high = bounds[chunk]
             owner[graph.rows + low : graph.rows + high] = chunk
     when = turn_of[owner].to(row.device)
-    return int((when[column] > when[row]).sum()), row.numel()
+    return when[row], when[column]
 
 
 class DriftMeter:

@@ -50,7 +50,14 @@ class Stay(Exchange):
 
     def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Return the gradients of the frames, from that of the output and of what was handed on."""
-        return self.states.backward(turn, d_out)
+        found = self.states.backward(turn, d_out)
+        self._end(turn)
+        return found
+
+    def _end(self, turn: Turn) -> None:
+        """End the backward of a block that has no gradient for the one before."""
+        if turn.truncated:
+            self.states.wanted.clear()
 
     def _rank_of(self, run: int) -> int:
         """Return the rank of the same part and stage that has another run."""
@@ -88,6 +95,7 @@ class Everywhere(Stay):
         """Go back through all steps; summaries of nothing have no gradient."""
         if turn.pieces:
             self.states.backward(turn, d_out)
+            self._end(turn)
         return [None]
 
     def _evolved(self, turn: Turn) -> range:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import Normalisation
 from trisect.nn.temporal.recurrent import recurrent
+from trisect.views.relations import Relation
 from trisect.views.running import Tracking
 from trisect.views.states import Form
 from trisect.views.view import Neighbours, View
@@ -63,6 +65,7 @@ class LayerTrace:
         calls: in order; `first`: the same where it is the first layer and the sum of its features is kept, None where
             it does not begin with that sum.
         reads, writes: the shared inputs that it reads, and the one that it writes.
+        related: the relations of edges that it tells apart, by name or number.
         across, along: the option of the exchange by which its rows cross parts, and its state runs; NONE: by none.
         tracked: how many numbers are running statistics of steps.
     """
@@ -77,6 +80,7 @@ class LayerTrace:
     across: str = NONE
     along: str = NONE
     tracked: int = 0
+    related: tuple[str | int | tuple[str, ...], ...] = ()
 
     @property
     def _reading(self) -> list[Call]:
@@ -202,12 +206,21 @@ def ring(rows: int, degree: int, dtype: torch.dtype, channels: int = 0) -> Adjac
     pointers = torch.arange(0, rows * degree + 1, degree)
     indices = columns.sort(1).values.flatten().to(torch.int32)
     matrix = Adjacency.from_csr(pointers, indices, torch.ones(rows * degree, dtype=dtype), rows)
-    return matrix.with_features(torch.zeros(rows * degree, channels, dtype=dtype)) if channels else matrix
+    if not channels:
+        return matrix
+    # where they are the weights of relations, each edge has one
+    features = torch.nn.functional.one_hot(torch.arange(rows * degree) % channels, channels)
+    return matrix.with_features(features.to(dtype))
 
 
 def edge_channels(layer: nn.Module) -> int:
     """Return how many features of an edge a layer reads."""
     return max(getattr(module, "edge_channels", 0) for module in layer.modules())
+
+
+def reads_all_relations(layer: nn.Module) -> bool:
+    """Whether the features of edges that a layer reads are their weights in all relations."""
+    return any(getattr(module, "reads_all_relations", False) for module in layer.modules())
 
 
 def _trace(layer: nn.Module, *, timeline: bool) -> LayerTrace:
@@ -230,6 +243,7 @@ def _trace(layer: nn.Module, *, timeline: bool) -> LayerTrace:
         _marked(first, evaluated) if any(call.kept for call in first) else None,
         getattr(layer, "reads", ()),
         getattr(layer, "writes", None),
+        related=tuple(dict.fromkeys(view.asked_relations)),
         tracked=sum(view.tracked.values()),
     )
 
@@ -267,6 +281,8 @@ def _asked(layer: Any, *, timeline: bool, keeps: bool, trains: bool = True) -> t
     if not isinstance(out, Tensor) or out.shape[:-1] != x.shape[:-1]:
         shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ConfigError(f"{name} gives {shape} for x of shape {list(x.shape)}; return a row for each row.")
+    if reads_all_relations(layer):
+        view.asked_relations += range(edge_channels(layer))
     return out.shape[-1], view
 
 
@@ -276,6 +292,7 @@ class Recorder(View):
     Attributes:
         calls: in order.
         tracked: how many running statistics each norm has.
+        asked_relations: by name or number.
     """
 
     def __init__(self, matrix: Adjacency, x: Tensor, *, steps: int | None, keeps: bool, trains: bool = True) -> None:
@@ -284,6 +301,7 @@ class Recorder(View):
         self._x, self._features = x, (x, x) if keeps else None
         self.calls: list[Call] = []
         self.tracked: dict[Tracking, int] = {}
+        self.asked_relations: list[Any] = []
 
     def _zeros(self, x: Tensor, width: int, *inputs: Tensor | None) -> Tensor:
         trained = any(tensor is not None and tensor.requires_grad for tensor in (x, *inputs))
@@ -302,8 +320,12 @@ class Recorder(View):
         relu: bool = False,
         slope: float | None = None,
         p: float = 0.0,
+        relation: str | int | tuple[str, ...] | None = None,
     ) -> Tensor:
         """Note a sum; see `View.aggregate`."""
+        if relation is not None:
+            more: dict[str, Any] = {"alpha": alpha, "theta": theta, "relu": relu, "slope": slope, "p": p}
+            return self.related(relation).aggregate(x, weight, root=root, bias=bias, add=add, **more)
         outputs = x.shape[-1] if weight is None else weight.shape[0]
         narrows = weight is not None and self.narrows(weight, alpha, theta) and not self.keeps(x)
         width = outputs if narrows else x.shape[-1]
@@ -318,8 +340,11 @@ class Recorder(View):
         *,
         then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
         width: int | None = None,
+        relation: str | int | tuple[str, ...] | None = None,
     ) -> Any:
         """Note rows that are read; see `View.gather`."""
+        if relation is not None:
+            return self.related(relation).gather(x, weight, then=then, width=width)
         near = self._zeros(x, x.shape[-1] if weight is None else weight.shape[0], weight)
         self.calls.append(Call("gather", near.shape[-1], near.requires_grad, then=then is not None))
         if then is None:
@@ -329,6 +354,15 @@ class Recorder(View):
             neighbours = Neighbours(self.block, None, lambda: None)
             width = then(near if x.dim() == 2 else near[0], own, neighbours).shape[-1]
         return self._zeros(x, width, near, torch.zeros((), requires_grad=True))
+
+    def relation(
+        self, relation: str | int | tuple[str, ...], normalisation: Normalisation, self_loops: bool
+    ) -> Relation:
+        """Return a relation of the ring; the names of all, and which there are, are known to the data."""
+        self.asked_relations.append(relation)
+        if self.block.features is None:
+            self.spatial = View.whole([ring(_ROWS, 3, self.block.dtype, 1)] * len(self.spatial.blocks)).spatial
+        return Relation(0, normalisation, self_loops)
 
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Note a sum over all rows; see `View.sum`."""

@@ -51,6 +51,7 @@ class Turn:
         resumed: what the pass begins with, where that is not the module's own initial state.
         watched: whether the state before the block is to be kept.
         ends: whether only the states are wanted.
+        truncated: whether no gradient goes from a block to the one before, since each is a step.
         pieces: chunk by chunk.
     """
 
@@ -67,6 +68,7 @@ class Turn:
     resumed: State | None = None
     watched: bool = False
     ends: bool = False
+    truncated: bool = False
     pieces: list[Piece] = field(default_factory=list)
 
     def __post_init__(self) -> None:

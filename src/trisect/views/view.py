@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
+from trisect.graph.build import Normalisation
 from trisect.nn.temporal.recurrent import recurrent
 from trisect.noise import Noise
 from trisect.ops.dropout import dropout
@@ -35,6 +36,9 @@ from trisect.views.token import Backward, Forward, cross, tie
 from trisect.views.top import Top, best, picked
 from trisect.views.turn import State
 from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP, Asked
+
+if TYPE_CHECKING:
+    from trisect.views.relations import Relation
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,7 @@ class View:
             `BlockEndedError`.
         trains: whether norms over rows take the statistics of these, and not running ones; None: where there is noise.
         running: takes the statistics of each step; None: running ones are left alone.
+        relations: what the relations of edges are called; none where edges are of one kind.
 
     Attributes:
         layer: the number of the layer that is at work; it tells the random numbers of layers apart.
@@ -95,8 +100,10 @@ class View:
         last: tuple[int, int] | None = None,
         trains: bool | None = None,
         running: Running | None = None,
+        relations: Sequence[str] = (),
     ) -> None:
         self.spatial, self.along, self.steps = spatial, along, steps
+        self.relations = tuple(relations)
         self.vertices = spatial.rows if vertices is None else vertices
         self.noise, self.running = noise, running
         self.trains = noise is not None if trains is None else trains
@@ -118,6 +125,7 @@ class View:
         features: tuple[Tensor, Tensor] | None = None,
         states: Mapping[Asked, State] | None = None,
         first_step: int = 0,
+        relations: Sequence[str] = (),
     ) -> View:
         """Return the view of one process: of all rows of a graph, or of consecutive steps of a timeline.
 
@@ -127,13 +135,15 @@ class View:
             features: x as the model is called with it, and its sums over neighbours, where these are known.
             states: of recurrent modules before the first step, as `view.along.after` has them behind the last one.
             first_step: where in the timeline the first step stands.
+            relations: `Graph.relations` or `Timeline.relations`.
         """
-        running = None if noise is None else AtOnce()
+        more: dict[str, Any] = {"noise": noise, "features": features, "relations": relations}
+        more["running"] = None if noise is None else AtOnce()
         if isinstance(matrices, Adjacency):
-            return cls(Local([matrices], matrices.rows), noise=noise, features=features, running=running)
+            return cls(Local([matrices], matrices.rows), **more)
         rows, steps = matrices[0].rows, range(first_step, first_step + len(matrices))
         along = Alone(states, first_step)
-        return cls(Local(matrices, rows), along, steps=steps, noise=noise, features=features, running=running)
+        return cls(Local(matrices, rows), along, steps=steps, **more)
 
     # The layer at work
 
@@ -201,6 +211,7 @@ class View:
         relu: bool = False,
         slope: float | None = None,
         p: float = 0.0,
+        relation: str | int | tuple[str, ...] | None = None,
     ) -> Tensor:
         """Return dropout(relu(((1-alpha)·Â·x + alpha·add)·wᵀ + x·rootᵀ + bias)), w = theta·weight + (1-theta)·I.
 
@@ -216,9 +227,13 @@ class View:
             relu: whether a relu follows.
             slope: of a leaky relu in place of it.
             p: with which probability each number is dropped behind that; none is in evaluation.
+            relation: sum over the edges of this relation alone, by their weights; see `related`.
 
         Returns: [..., rows, outputs].
         """
+        if relation is not None:
+            more: dict[str, Any] = {"alpha": alpha, "theta": theta, "relu": relu, "slope": slope, "p": p}
+            return self.related(relation).aggregate(x, weight, root=root, bias=bias, add=add, **more)
         narrows = weight is None or self.narrows(weight, alpha, theta)
         if slope is not None and (p > 0.0 or not narrows or self.keeps(x)):
             # no kernel does a leaky relu behind a product, or with dropout
@@ -226,8 +241,8 @@ class View:
             return self.dropout(functional.leaky_relu(y, slope), p)
         ending, call = self._ending(relu, p, slope), self._call(AGGREGATE)
         if self.keeps(x):
-            more = None if add is None else self.frames(add)
-            return self._back(self._of_kept(self.frames(x), weight, root, bias, more, alpha, theta, ending), x)
+            beside = None if add is None else self.frames(add)
+            return self._back(self._of_kept(self.frames(x), weight, root, bias, beside, alpha, theta, ending), x)
         spec = Aggregation(self.spatial, call, ending, narrows, alpha, theta)
         if self._meets:
             out, self._token = run_aggregation(spec, self._token, x, weight, root, bias, add)
@@ -273,6 +288,7 @@ class View:
         *,
         then: Then | None = None,
         width: int | None = None,
+        relation: str | int | tuple[str, ...] | None = None,
     ) -> Any:
         """Return the rows of x·weightᵀ that own rows read: [columns, channels].
 
@@ -283,9 +299,12 @@ class View:
                 gives [rows, outputs]; see `Neighbours`. Needed on a timeline, whose steps have other columns.
             width: how many outputs `then` gives. Where it is not known, `then` is called with no rows on a rank without
                 steps.
+            relation: give `then` the matrix of this relation alone; see `related`.
 
         Returns: near, or what `then` gave, [..., rows, outputs].
         """
+        if relation is not None:
+            return self.related(relation).gather(x, weight, then=then, width=width)
         spatial, frames, call = self.spatial, self.frames(x), self._call(GATHER)
         own = frames if weight is None else dense(frames, weight, room=partial(spatial.room, call))
         if then is not None and isinstance(spatial, Halo) and spatial.interior is not None:
@@ -295,8 +314,8 @@ class View:
             columns = self._cross(partial(spatial.gather, call), partial(spatial.gather_gradient, call), own)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
-        maker = self._maker(then, frames)
-        results = [maker(step, near, spatial.blocks[step]) for step, near in enumerate(columns)]
+        blocks, maker = spatial.blocks, self._maker(then, frames)
+        results = [maker(step, near, blocks[step]) for step, near in enumerate(columns)]
         if results:
             return self._back(stacked(results), x)
         if width is None:  # a rank without steps: no rows, of the right width
@@ -319,18 +338,53 @@ class View:
         """Return made(step, near, block, rows), which calls `then` for own rows of a step; None: for all of them."""
         own, chance = each_frame(frames), cache(partial(self.chance, "pairs"))
 
-        def draw(step: int, rows: slice | None) -> Noise | None:
-            noises = chance()
-            if noises is None or rows is None:
-                return None if noises is None else noises[step]
-            return noises[step].rows(rows.start, rows.stop)
-
         def made(step: int, near: Tensor, block: Adjacency, rows: slice | None = None) -> Tensor:
             ids = self.spatial.column_ids(step)
-            at = Neighbours(block, None if ids is None else ids[: len(near)], partial(draw, step, rows))
+            at = Neighbours(block, None if ids is None else ids[: len(near)], partial(at_step, chance, step, rows))
             return then(near, own[step] if rows is None else own[step][rows], at)
 
         return made
+
+    def related(
+        self,
+        relation: str | int | tuple[str, ...],
+        normalisation: Normalisation = "none",
+        *,
+        self_loops: bool = False,
+    ) -> View:
+        """Return the view of one relation, whose `aggregate` and `gather` read its edges alone.
+
+        Args:
+            relation: its name in `relations`, or its number.
+            normalisation: of its weights: `none` sums, `row` takes means, `symmetric` is that of GCN.
+            self_loops: whether each vertex reads itself by a loop of weight 1, where it has none.
+        """
+        from trisect.views.relations import RelationView  # builds on this module
+
+        return RelationView.of(self, self.relation(relation, normalisation, self_loops))
+
+    def relation(
+        self, relation: str | int | tuple[str, ...], normalisation: Normalisation, self_loops: bool
+    ) -> Relation:
+        """Return the form in which a relation is read; see `related`."""
+        from trisect.views.relations import Relation  # builds on this module
+
+        return Relation.of(relation, self.relations, normalisation, self_loops)
+
+    def each_relation(
+        self, x: Tensor, forms: Sequence[tuple[str | int | tuple[str, ...], Normalisation, bool]]
+    ) -> list[View]:
+        """Return the views of several relations, whose verbs on x read rows that cross once for all of them.
+
+        Args:
+            x: [..., rows, channels].
+            forms: of each, the arguments of `related`: its name, normalisation and self_loops.
+        """
+        from trisect.views.relations import RelationView, read_rows  # builds on this module
+
+        relations = [self.relation(*form) for form in forms]
+        read = read_rows(self, x, relations)
+        return [RelationView.of(self, relation, read) for relation in relations]
 
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels].
@@ -458,12 +512,12 @@ class View:
         noises = self.chance() if p > 0.0 else None
         if noises is None:
             return x
-        return self._by_step(lambda frame, noise: dropout(frame, p, noise), x, noises)
+        return self.by_step(lambda frame, noise: dropout(frame, p, noise), x, noises)
 
     def normalise(self, x: Tensor, norm: nn.LayerNorm, *, relu: bool = False, p: float = 0.0) -> Tensor:
         """Return dropout(relu(norm(x))) of x [..., rows, channels], in one pass over memory."""
         noises = self.chance() if p > 0.0 else None
-        return self._by_step(lambda frame, noise: normalise(frame, norm, relu=relu, p=p, noise=noise), x, noises)
+        return self.by_step(lambda frame, noise: normalise(frame, norm, relu=relu, p=p, noise=noise), x, noises)
 
     def dense(
         self,
@@ -482,7 +536,7 @@ class View:
         """
         return dense(x, weight, bias, add, self._ending(relu, p), theta)
 
-    def _by_step(
+    def by_step(
         self, call: Callable[[Tensor, Noise | None], Tensor], x: Tensor, noises: Sequence[Noise] | None
     ) -> Tensor:
         """Call a function of rows and noise for all steps at once, or for each where noise tells them apart."""
@@ -498,3 +552,11 @@ class View:
         """Do a verb that all ranks meet; see `views.token.cross`."""
         made, self._token = cross(forward, backward, self._token, x, always=always)
         return made
+
+
+def at_step(chance: Callable[[], Sequence[Noise] | None], step: int, rows: slice | None = None) -> Noise | None:
+    """Return the noise of a step, of all rows or of some."""
+    noises = chance()
+    if noises is None or rows is None:
+        return None if noises is None else noises[step]
+    return noises[step].rows(rows.start, rows.stop)

@@ -141,16 +141,20 @@ class Window(Stay):
 
     def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Send the gradients of the frames that were read, and add what others found of own ones."""
-        cut, later = turn.cut, [] if turn.is_last else [(turn.block + 1, run) for run in range(turn.run)]
+        cut, later = turn.cut, [(turn.block + 1, run) for run in range(turn.run)]
+        later = [] if turn.is_last or turn.truncated else later
         readers = self._readers(turn, [*later, *((turn.block, run) for run in range(turn.run + 1, cut.times))])
+        readers = [(place, self._trained(turn, steps)) for place, steps in readers if self._trained(turn, steps)]
         coming = [(self._expect(turn, steps, place[1], place, back=True), steps) for place, steps in readers]
         gradient = self.states.backward(turn, d_out)[0] if turn.pieces else None
         wanted = self.states.wanted.pop(0, None)
         if wanted is not None:
             first = turn.steps.start - self._form.frames
-            for run, steps in self._read(turn):
-                self._send(turn, [wanted[0][s - first] for s in steps], run, (turn.block, turn.run), back=True)
-            for step in cut.read_before(turn.block, turn.run, turn.run, self._size):
+            for run, read in self._read(turn):
+                steps = self._trained(turn, read)
+                if steps:
+                    self._send(turn, [wanted[0][s - first] for s in steps], run, (turn.block, turn.run), back=True)
+            for step in self._trained(turn, cut.read_before(turn.block, turn.run, turn.run, self._size)):
                 self._add(step, wanted[0][step - first])
         for posted, steps in coming:
             for step, frame in zip(steps, posted.wait().chunk(len(steps)), strict=True):
@@ -166,6 +170,11 @@ class Window(Stay):
             gradient[step - turn.steps.start] += self._gradients.pop(step)
         parts = zip(torch.split(gradient, turn.widths, 2), turn.needs, strict=True)
         return [part.contiguous() if need else None for part, need in parts]
+
+    def _trained(self, turn: Turn, steps: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of some steps that get a gradient of this block."""
+        first = turn.cut.steps(turn.block).start
+        return tuple(step for step in steps if step >= first) if turn.truncated else steps
 
     def _add(self, step: int, gradient: Tensor) -> None:
         """Note the gradient of an own frame that a later run read."""

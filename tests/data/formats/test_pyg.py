@@ -64,13 +64,6 @@ def test_list_of_data_with_late_vertices() -> None:
     assert record.y[:, 2].tolist() == [-1, -1, 1]
 
 
-@pytest.mark.parametrize(("vertices", "words"), [(1, "1 kind of vertices"), (2, "2 kinds of vertices")])
-def test_relations_are_counted(vertices: int, words: str) -> None:
-    data = SimpleNamespace(node_types=["a"] * vertices, edge_types=["e"])
-    with pytest.raises(DataError, match=f"of {words} and 1 of edges; relations are not supported"):
-        static_from_pyg(data)
-
-
 def test_wrong_objects() -> None:
     edges = torch.tensor([[0], [1]])
     for data in (SimpleNamespace(), SimpleNamespace(edge_index=edges[0]), SimpleNamespace(edge_index=edges.float())):

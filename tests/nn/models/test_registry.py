@@ -15,7 +15,7 @@ from trisect.nn.models.registry import reads_edges
 from trisect.views.trace import trace_of
 from trisect.views.view import View
 
-STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine")
+STATIC = ("gcn", "sage", "gcnii", "resgcn+", "gat", "gatv2", "gin", "gine", "rgcn")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,7 +141,7 @@ def test_importing_the_package_does_not_import_pyg():
 
 
 def test_models_that_read_edges():
-    assert [name for name in NAMES if reads_edges(name)] == ["gatv2", "gine"]
+    assert [name for name in NAMES if reads_edges(name)] == ["gatv2", "gine", "rgcn"]
     assert reads_edges("recurrent", spatial="gatv2", heads=2)
     assert not reads_edges("recurrent", spatial="gat")
     assert build("gatv2", 7, 3).edge_channels == 0

@@ -47,6 +47,7 @@ class Options:
         lags: signals: how many earlier values are the features of a step.
         target: signals: `raw`, `log1p` or `standardised`.
         seed: of random features, labels and splits.
+        relation: the array that says which relation each edge has, as numbers from 0.
     """
 
     period: Period | None = None
@@ -58,6 +59,7 @@ class Options:
     lags: int | None = None
     target: Target = "raw"
     seed: int = 0
+    relation: str | None = None
 
 
 def read_npz(path: Path, options: Options) -> Record:
@@ -91,12 +93,26 @@ def from_arrays(arrays: Mapping[str, Array], options: Options, source: str = "ar
             "time, or edge_index, or edges, or indptr and indices."
         )
     meta: dict[str, Any] = {"source": source, "format": form}
-    if form in "ES":
-        return _timeline(arrays, options, meta)
-    return _static(arrays, options, meta)
+    relation = None
+    if options.relation is not None:
+        relation = _relation(arrays, options.relation, source)
+        meta["relations"] = [str(k) for k in range(int(relation.max(initial=-1)) + 1)]
+    return (_timeline if form in "ES" else _static)(arrays, options, meta, relation)
 
 
-def _static(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any]) -> StaticRecord:
+def _relation(arrays: Mapping[str, Array], name: str, source: str) -> Array:
+    """Give the relation of each edge, from 0."""
+    if name not in arrays:
+        raise DataError(f"data.relation is {name!r}, and {source} holds {', '.join(sorted(arrays))}; name one of them.")
+    relation = arrays[name]
+    if relation.ndim != 1 or relation.dtype.kind not in "iu" or (len(relation) and int(relation.min()) < 0):
+        raise DataError(f"data.relation is {name!r}, which holds no numbers from 0 of edges; name another array.")
+    return relation.astype(np.int32)
+
+
+def _static(
+    arrays: Mapping[str, Array], options: Options, meta: dict[str, Any], relation: Array | None
+) -> StaticRecord:
     if "edge_index" in arrays:
         src, dst, undirected = arrays["edge_index"][0], arrays["edge_index"][1], False
     elif "edges" in arrays:
@@ -128,6 +144,7 @@ def _static(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any])
         splits=_splits(arrays, vertices, options.split),
         names=_first(arrays, "node_id"),
         meta=meta,
+        relation=relation,
     )
     if options.symmetrise:
         record = symmetric(record)
@@ -141,7 +158,9 @@ def _static(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any])
     return record
 
 
-def _timeline(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any]) -> TimelineRecord:
+def _timeline(
+    arrays: Mapping[str, Array], options: Options, meta: dict[str, Any], relation: Array | None
+) -> TimelineRecord:
     signal = arrays["y"] if meta["format"] == "S" else None
     if "src" in arrays:
         src, dst, time = arrays["src"], arrays["dst"], arrays["time"]
@@ -169,6 +188,7 @@ def _timeline(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any
         src, dst, time = src[order], dst[order], time[order]
         weight = None if weight is None else weight[order]
         edge_y = None if edge_y is None else edge_y[order]
+        relation = None if relation is None else relation[order]
     record = TimelineRecord(
         vertices=vertices,
         src=_ids(src),
@@ -183,6 +203,7 @@ def _timeline(arrays: Mapping[str, Array], options: Options, meta: dict[str, Any
         names=per_vertex,
         meta=meta,
         time=time,
+        relation=relation,
     )
     if signal is not None:
         record = _signal(record, signal.astype(np.float32), options)
@@ -221,6 +242,7 @@ def _signal(record: TimelineRecord, y: Array, options: Options) -> TimelineRecor
         dst=record.dst[first:],
         weight=None if record.weight is None else record.weight[first:],
         edge_y=None if record.edge_y is None else record.edge_y[first:],
+        relation=None if record.relation is None else record.relation[first:],
         time=None if record.time is None else record.time[first:],
         offsets=record.offsets[lags:] - first,
         x=x,

@@ -19,8 +19,8 @@ def static_from_pyg(data: Any) -> StaticRecord:
     Edges may also be `adj_t`, a sparse matrix whose rows are the targets. `edge_attr` of any width becomes `edge_x`.
     The edges are taken as they are.
     """
-    src, dst, weight = _edges(data)
-    x, y = _float(_get(data, "x"), "x"), _target(_get(data, "y"))
+    src, dst, weight = edges_of(data)
+    x, y = _float(_get(data, "x"), "x"), target_of(_get(data, "y"))
     _refuse_beyond(src, dst, x)
     vertices = _count(data, src, dst, x, y)
     splits = {
@@ -87,10 +87,10 @@ def timeline_from_pyg(obj: Any, period: Period | None = None) -> TimelineRecord:
 def _snapshots(steps: list[Any]) -> TimelineRecord:
     if not steps:
         raise DataError("the list of Data is empty; give one object for each step.")
-    edges = [_edges(data) for data in steps]
+    edges = [edges_of(data) for data in steps]
     attributes = [_attributes(data, "edge_attr", len(src)) for data, (src, _, _) in zip(steps, edges, strict=True)]
     xs = [_float(_get(data, "x"), "x") for data in steps]
-    ys = [_target(_get(data, "y")) for data in steps]
+    ys = [target_of(_get(data, "y")) for data in steps]
     vertices = max(_count(data, *edge[:2], x, y) for data, edge, x, y in zip(steps, edges, xs, ys, strict=True))
     offsets = np.zeros(len(steps) + 1, np.int64)
     np.cumsum([len(src) for src, _, _ in edges], out=offsets[1:])
@@ -169,7 +169,8 @@ def _float(value: Any, name: str) -> Array | None:
     return None if array is None else numbers_in(name, array)
 
 
-def _target(value: Any) -> Array | None:
+def target_of(value: Any) -> Array | None:
+    """Give y as classes (int64) or as numbers (float32)."""
     array = dense(value)
     if array is None:
         return None
@@ -184,23 +185,13 @@ def _small(ids: Array) -> Array:
     return ids.astype(np.int32 if not len(ids) or int(ids.max()) < 2**31 else np.int64, copy=False)
 
 
-def has_relations(data: Any) -> bool:
-    """Whether an object has several kinds of vertices or edges, as PyG's `HeteroData`."""
-    return hasattr(data, "edge_types") and hasattr(data, "node_types")
-
-
-def _refuse_relations(data: Any) -> None:
-    if has_relations(data):
-        kinds = f"{len(data.node_types)} kind{'' if len(data.node_types) == 1 else 's'}"
-        raise DataError(
-            f"the object is a {type(data).__name__} of {kinds} of vertices and {len(data.edge_types)} of edges;"
-            " relations are not supported yet, so give data.to_homogeneous(), which has one kind of each."
-        )
-
-
-def _edges(data: Any) -> tuple[Array, Array, Array | None]:
+def edges_of(data: Any) -> tuple[Array, Array, Array | None]:
     """Give sources, targets and weights of all edges."""
-    _refuse_relations(data)
+    if hasattr(data, "edge_types") and hasattr(data, "node_types"):
+        raise DataError(
+            f"the object is a {type(data).__name__} with {len(data.edge_types)} types of edges, and one of a list; a"
+            " timeline of relations is made by Timeline.from_events(…, relation=…)."
+        )
     index, matrix = _get(data, "edge_index"), _get(data, "adj_t")
     if index is None and matrix is not None:
         target, source, values = coordinates(matrix)

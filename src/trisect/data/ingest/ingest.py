@@ -12,13 +12,14 @@ import numpy as np
 from trisect.data.formats.store import check_free, read_encoding, write_directory
 from trisect.data.ingest import encoding as encodings
 from trisect.data.ingest import tables
-from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, parse_columns
+from trisect.data.ingest.attributes import Attribute, IntegerClasses, Raw, classes, is_absent, parse_columns
 from trisect.data.ingest.columns import Ids, IntegerIds, Times, Weights
-from trisect.data.ingest.flaws import Flaws, OnMissing, check_choice, in_words, listed
+from trisect.data.ingest.flaws import Flaw, Flaws, OnMissing, check_choice, in_words, listed
 from trisect.data.ingest.labels import is_npy, label_source, labels_of, npy_labels, without_edges
 from trisect.data.ingest.loops import SelfLoops, check_self_loops, split_off
 from trisect.data.ingest.periods import PER_SECOND, Period, offsets_of, parse_period, steps_of, steps_since
 from trisect.data.ingest.sources import Source, open_source
+from trisect.data.ingest.types import labelled_type, read_types, typed_features
 from trisect.data.ingest.vertices import (
     VertexTable,
     changing_features,
@@ -43,9 +44,10 @@ class Table:
         time_unit: the unit of times that are numbers (`s`, `ms`, `us`, `ns`); matters for periods such as `"1d"`.
         weight: the column of weights.
         edge_label: the column of edge classes.
+        relation: the column of relations: which kind each edge is of.
         edge_features: columns that become features of edges: `"amount,kind:category"` or a list.
         labels: a file of vertex labels: a table of id and label, or .npy in ascending order of the ids.
-        vertices: a table of vertices (a file, or a frame).
+        vertices: a table of vertices (a file, or a frame); or by name one for each type of vertices.
         id: its column of ids (or that of `labels`); by default the first.
         label_column: its column of labels (or that of `labels`).
         features: its columns that become features, as `edge_features`; by default all others.
@@ -64,6 +66,7 @@ class Table:
     period: Period | None = None
     weight: str | None = None
     edge_label: str | None = None
+    relation: str | None = None
     labels: Any = None
     undirected: bool = False
     time_unit: str = "s"
@@ -127,12 +130,19 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     _check(table)
     table, stored = with_stored_columns(table)
     wanted = parse_columns(table.edge_features)
-    source = open_source(
-        path, [table.src, table.dst, table.time, table.weight, table.edge_label, *(n for n, _ in wanted)]
-    )
+    named = [table.src, table.dst, table.time, table.weight, table.edge_label, table.relation]
+    source = open_source(path, [*named, *(name for name, _ in wanted)])
     columns = EdgeColumns(source, table)
     counts = columns.read(_part(progress, _READING))
-    described, labelled = _read_tables(table, columns.ids)
+    types: dict[str, VertexTable] = {}
+    if isinstance(table.vertices, Mapping) and all(isinstance(each, str) for each in table.vertices):
+        types = read_types(table, columns.ids) if _are_tables(table.vertices) else {}
+    if types:
+        own = table if table.labels is not None else replace(table, label_column=None)
+        described, labelled = _read_tables(replace(own, vertices=None), columns.ids)
+        labelled = labelled_type(types) if labelled is None else labelled
+    else:
+        described, labelled = _read_tables(table, columns.ids)
     numbers, names, vertices = columns.ids.finish()
     meta: dict[str, Any] = {"source": source.title.removeprefix("the table "), "columns": columns.roles}
     if described is not None:
@@ -141,18 +151,21 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             meta["columns"]["vertex time"] = table.vertex_time
     said = in_words(counts, source.title)
     said += columns.unused()
-    for read in dict.fromkeys(each for each in (described, labelled) if each is not None):
+    for read in dict.fromkeys(each for each in (described, labelled, *types.values()) if each is not None):
         said += without_edges(read, numbers, vertices)
     y = npy_labels(table.labels, vertices) if is_npy(table.labels) else None
     if labelled is not None:
         y = labels_of(labelled, numbers[labelled.role], vertices, meta, said)
-        said += [] if labelled is described else labelled.notes
+        said += [] if labelled is described or labelled in types.values() else labelled.notes
     splits = _splits(y, seed, timeline=columns.times is not None)
     empty = [name for name, mask in splits.items() if not mask.any()]
     if empty:
         splits = {name: mask for name, mask in splits.items() if mask.any()}
         said.append(f"There are too few labelled vertices for the splits {' and '.join(empty)}, which are left out.")
     weight, edge_y, raws = columns.finish(meta)
+    relation, meta_relations = columns.relations()
+    if relation is not None:
+        meta["relations"] = meta_relations
     src, dst = numbers.pop("src"), numbers.pop("dst")
     keep, counts["self_loops"], lines = split_off(src, dst, table.self_loops, source.title, counts["dropped"])
     if keep is not None and not keep.any():
@@ -163,7 +176,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
     if table.self_loops == "drop":
         meta["self_loops"] = "drop"
     if keep is not None:
-        src, dst, weight, edge_y = (_taken(array, keep) for array in (src, dst, weight, edge_y))
+        src, dst, weight, edge_y, relation = (_taken(array, keep) for array in (src, dst, weight, edge_y, relation))
         raws = [replace(raw, values=raw.values[keep]) for raw in raws]
     time, order, offsets = None, None, None
     if columns.times is not None:
@@ -175,7 +188,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             order = np.argsort(time, kind="stable")
             time = time[order]
             src, dst = src[order], dst[order]
-            weight, edge_y = _taken(weight, order), _taken(edge_y, order)
+            weight, edge_y, relation = (_taken(array, order) for array in (weight, edge_y, relation))
         offsets = offsets_of(steps_of(time, period, unit))
     counts["duplicates"] = count_duplicates(src, dst, time)
     meta["rows"] = {key: value for key, value in counts.items() if key != "reasons"}
@@ -193,6 +206,9 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         edge_x = encodings.apply(fitted, raws, order)
         meta.setdefault("encoding", {})["edges"] = fitted.plain()
     x = None
+    if types:
+        x, lines = typed_features(types, numbers, names, vertices, splits.get("train"), table.categories, meta)
+        said += lines
     if described is not None and described.raws:
         where, train = numbers[described.role], splits.get("train")
         if described.time is None or offsets is None:
@@ -216,6 +232,7 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
         "x": x,
         "y": y,
         "edge_x": edge_x,
+        "relation": relation,
         "splits": splits,
         "names": None if _counts_up(names) else names,
         "meta": meta,
@@ -225,6 +242,14 @@ def read_table(path: Any, table: Table, progress: tables.Progress | None = None,
             meta["notes"].append("Classes of edges are kept for timelines alone; the edge label of this graph is not.")
         return StaticRecord(**common)
     return TimelineRecord(offsets=offsets, edge_y=edge_y, time=time, **common)
+
+
+def _are_tables(vertices: Mapping[str, Any]) -> bool:
+    """Whether a mapping has a table for each type of vertices; else it is a table itself, of columns by name."""
+    whole = (str, Path, Mapping)
+    return all(
+        isinstance(each, whole) or hasattr(each, "columns") or hasattr(each, "schema") for each in vertices.values()
+    )
 
 
 def _splits(y: Array | None, seed: int, *, timeline: bool) -> dict[str, Array]:
@@ -249,15 +274,25 @@ class EdgeColumns:
         self.roles = {"src": source.pick(table.src, "src", 0), "dst": source.pick(table.dst, "dst", 1)}
         if self.roles["src"] == self.roles["dst"]:
             raise DataError(f"src and dst are both the column {self.roles['src']!r}; name two columns.")
-        for role, name in (("time", table.time), ("weight", table.weight), ("edge label", table.edge_label)):
+        given = {"time": table.time, "weight": table.weight, "edge label": table.edge_label, "relation": table.relation}
+        for role, name in given.items():
             if name is not None:
                 self.roles[role] = source.pick(name, role)
+        if table.relation is not None and table.edge_features is not None:
+            raise ConfigError(
+                f"relation is {table.relation!r} and edge_features {table.edge_features!r}; edges have relations or"
+                " features, so leave one out."
+            )
         self.times = Times(self.roles["time"]) if "time" in self.roles else None
         self._weights = Weights(self.roles["weight"]) if "weight" in self.roles else None
         self._kinds: Any = None
         if "edge label" in self.roles:
             column = self.roles["edge label"]
             self._kinds = Attribute(column, "category") if arrow else IntegerClasses(column)
+        self._related: Any = None
+        if "relation" in self.roles:
+            column = self.roles["relation"]
+            self._related = Attribute(column, "category") if arrow else IntegerClasses(column)
         wanted = parse_columns(table.edge_features)
         if wanted:
             tables.require_pyarrow("columns of edges become features")
@@ -271,7 +306,7 @@ class EdgeColumns:
     def read(self, progress: tables.Progress | None) -> dict[str, Any]:
         """Read all rows; give how many there were, and how many were dropped."""
         flaws = Flaws(self._source, self._choice)
-        others = [each for each in (self.times, self._weights, self._kinds) if each is not None]
+        others = [each for each in (self.times, self._weights, self._kinds, self._related) if each is not None]
         others += self._attributes
         ends = ("src", "dst")
         for batch in self._source.batches(self._names, progress):
@@ -280,6 +315,12 @@ class EdgeColumns:
             ]
             read += [column.read(values) for column, values in zip(others, batch[2:], strict=True)]
             judged = {str(k): (values, bad) for k, (values, (_, bad)) in enumerate(zip(batch, read, strict=True))}
+            if self._related is not None:
+                place = 2 + others.index(self._related)
+                values, missing = judged[str(place)][0], _without_value(read[place][0])
+                if missing.any():
+                    flaw = Flaw(f"{self.roles['relation']!r} is empty, and each edge needs a relation", missing)
+                    judged[str(place)] = (values, [flaw])
             keep = flaws.judge(judged, len(batch[0]))
             for end, (values, _) in zip(ends, read, strict=False):
                 self.ids.keep(end, values, keep)
@@ -297,6 +338,14 @@ class EdgeColumns:
         names = [name for name in self._source.names if name not in self._names]
         return [f"Not used of {self._source.title}: {listed(names)}."] if names else []
 
+    def relations(self) -> tuple[Array | None, list[str]]:
+        """Give the relation of each edge as a number (None: no column has them), and what numbers are called."""
+        if self._related is None:
+            return None, []
+        numbers, names = classes(self._related.finish(), "relation", targets=False)
+        count = int(numbers.max(initial=-1)) + 1
+        return numbers.astype(np.int8 if count < 128 else np.int32), names or [str(k) for k in range(count)]
+
     def finish(self, meta: dict[str, Any]) -> tuple[Array | None, Array | None, list[Raw]]:
         """Weights, classes of edges, and the columns that become features."""
         weight = None if self._weights is None else self._weights.finish()
@@ -307,6 +356,14 @@ class EdgeColumns:
             edge_y = edge_y.astype(np.int8 if count < 128 else np.int64)
             meta["edge_classes"] = names or [str(k) for k in range(count)]
         return weight, edge_y, [attribute.finish() for attribute in self._attributes]
+
+
+def _without_value(texts: Any) -> Array:
+    """Give the rows of a column of categories that have none."""
+    if isinstance(texts, np.ndarray):
+        return np.zeros(len(texts), bool)
+    empty: Array = np.array([text is None or is_absent(text) for text in texts.to_pylist()], bool)
+    return empty
 
 
 def with_stored_columns(table: Table) -> tuple[Table, dict[str, encodings.Encoding]]:

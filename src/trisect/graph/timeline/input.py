@@ -64,6 +64,8 @@ class TimelineInput(ABC):
             merge=merge,
             class_names=record.class_names,
             edge_class_names=record.edge_class_names,
+            relation=record.relation,
+            relations=record.relations,
         )
 
     @classmethod
@@ -126,6 +128,7 @@ class TimelineInput(ABC):
         names: Names | None = None,
         edge_x: Any = None,
         merge: Merge = "mean",
+        relation: Any = None,
         **more: Any,
     ) -> Self:
         """From events in any order: the step of an event is floor((time - earliest) / period); empty steps stay.
@@ -134,7 +137,9 @@ class TimelineInput(ABC):
             time: numbers, or datetimes: datetime64, with a zone, or ISO text (without a zone they count as UTC).
             period: a number in the unit of `time` (seconds for datetime64), or `"1d"`, `"12h"`, `"30min"`, `"1w"`
                 (numbers in `time` are then seconds), or a time difference.
-            **more: `class_names` and `edge_class_names`: what class 0, 1, … of y and of edge_y is called.
+            relation: of each event the name of its relation, or its number.
+            **more: `class_names` and `edge_class_names`: what class 0, 1, … of y and of edge_y is called; `relations`:
+                what relation 0, 1, … is called.
         """
         times, unit, length = numbers_of(time, period)
         source, target = index_array("src", src), index_array("dst", dst)
@@ -163,6 +168,7 @@ class TimelineInput(ABC):
             names=names,
             edge_x=None if edge_x is None else _taken(edge_feature_array(edge_x, len(times)), order),
             merge=merge,
+            relation=None if relation is None else _related(relation, order),
             **more,
         )
 
@@ -176,7 +182,7 @@ class TimelineInput(ABC):
             raise DataError("There are no snapshots; give a list with one object for each step.")
         if all(hasattr(item, "edge_index") for item in items):
             record = timeline_from_pyg(items)
-            arrays = {name: getattr(record, name) for name in ("weight", "x", "y", "edge_x")}
+            arrays = {name: getattr(record, name) for name in ("weight", "x", "y", "edge_x", "relation", "relations")}
             arrays["vertices"] = vertices or record.vertices
             return cls.from_arrays(record.src, record.dst, record.offsets, smoothing=smoothing, **{**arrays, **more})
         ends: list[tuple[Tensor, Tensor]] = []
@@ -190,6 +196,11 @@ class TimelineInput(ABC):
         offsets[1:] = torch.tensor([source.numel() for source, _ in ends]).cumsum(0)
         src, dst = (torch.cat([pair[side] for pair in ends]) for side in (0, 1))
         return cls.from_arrays(src, dst, offsets, smoothing=smoothing, vertices=vertices, **more)
+
+
+def _related(relation: Any, order: Tensor | None) -> Any:
+    array = relation.detach().cpu().numpy() if isinstance(relation, Tensor) else np.asarray(relation)
+    return array if order is None or len(array) != len(order) else array[order.numpy()]
 
 
 def _taken(array: Tensor, order: Tensor | None) -> Tensor:

@@ -37,6 +37,7 @@ from trisect.graph.edge_features import (
     merged_channels,
     with_entry_features,
 )
+from trisect.graph.relations import related_edges
 from trisect.graph.timeline.input import SmoothingLike, TimelineInput
 from trisect.graph.timeline.smoothing import Smoothing
 from trisect.graph.timeline.snapshots import Snapshots
@@ -62,6 +63,8 @@ class Timeline(TimelineInput):
         merge: what the features of events between the same vertices become in a snapshot, those of the steps that
             smoothing gathers included: their `sum`, their `mean`, those of the `last`, or how many there are (`count`).
         class_names, edge_class_names: what class k of y and of edge_y is called, or None where classes are numbers.
+        relations: what the relations of events are called; then edge_x are the weights of an event in each of them, and
+            `merge` is `relations`.
     """
 
     vertices: int
@@ -83,6 +86,7 @@ class Timeline(TimelineInput):
     merge: Merge = "mean"
     class_names: Sequence[str] | None = field(default=None, compare=False)
     edge_class_names: Sequence[str] | None = field(default=None, compare=False)
+    relations: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -105,6 +109,8 @@ class Timeline(TimelineInput):
         merge: Merge = "mean",
         class_names: Sequence[str] | None = None,
         edge_class_names: Sequence[str] | None = None,
+        relation: Any = None,
+        relations: Sequence[str] | None = None,
     ) -> Timeline:
         """From events sorted by step, all checked; see the attributes."""
         source, target, cuts = index_array("src", src), index_array("dst", dst), index_array("offsets", offsets).long()
@@ -139,6 +145,11 @@ class Timeline(TimelineInput):
         features = None
         if x is not None:
             features = feature_array("x", x, (n,) if np.ndim(x) == 2 else (steps, n))
+        chosen_merge: Merge = check_merge(merge)
+        called: tuple[str, ...] = ()
+        if relation is not None:
+            edge_x, called = related_edges(relation, relations, count, weight, edge_x)
+            chosen_merge = "relations"
         return cls(
             vertices=n,
             src=source.to(torch.int32),
@@ -154,9 +165,10 @@ class Timeline(TimelineInput):
             names=names,
             steps=steps,
             edge_x=None if edge_x is None else edge_feature_array(edge_x, count),
-            merge=check_merge(merge),
+            merge=chosen_merge,
             class_names=class_names,
             edge_class_names=edge_class_names,
+            relations=called,
         )
 
     @property

@@ -18,15 +18,16 @@ from trisect.nn.conv.convolution import LinearLayer, Norm
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
+from trisect.nn.conv.rgcn import RGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe
-from trisect.nn.models.static_models import require_edges, split_heads
+from trisect.nn.models.static_models import require_edges, require_relations, split_heads
 from trisect.nn.temporal.dynamic import SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.nn.temporal.mproduct import Kind, MProduct
 from trisect.nn.temporal.recurrent import GRU, LSTM
 
-Spatial = Literal["gcn", "sage", "gat", "gatv2", "gin", "gine"]
+Spatial = Literal["gcn", "sage", "gat", "gatv2", "gin", "gine", "rgcn"]
 TemporalKind = Literal["lstm", "gru", "mean", "harmonic", "ones"]
 
 # the layer, and how the graph is prepared for it
@@ -37,6 +38,7 @@ _SPATIAL: dict[str, tuple[Callable[..., Layer], Normalisation, bool]] = {
     "gatv2": (GATv2Layer, "none", True),
     "gin": (GINLayer, "none", False),
     "gine": (GINELayer, "none", False),
+    "rgcn": (RGCNLayer, "none", False),
 }
 
 
@@ -55,18 +57,22 @@ def recurrent(
     norm: Norm = "none",
     heads: int = 1,
     window: int = 5,
+    bases: int | None = None,
     head: bool = True,
 ) -> DynamicRecipe:
     """Any spatial layer and any temporal part; with `concat` the temporal part reads the layer's input too.
 
-    `gatv2` and `gine` read the features of edges. `heads` is for `gat` and `gatv2`; `window` for the kinds of
-    M-product.
+    `gatv2` and `gine` read the features of edges, `rgcn` their relations, with `bases` matrices. `heads` is for `gat`
+    and `gatv2`; `window` for the kinds of M-product.
     """
     if concat and temporal in get_args(Kind):
         raise ConfigError(f"concat is true and temporal is {temporal!r}, which keeps widths; set concat: false.")
     options: dict[str, Any] = {"activation": activation, "dropout": dropout, "norm": norm}
     if spatial == "gine":
         require_edges("spatial: gine", edge_channels, "gin")
+    if spatial == "rgcn":
+        require_relations("spatial: rgcn", edge_channels)
+        options |= {"relations": edge_channels, "bases": bases}
     if spatial in ("gatv2", "gine"):
         options["edge_channels"] = edge_channels
     kind, normalisation, self_loops = _SPATIAL[spatial]

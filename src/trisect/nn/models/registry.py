@@ -42,6 +42,8 @@ def options(name: str) -> dict[str, Option]:
     for parameter in inspect.signature(maker).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY:
             hint = hints[parameter.name]
+            if type(None) in get_args(hint):  # an option that may be left out
+                hint = get_args(hint)[0]
             allowed = get_args(hint) if get_origin(hint) is Literal else ()
             result[parameter.name] = Option(parameter.name, parameter.default, str if allowed else hint, allowed)
     return result

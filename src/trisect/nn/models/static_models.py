@@ -7,6 +7,7 @@ dropout.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,9 @@ from trisect.nn.conv.convolution import DropoutLayer, LinearLayer, Norm
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
+from trisect.nn.conv.hetero_linear import HeteroLinearLayer
 from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
+from trisect.nn.conv.rgcn import RGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import Recipe
 
@@ -264,6 +267,65 @@ def gine(
         norm=norm,
         residual=residual,
     )
+
+
+def rgcn(
+    in_channels: int,
+    out_channels: int,
+    edge_channels: int = 0,
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    dropout: float = 0.5,
+    input_dropout: float = 0.0,
+    activation: Activation = "relu",
+    norm: Norm = "none",
+    residual: bool = False,
+    bases: int | None = None,
+    root_weight: bool = True,
+    types: str | None = None,
+) -> Recipe:
+    """R-GCN: the mean of the neighbours in each relation through a weight of its own, or made of `bases` weights.
+
+    With `types`, such as `author:334,paper:4231`, features are first projected to `hidden` by a weight for each type of
+    vertices; the input is then not dropped.
+    """
+    require_relations("rgcn", edge_channels)
+    recipe = _stack(
+        partial(RGCNLayer, relations=edge_channels, bases=bases, root_weight=root_weight),
+        in_channels if types is None else hidden,
+        out_channels,
+        layers,
+        hidden,
+        0.0 if types is not None else input_dropout,
+        normalisation="none",
+        self_loops=False,
+        activation=activation,
+        dropout=dropout,
+        norm=norm,
+        residual=residual,
+    )
+    if types is None:
+        return recipe
+    first = partial(HeteroLinearLayer, type_widths(types), hidden, activation=activation, dropout=dropout, norm=norm)
+    return replace(recipe, layers=(first, *recipe.layers))
+
+
+def type_widths(text: str) -> list[int]:
+    """Return the width of each type of `author:334,paper:4231`."""
+    widths = [part.rpartition(":")[2].strip() for part in text.split(",")]
+    if not all(width.isdigit() for width in widths):
+        raise ConfigError(f"option types of model rgcn is {text!r}; write name:width,name:width, one a type.")
+    return [int(width) for width in widths]
+
+
+def require_relations(name: str, relations: int) -> None:
+    """Refuse a model that tells relations apart where the data have none."""
+    if relations < 1:
+        raise ConfigError(
+            f"{name} reads relations of edges, and the data have none; give `relation` (trisect data ingest "
+            "--relation COLUMN), or use gcn."
+        )
 
 
 def require_edges(name: str, edge_channels: int, instead: str) -> None:

@@ -66,18 +66,14 @@ class TopSummary(Drawn):
         self.k = k
         self.scorer = self.drawn("scorer", channels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [rows, channels] → [channels, k]."""
-        return self.merge(self.candidates(x))
-
     def candidates(self, x: Tensor) -> Tensor:
         """Return the best min(k, rows) rows of x, best first; those of all parts contain the best of all rows."""
         with torch.no_grad():
             chosen = _highest(x @ self.scorer, min(self.k, x.shape[0]))
         return x[chosen]
 
-    def merge(self, candidates: Tensor) -> Tensor:
-        """Make the summary from the candidates of all parts, [any number, channels], parts in order."""
+    def forward(self, candidates: Tensor) -> Tensor:
+        """rows or, parts in order, the candidates of all of them, [any number, channels] → [channels, k]."""
         rows = self.candidates(candidates)
         if rows.shape[0] < self.k:
             rows = torch.cat([rows, rows[-1:].expand(self.k - rows.shape[0], -1)])
@@ -155,7 +151,7 @@ class Evolving(DynamicLayer):
         candidates = g.top(once, scores, self.summary.k).unbind()
         if not candidates:
             return x.new_empty(0, self.in_channels, self.out_channels)
-        summaries = torch.stack([self.summary.merge(rows) for rows in candidates])
+        summaries = torch.stack([self.summary(rows) for rows in candidates])
         return summaries if once is x else summaries.expand(len(x), -1, -1)
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ from trisect.errors import ConfigError, TrisectError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.settings.writing import drafted
 from trisect.tasks import Task, make_task
 from trisect.tasks.edge_classification import EdgeClassification
 from trisect.tasks.link_prediction import LinkPrediction
@@ -43,7 +44,6 @@ from trisect.train.outputs.saved_rows import RowsReader
 from trisect.train.outputs.steps import check_steps, parse_steps
 from trisect.train.outputs.table import (
     check_target,
-    drafted,
     join,
     named_columns,
     rows_folder,

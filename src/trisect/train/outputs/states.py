@@ -21,8 +21,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.base import State
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.pipeline.resumption import Resumption
-from trisect.settings.writing import to_json
-from trisect.train.outputs.table import drafted
+from trisect.settings.writing import drafted, to_json
 from trisect.train.run.digest import digest_arrays
 from trisect.train.setup import Setup
 from trisect.views.along import Alone
@@ -118,7 +117,11 @@ def isolated_states(
 
     It is computed from their own features, since biases and features act without edges too.
     """
-    x, weight, edge_x = timeline.x, timeline.weight, timeline.edge_x if model.edge_channels else None
+    x, weight, edge_x = (
+        timeline.x,
+        timeline.weight,
+        timeline.edge_x if model.edge_channels or timeline.relations else None,
+    )
     alone = replace(
         timeline,
         src=timeline.src[:0],
@@ -141,7 +144,7 @@ def isolated_states(
         stop = min(start + _BLOCK, steps)
         xs = features.expand(stop - start, -1, -1) if features.dim() == 2 else features[start:stop]
         along, snapshots = Alone(states, start), alone.snapshots(**form, start=start, stop=stop)
-        model(xs, View(Local(snapshots, alone.vertices), along, steps=range(start, stop)))
+        model(xs, View(Local(snapshots, alone.vertices), along, steps=range(start, stop), relations=timeline.relations))
         states = along.after
     return {call[0]: state for call, state in states.items()}
 

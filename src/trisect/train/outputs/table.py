@@ -15,6 +15,7 @@ import numpy as np
 
 from trisect.data.records import Array, Names
 from trisect.errors import CheckpointError, TrisectError
+from trisect.settings.writing import drafted
 from trisect.train.outputs.saved_rows import RowsReader
 from trisect.train.run.lock import LOCK, locked
 
@@ -100,18 +101,6 @@ def join(rows: RowsReader, path: Path, described: Described) -> int:
                 for step, start, stop in rows.blocks(_BLOCK):
                     table.add(_columns(rows, described, step, start, stop))
     return len(rows.steps) * rows.vertices
-
-
-@contextmanager
-def drafted(path: Path) -> Iterator[Path]:
-    """Give the name of a draft beside a file, which takes its place when it is complete."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.unlink(missing_ok=True)  # it may be a link that leads elsewhere
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _columns(rows: RowsReader, described: Described, step: int, start: int, stop: int) -> dict[str, Array]:
