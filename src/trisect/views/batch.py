@@ -20,12 +20,11 @@ from trisect.comm.rows import Rows, Shape
 from trisect.comm.transport import Transport
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
-from trisect.ops.spmm.collect import add_rows
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.partition.halo import PartGraph
 from trisect.views.door import Door
 from trisect.views.ending import Ending
-from trisect.views.halo import Halo
+from trisect.views.halo import add_given, give_back, post_rows
 from trisect.views.history import Boards
 from trisect.views.spatial import Spatial
 from trisect.views.verbs import Asked
@@ -127,6 +126,7 @@ class Batch(Spatial):
     """
 
     steps = 1
+    door: Door
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Batch(Spatial):
             return own
         outgoing = [Rows(own, sent) for sent in self._sends]
         shapes = [Shape(columns.stop - columns.start, 1, own.dtype) for columns in self._halo]
-        way = Transport(self._door.mesh, Ledger())
+        way = Transport(self.door.mesh, Ledger())
         received = way.begin_swap(outgoing, shapes, "features", 0, once=True).wait()
         return torch.cat([own, *(rows for rows, shape in zip(received, shapes, strict=True) if shape.rows)])
 
@@ -231,9 +231,7 @@ class Batch(Spatial):
             if near.data_ptr() != x.data_ptr() or not rows:
                 near[:rows] = x
         if self.moves:
-            outgoing = [Rows(near, sent) for sent in self._sends]
-            room: list[Tensor | Shape] = [near[columns] for columns in self._halo]
-            self._door.swap(Halo, call, outgoing, room, "halo", back=False, key="halo").wait()
+            post_rows(self.door, call, near, self._sends, [near[columns] for columns in self._halo], "halo").wait()
         if self._boards is not None:
             board = self._boards.rows.kept(self._boards.slot(call))
             if self._others.numel():
@@ -269,16 +267,6 @@ class Batch(Spatial):
         """Return the gradients of own rows, those that other parts found included."""
         own = found[: self.rows]
         if self.moves:
-            outgoing = [found[columns] for columns in self._halo]
-            shapes = [Shape(sent.numel(), found.shape[1], found.dtype) for sent in self._sends]
-            kind = "halo-gradients"
-            received = self._door.swap(Halo, call, outgoing, shapes, kind, back=True, key=kind).wait()
-            for sent, rows in zip(self._sends, received, strict=True):
-                add_rows(own, sent, rows)
+            given = give_back(self.door, call, [found[columns] for columns in self._halo], self._sends)
+            add_given(own, self._sends, given)
         return own[None]
-
-    @property
-    def _door(self) -> Door:
-        if self.door is None:
-            raise RuntimeError("internal error: a batch of several parts has no way to them")
-        return self.door

@@ -250,8 +250,7 @@ class Halo(Spatial):
             room = [board[own:] if count else board[own:own] for count in self._counts]
         else:
             room = [board[own + low : own + high] for ((low, high),) in self._owned]
-        outgoing = [Rows(board, rows) for rows in self._sends]
-        return self.door.swap(self, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
+        return post_rows(self.door, call, board, self._sends, room, kind, stay=stay)
 
     def _arrived(self, board: Tensor, posted: Posted) -> Tensor | None:
         """Wait; return the halo of all steps where it lies elsewhere than on the board."""
@@ -287,16 +286,42 @@ class Halo(Spatial):
         for owned in self._owned:
             parts = [halo[start + low : start + high] for start, (low, high) in zip(self._starts, owned, strict=False)]
             outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
-        shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
-        kind = "halo-gradients"
-        return self.door.swap(self, call, outgoing, shapes, kind, back=True, key=kind)
+        return give_back(self.door, call, outgoing, self._sends)
 
     def complete(self, own: Tensor, posted: Posted) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""
-        total = own.view(-1, own.shape[2])
-        for rows, gradient in zip(self._sends, posted.wait(), strict=True):
-            add_rows(total, rows, gradient)
+        add_given(own.view(-1, own.shape[2]), self._sends, posted)
         return own
+
+
+# What crosses, in a chunk of rows and in a batch too
+
+
+def post_rows(
+    door: Door,
+    call: Asked,
+    board: Tensor,
+    sends: Sequence[Tensor],
+    room: Sequence[Tensor | Shape],
+    kind: str,
+    *,
+    stay: bool = False,
+) -> Posted:
+    """Let the rows of a board go that other parts read: of each, those in `sends`; what comes lies in `room`."""
+    outgoing = [Rows(board, rows) for rows in sends]
+    return door.swap(Halo, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
+
+
+def give_back(door: Door, call: Asked, halo: Sequence[Tensor], sends: Sequence[Tensor]) -> Posted:
+    """Let the gradients of halo rows go to their owners, [rows, width] each."""
+    shapes, kind = [Shape(rows.numel(), halo[0].shape[1], halo[0].dtype) for rows in sends], "halo-gradients"
+    return door.swap(Halo, call, halo, shapes, kind, back=True, key=kind)
+
+
+def add_given(own: Tensor, sends: Sequence[Tensor], posted: Posted) -> None:
+    """Wait for the gradients of own rows that other parts found, and add them to those here, [rows, width]."""
+    for rows, gradient in zip(sends, posted.wait(), strict=True):
+        add_rows(own, rows, gradient)
 
 
 class Flight:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.comm.rows import Rows, Shape
+from trisect.comm.rows import Shape
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import Collector, add_rows
@@ -285,11 +285,7 @@ class History(Spatial):
         room: list[Tensor | Shape] = [board[columns] for columns in self._halo]
         if boards.rows.blends:
             room = [Shape(rows.shape[0], rows.shape[1], board.dtype) for rows in room]
-        return board, self._begin(call, board, room, "halo")
-
-    def _begin(self, call: Asked, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Posted:
-        outgoing = [Rows(board, rows) for rows in self._sends]
-        return self._boards.door.swap(halo.Halo, call, outgoing, room, kind, back=kind != "halo", key=kind)
+        return board, halo.post_rows(boards.door, call, board, self._sends, room, "halo")
 
     def _arrived(self, call: Asked, posted: Posted | None) -> None:
         if posted is None:
@@ -336,7 +332,9 @@ class History(Spatial):
         if gradient.data_ptr() != store[low:high].data_ptr():
             store[low:high] = gradient[0]
         room = [store[columns] for columns in self._halo]
-        posted = self._begin(call, store, room, "halo-gradients") if self.moves else None
+        posted = None
+        if self.moves:
+            posted = halo.post_rows(boards.door, call, store, self._sends, room, "halo-gradients")
         if self._sides[1].stop > self._sides[1].start:
             self._pull(out, store, self._sides[1], alpha)
         if posted is not None:
@@ -376,12 +374,8 @@ class History(Spatial):
         """Return the gradients of own rows, those that other parts found included."""
         total = collector.rows()
         if self.moves:
-            door, kind = self._boards.door, "halo-gradients"
-            outgoing = [total[columns] for columns in self._halo]
-            shapes = [Shape(rows.numel(), total.shape[1], total.dtype) for rows in self._sends]
-            received = door.swap(halo.Halo, call, outgoing, shapes, kind, back=True, key=kind).wait()
-            for rows, gradient in zip(self._sends, received, strict=True):
-                add_rows(total, rows, gradient)
+            found = [total[columns] for columns in self._halo]
+            halo.add_given(total, self._sends, halo.give_back(self._boards.door, call, found, self._sends))
         return total[self._span][None]
 
     def total(self, call: Asked, sums: Tensor) -> Tensor:
