@@ -415,6 +415,7 @@ def rank(mesh: Mesh, form: str, steps: int, spoilt: bool) -> dict[str, tuple[dic
             steps=range(len(matrices)),
             vertices=ROWS,
             noise=Noise(5, 1, vertices=own),
+            relations=RELATIONS,
         )
         result = run(layer, g, x[:, low:high], h0[:, low:high], steps, loss_of(steps)[:, low:high])
         for key in result.keys() - {"out", "x", "h0"}:

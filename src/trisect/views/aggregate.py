@@ -86,6 +86,28 @@ def dense(
     return result if single is x else result.expand(len(x), -1, -1)
 
 
+def behind(
+    sums: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    root: Tensor | None,
+    bias: Tensor | None,
+    add: Tensor | None,
+    alpha: float,
+    theta: float,
+    ending: Ending,
+) -> Tensor:
+    """Return what an aggregation of x makes of its sums, where these are there already; all of them are frames."""
+    if alpha != 0.0 and add is not None:
+        sums, add = torch.lerp(sums, add, alpha), None
+    if root is not None:
+        add = dense(x, root, None, add)
+    if weight is not None:
+        return dense(sums, weight, bias, add, ending, theta)
+    sums = sums if add is None else sums + add
+    return ending.after(sums if bias is None else sums + bias)
+
+
 def _once(x: Tensor) -> Tensor:
     """Return one of frames that are the same in all steps: they are multiplied once."""
     return x[:1] if x.shape[0] > 1 and x.stride(0) == 0 else x

@@ -23,7 +23,7 @@ from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
 from trisect.ops.spmm.grouping import Snapshots
-from trisect.views.aggregate import Aggregation, dense, run_aggregation
+from trisect.views.aggregate import Aggregation, behind, dense, run_aggregation
 from trisect.views.along import Alone, Along, BlockEndedError
 from trisect.views.ending import Ending
 from trisect.views.fetch import Fetch, Lists
@@ -241,8 +241,8 @@ class View:
             return self.dropout(functional.leaky_relu(y, slope), p)
         ending, call = self._ending(relu, p, slope), self._call(AGGREGATE)
         if self.keeps(x):
-            beside = None if add is None else self.frames(add)
-            return self._back(self._of_kept(self.frames(x), weight, root, bias, beside, alpha, theta, ending), x)
+            sums, beside = self.frames(required(self._features)[1]), None if add is None else self.frames(add)
+            return self._back(behind(sums, self.frames(x), weight, root, bias, beside, alpha, theta, ending), x)
         spec = Aggregation(self.spatial, call, ending, narrows, alpha, theta)
         if self._meets:
             out, self._token = run_aggregation(spec, self._token, x, weight, root, bias, add)
@@ -258,28 +258,6 @@ class View:
     def keeps(self, x: Tensor) -> bool:
         """Whether the sum of x over neighbours is kept: `aggregate` of x itself moves no rows then."""
         return self._features is not None and x is self._features[0]
-
-    def _of_kept(
-        self,
-        frames: Tensor,
-        weight: Tensor | None,
-        root: Tensor | None,
-        bias: Tensor | None,
-        add: Tensor | None,
-        alpha: float,
-        theta: float,
-        ending: Ending,
-    ) -> Tensor:
-        """Do an aggregation whose sum is kept."""
-        sums = self.frames(required(self._features)[1])
-        if alpha != 0.0 and add is not None:
-            sums, add = torch.lerp(sums, add, alpha), None
-        if root is not None:
-            add = dense(frames, root, None, add)
-        if weight is None:
-            y = sums if add is None else sums + add
-            return ending.after(y if bias is None else y + bias)
-        return dense(sums, weight, bias, add, ending, theta)
 
     def gather(
         self,
