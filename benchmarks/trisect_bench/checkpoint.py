@@ -21,7 +21,8 @@ from trisect.config import TrainOptions
 from trisect.errors import ConfigError
 from trisect.graph.graph import Graph
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
+from trisect.train.recorders import NoRecorder
 from trisect.train.run.checkpoint import Checkpoints
 from trisect.train.run.writer import CheckpointWriter
 from trisect.train.setup import Setup

@@ -26,7 +26,8 @@ def trisect(model: str, order: str = "auto", heads: int | None = None, **sizes: 
     """One epoch of Trisect's trainer, without evaluation and files."""
     from trisect.config import TrainOptions
     from trisect.nn.models.registry import build
-    from trisect.train.loop import NoRecorder, Trainer
+    from trisect.train.loop import Trainer
+    from trisect.train.recorders import NoRecorder
     from trisect.train.setup import Setup
     from trisect_bench._static_graph import problem
 

@@ -37,8 +37,9 @@ from trisect.partition.order import choose_order
 from trisect.shards.graph_files import read_cut
 from trisect.tasks import TaskContext, make_task
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
 from trisect.train.ranks import cut_data
+from trisect.train.recorders import NoRecorder
 from trisect.train.run.checkpoint import write_atomically
 from trisect.train.setup import Setup
 from trisect_bench._layerwise import LayerwiseProgram

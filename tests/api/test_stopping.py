@@ -14,7 +14,7 @@ from torch import Tensor
 import trisect
 from trisect.api.stopping import conclude_stopped
 from trisect.graph.graph import Graph
-from trisect.train.loop import NoRecorder
+from trisect.train.recorders import NoRecorder
 from trisect.train.run import checkpoint
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.run.writer import CheckpointWriter

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from trisect.config import TrainOptions
 from trisect.graph.graph import Graph
 from trisect.train.fit import fit, model_maker
-from trisect.train.loop import NoRecorder, Recorder, Result, Trainer
+from trisect.train.loop import Result, Trainer
+from trisect.train.recorders import NoRecorder, Recorder
 from trisect.train.run.checkpoint import write_shard
 from trisect.train.setup import Setup
 

@@ -32,9 +32,9 @@ from trisect.schedule.action import Pass
 from trisect.shards import device_stream
 from trisect.train import worker
 from trisect.train.fit import fit
-from trisect.train.loop import NoRecorder
 from trisect.train.outputs.predict import outputs
 from trisect.train.program import Program
+from trisect.train.recorders import NoRecorder
 
 Array = np.ndarray[Any, Any]
 _PATIENCE = 100.0

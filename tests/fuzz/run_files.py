@@ -19,8 +19,9 @@ from trisect.nn.models.source import NamedModel
 from trisect.report import render
 from trisect.report.watch.follow import Follower
 from trisect.tasks.curves import count_classes, summarise
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
 from trisect.train.outputs.calibration import Calibration
+from trisect.train.recorders import NoRecorder
 from trisect.train.run.checkpoint import Checkpoints, Shard, write_shard
 from trisect.train.run.digest import require_same_data
 from trisect.train.run.manifest import manifest_hash

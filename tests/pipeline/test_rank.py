@@ -25,7 +25,8 @@ from trisect.nn.models.source import NamedModel, full_model
 from trisect.pipeline.cell import Cell
 from trisect.pipeline.rank import Run
 from trisect.pipeline.stage import Values
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 from trisect.views.history_rows import HistoryRows
 from trisect.views.view import View

@@ -15,7 +15,8 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.nn.models.source import NamedModel
 from trisect.nn.temporal import dynamic
 from trisect.ops.memory import is_pooled
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 
 VERTICES, STEPS, HIDDEN = 600, 12, 16

@@ -40,8 +40,9 @@ from trisect.plan.volume import volume
 from trisect.tasks import BoundTask, Task, TaskContext
 from trisect.train import assemble, ranks
 from trisect.train.job import SHARDS, Job
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
 from trisect.train.program import Program
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
 from trisect.views import halo

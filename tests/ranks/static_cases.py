@@ -32,7 +32,8 @@ from trisect.plan.build import schedule_of
 from trisect.schedule.action import Action, Verb
 from trisect.tasks import make_task
 from trisect.train.job import SHARDS
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
+from trisect.train.recorders import NoRecorder
 
 FEATURES, CLASSES, EDGE_FEATURES = 5, 3, 4
 RELATIONS = ("cites", "writes", "likes", "nothing")

@@ -10,7 +10,8 @@ from typing import Any
 from run_cases import Case
 
 from trisect.schedule.action import Action, Pass, Verb
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
+from trisect.train.recorders import NoRecorder
 
 Event = tuple[str, float, float]
 

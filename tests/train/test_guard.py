@@ -24,8 +24,9 @@ from trisect.layout import Layout
 from trisect.layout.history import History
 from trisect.shards.graph_files import read_cut
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Result, Trainer
+from trisect.train.loop import Result, Trainer
 from trisect.train.ranks import cut_data
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 
 # what never leaves zero: the stale loss falls, and exact inference sees another model

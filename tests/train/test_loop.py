@@ -11,7 +11,8 @@ from trisect.errors import CheckpointError, ConfigError, RunError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Result, Trainer
+from trisect.train.loop import Result, Trainer
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 
 
@@ -66,7 +67,15 @@ def test_a_run_is_reproduced_to_the_bit(data: Graph | Timeline) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"optimiser": "sgd", "lr_schedule": "plateau"}, {"eval_every": 2, "clip": 0.1}]
+    "options",
+    [
+        {},
+        {"optimiser": "sgd", "lr_schedule": "plateau"},
+        {"eval_every": 2, "clip": 0.1},
+        {"optimizer": "AdamW", "scheduler": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 9}},
+        {"optimizer": "Adagrad", "ema": 0.8},
+        {"optimizer": "SGD", "scheduler": {"name": "ReduceLROnPlateau", "patience": 0}, "ema": 0.5},
+    ],
 )
 def test_a_resumed_run_equals_a_straight_one_to_the_bit(data: Graph | Timeline, options: dict[str, Any]) -> None:
     straight, first, second = Memory(), Memory(), Memory()
@@ -184,7 +193,7 @@ def test_a_long_evaluation_says_how_far_it_is(
     quiet = gcn(timeline, epochs=2, eval_every=2, say=said.append)
     assert said == ["Measuring train, val, test with the parameters of epoch 2."]
     said.clear()
-    monkeypatch.setattr("trisect.train.loop.SILENCE", 0.0)
+    monkeypatch.setattr("trisect.train.evaluation.SILENCE", 0.0)
     loud = gcn(timeline, epochs=2, eval_every=2, say=said.append)
     assert said[-1] == "Measured step 7 of 7."
     assert loud.metrics == quiet.metrics
@@ -265,7 +274,7 @@ def test_result_has_what_a_summary_needs(community: Graph) -> None:
         ({"epochs": 0}, r"train\.epochs is 0"),
         ({"lr": -1.0}, r"train\.lr"),
         ({"precision": "float8"}, r"train\.precision"),
-        ({"optimiser": "lion"}, r"train\.optimiser"),
+        ({"optimiser": "lion"}, r"train\.optimizer"),
         ({"device": "cuda:7"}, r"train\.device"),
         ({"device": "toaster"}, r"train\.device"),
     ],

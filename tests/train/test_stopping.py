@@ -16,8 +16,9 @@ from trisect.errors import StoppedError
 from trisect.graph.graph import Graph
 from trisect.layout.history import History
 from trisect.train.fit import model_maker
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
 from trisect.train.processes.stopping import StopRequest, heeding_requests
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 
 State = tuple[dict[str, Tensor], dict[str, Any]]

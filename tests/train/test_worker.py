@@ -18,7 +18,7 @@ from trisect.errors import ConfigError, LayoutError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.nn import FromPyG, GCNLayer, LinearLayer, Model, build
-from trisect.train.loop import NoRecorder
+from trisect.train.recorders import NoRecorder
 
 OPTIONS: dict[str, Any] = {"epochs": 4, "lr": 0.02, "eval_every": 2}
 MODEL: dict[str, Any] = {"layers": 3, "hidden": 8, "dropout": 0.3}

@@ -20,8 +20,9 @@ from trisect.pipeline.events import Events
 from trisect.plan.build import schedule_of
 from trisect.schedule.action import Action, Verb
 from trisect.tasks import make_task
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
 from trisect.train.ranks import cut_data
+from trisect.train.recorders import NoRecorder
 from trisect.train.setup import Setup
 from trisect.train.worker import read_cut
 

@@ -21,10 +21,10 @@ from trisect.tasks import Task, make_task
 from trisect.tasks.edge_classification import EdgeClassification
 from trisect.train.fit import ModelLike, as_data
 from trisect.train.fit import fit as fit_quietly
-from trisect.train.loop import Recorder
 from trisect.train.outputs.run import Run
 from trisect.train.processes.faults import LostRankError, tell_torchrun
 from trisect.train.processes.stopping import undisturbed
+from trisect.train.recorders import Recorder
 from trisect.train.run.run_directory import RunDirectory
 
 _PATIENCE = 2.0  # seconds

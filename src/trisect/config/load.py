@@ -13,6 +13,7 @@ from trisect.errors import ConfigError
 from trisect.layout import layout_mapping
 from trisect.settings.reading import read_yaml
 from trisect.settings.sentences import describe_error, keys_of, show
+from trisect.settings.synonyms import SYNONYMS, with_our_names
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = (), layout: str | None = None) -> Config:
@@ -60,11 +61,15 @@ def apply_overrides(
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise ConfigError(f"--set is {text!r}, but must look like train.epochs=20.")
+        keys = [SYNONYMS.get(key, key) for key in keys]
+        if isinstance(result.get(keys[0]), dict) and len(keys) > 1:
+            # what a file says under a setting's other name is replaced
+            result[keys[0]] = with_our_names(result[keys[0]], keys[0])
         _set(result, keys, read_yaml(value_text, f"The value of --set {path}"))
     return result
 
 
-_SHORT = {"task": "name", "history": "preset"}
+_SHORT = {"task": "name", "history": "preset", "optimizer": "name", "scheduler": "name", "loss": "name"}
 
 
 def _set(target: dict[str, Any], keys: list[str], value: Any) -> None:

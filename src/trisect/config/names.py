@@ -16,6 +16,22 @@ STATIC_MODELS: tuple[str, ...] = get_args(StaticModelName)
 DYNAMIC_MODELS: tuple[str, ...] = get_args(DynamicModelName)
 MODELS: tuple[str, ...] = get_args(ModelName)
 TASKS: tuple[str, ...] = get_args(TaskName)
+
+OPTIMIZERS = (
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+)  # fmt: skip
+"""Those of torch.optim that step without a closure, on dense gradients."""
+SCHEDULERS = (
+    "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LinearLR",
+    "MultiStepLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "StepLR",
+)  # fmt: skip
+"""Those of torch.optim.lr_scheduler whose options are plain values."""
+LOSSES = ("cross_entropy", "focal", "mse", "l1", "huber", "bce")
+"""Losses of a row, by name; `tasks/row_loss.py` has them."""
+CALLBACKS = ("on_epoch_end", "on_evaluate", "on_checkpoint")
+"""The methods that an object among `callbacks` may have."""
+
 CUSTOM = "custom"
 """What config.yaml calls a model or a task that is an object of Python, handed to `fit`."""
 

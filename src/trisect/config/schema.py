@@ -10,6 +10,7 @@ from trisect.config.names import ModelName, TaskName
 from trisect.config.train import TrainOptions
 from trisect.layout import Layout
 from trisect.settings.section import Positive
+from trisect.settings.synonyms import with_our_names
 
 
 class Section(BaseModel):
@@ -98,6 +99,11 @@ class ModelConfig(OpenSection):
     hidden: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_our_names(cls, given: Any) -> Any:
+        return with_our_names(given) if isinstance(given, dict) else given
+
 
 class TaskConfig(OpenSection):
     """What is learnt; further options belong to the task. In the run directory of `fit` it may be `custom`."""
@@ -129,5 +135,6 @@ class Config(BaseModel):
         plain = self.model_dump(mode="python")
         for section in ("data", "model"):
             plain[section] = {key: value for key, value in plain[section].items() if value is not None}
+        plain["train"] = self.train.plain()
         plain["layout"] = "auto" if self.layout.auto else self.layout.plain()
         return plain

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, SkipValidation
+from pydantic import AfterValidator, Field, SkipValidation, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
+from trisect.config.chosen import choice_of, functions_by_name, in_words, is_plain, made_in_python, objects_with
+from trisect.config.names import CALLBACKS, LOSSES, OPTIMIZERS, SCHEDULERS
 from trisect.errors import ConfigError
 from trisect.layout.steps import Outside, StepKind, Steps
 from trisect.settings.section import (
@@ -20,11 +24,11 @@ from trisect.settings.section import (
     Text,
     section,
 )
+from trisect.settings.synonyms import with_our_names
 
 if TYPE_CHECKING:
     import torch
 
-OptimiserName = Literal["adam", "adamw", "sgd"]
 Precision = Literal["float32", "float64", "bfloat16"]
 WeightDecay = float | Mapping[str, float]
 
@@ -63,12 +67,21 @@ class TrainOptions:
         outside: of rows outside its batch, a step reads `history`, what they were when their own step came, or nothing
             (`drop`, as Cluster-GCN).
         lr: the learning rate.
-        optimiser: `adam`, `adamw` or `sgd`.
-        momentum: of `sgd`; 0 is plain gradient descent.
-        nesterov: `sgd` looks ahead along its momentum, where it has any.
+        optimizer: one of `torch.optim` by name, such as `AdamW`, or {name: …, options}; in Python also a class, a class
+            and its options, or a function of the parameters. `optimiser` is accepted too.
+        momentum: of `SGD` by name; 0 is plain gradient descent.
+        nesterov: `SGD` by name looks ahead along its momentum, where it has any.
         weight_decay: one number, or one for spatial layers (`conv`) and one for all others (`dense`).
+        scheduler: one of `torch.optim.lr_scheduler` by name, such as `OneCycleLR`, or {name: …, options}; in Python
+            also a class, a class and its options, or a function of the optimizer. It steps behind every epoch,
+            `ReduceLROnPlateau` behind every evaluation.
         lr_schedule: `cosine` falls to zero over the epochs, `plateau` halves after 10 evaluations without a best.
         clip: the largest norm of all gradients together, or None.
+        ema: the decay of an exponential average of the parameters, such as 0.999, which is what evaluates and predicts.
+        loss: of a row, by name (`cross_entropy`, `focal`, `mse`, `l1`, `huber`, `bce`) or {name: …, options}; in Python
+            also a function (out, y) that returns one value a row. None: the task's own.
+        metrics: measures of your own, name → function (out, y) of all rows of a split, given in Python.
+        callbacks: objects with `on_epoch_end`, `on_evaluate` or `on_checkpoint`, given in Python.
         seed: of parameters, dropout, splits and samples.
         precision: of features and parameters.
         device: `cpu`, or `cuda` and its number.
@@ -82,6 +95,7 @@ class TrainOptions:
         eval_every: an evaluation after every so many epochs (and of the best parameters at the end).
         patience: stop after so many evaluations without a better `monitor`, or None.
         monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
+        monitor_mode: whether `max` or `min` of it is best; `auto`: the least loss and error, the most of all others.
         rules: whether simple rules are measured before the first epoch, to judge the model by.
         checkpoint_every: a checkpoint after every so many epochs, and after the last; None: only after the last.
         keep: how many of the last checkpoints stay, besides the best one.
@@ -93,12 +107,21 @@ class TrainOptions:
     batches: Positive = 10
     outside: Outside = "history"
     lr: PositiveNumber = 0.01
-    optimiser: OptimiserName = "adam"
+    optimizer: Annotated[
+        Any, AfterValidator(choice_of(OPTIMIZERS, "a class, a class and its options, or a function of the parameters"))
+    ] = "Adam"
     momentum: Fraction = 0.9
     nesterov: Flag = True
     weight_decay: Annotated[SkipValidation[WeightDecay], AfterValidator(_weight_decay)] = 0.0
+    scheduler: Annotated[
+        Any, AfterValidator(choice_of(SCHEDULERS, "a class, a class and its options, or a function of the optimizer"))
+    ] = None
     lr_schedule: Literal["none", "cosine", "plateau"] = "none"
     clip: PositiveNumber | None = None
+    ema: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = None
+    loss: Annotated[Any, AfterValidator(choice_of(LOSSES, "a function of outputs and targets"))] = None
+    metrics: Annotated[Any, AfterValidator(functions_by_name)] = field(default_factory=dict)
+    callbacks: Annotated[Any, AfterValidator(objects_with(CALLBACKS))] = ()
     seed: NotNegative = 0
     precision: Precision = "float32"
     device: Text = "cpu"
@@ -111,10 +134,50 @@ class TrainOptions:
     eval_every: Positive = 1
     patience: Positive | None = None
     monitor: Text | None = None
+    monitor_mode: Literal["auto", "max", "min"] = "auto"
     rules: Flag = True
     checkpoint_every: Positive | None = 10
     keep: Positive = 2
     track: Annotated[Text | None, AfterValidator(_track)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_our_names(cls, given: Any) -> Any:
+        if isinstance(given, ArgsKwargs):
+            return ArgsKwargs(given.args, with_our_names(given.kwargs or {}))
+        return with_our_names(given) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> TrainOptions:
+        if self.scheduler is not None and self.lr_schedule != "none":
+            raise ValueError(f"has a scheduler and lr_schedule {self.lr_schedule}; keep one of them")
+        return self
+
+    @property
+    def objects(self) -> dict[str, Any]:
+        """Options that are objects of Python, by name."""
+        return {name: value for name, value in self._items() if not is_plain(value)}
+
+    def plain(self) -> dict[str, Any]:
+        """Return all options as plain data, with objects of Python named in words."""
+        return {name: in_words(value) for name, value in self._items()}
+
+    def require_named(self) -> None:
+        """Raise a ConfigError where an option is the words for an object of Python that is not here."""
+        for name, value in self._items():
+            words = made_in_python(value)
+            if words is not None:
+                raise ConfigError(
+                    f"train.{name} was made in Python ({words}) and handed to trisect.fit; go on there, or leave it"
+                    " out."
+                )
+
+    def for_outputs(self) -> TrainOptions:
+        """Return the options with nothing in them that is for learning or judging."""
+        return replace(self, optimizer="Adam", scheduler=None, loss=None, metrics={}, callbacks=(), monitor=None)
+
+    def _items(self) -> list[tuple[str, Any]]:
+        return [(each.name, getattr(self, each.name)) for each in fields(self)]
 
     @property
     def steps(self) -> Steps:

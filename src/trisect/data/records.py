@@ -79,6 +79,7 @@ class StaticRecord:
         splits: names `train`, `val`, `test` → bool [vertices] or [vertices, splits].
         names: the user's vertex ids (strings or integers), or None where they are 0..n-1.
         edge_x: float32 [edges, features], the attributes of edges, or None.
+        y_weight: float32 [vertices], how much each vertex counts in the loss, or None.
         relation: integers [edges], which relation each edge has, or None; `meta["relations"]` are the names.
         meta: whatever else is known: where the record came from, `task` (a default), `classes` (their names),
             `encoding` (how columns became features, see `trisect.data.ingest.encoding`), ….
@@ -95,6 +96,7 @@ class StaticRecord:
     names: Names | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     edge_x: Array | None = None
+    y_weight: Array | None = None
     relation: Array | None = None
 
     @property
@@ -147,6 +149,7 @@ class TimelineRecord:
     meta: dict[str, Any] = field(default_factory=dict)
     time: Array | None = None
     edge_x: Array | None = None
+    y_weight: Array | None = None
     relation: Array | None = None
 
     @property

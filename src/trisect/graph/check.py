@@ -208,6 +208,14 @@ def feature_array(name: str, array: Any, shape: tuple[int, ...]) -> Tensor:
     return features.contiguous()
 
 
+def row_weights(array: Any, count: int) -> Tensor:
+    """How much each vertex counts in a loss, float32 [count] from 0."""
+    weight = weight_array("y_weight", array, count, torch.float32)
+    if bool((weight < 0).any()):
+        raise DataError(f"y_weight has {float(weight.min()):g}; weights of vertices are numbers from 0.")
+    return weight
+
+
 def label_array(name: str, array: Any, *, widen: bool = True) -> Tensor:
     """int64 classes (-1: none; without `widen` in their own type) or float32 targets (NaN: none)."""
     labels = _numbers(name, array)

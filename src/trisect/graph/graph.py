@@ -30,6 +30,7 @@ from trisect.graph.check import (
     label_array,
     order_array,
     positions_of,
+    row_weights,
     rows_of,
     split_masks,
 )
@@ -56,6 +57,7 @@ class Graph:
         order: int64 [vertices]: the user's vertex at each position, or None where they are the same.
         edge_x: float32 [entries of adjacency, features], in the order of its entries, or None.
         class_names: what class k of y is called, or None where classes are numbers.
+        y_weight: float32 [vertices], how much each vertex counts in the loss, or None.
         relations: what the relations of edges are called; then edge_x are the weights of an entry in each of them.
         vertex_types: where there are several types of vertices, each in the user's order; x has their form (see
             `trisect.nn.HeteroLinearLayer`).
@@ -69,6 +71,7 @@ class Graph:
     order: Tensor | None = None
     edge_x: Tensor | None = None
     class_names: Sequence[str] | None = field(default=None, compare=False)
+    y_weight: Tensor | None = None
     relations: tuple[str, ...] = ()
     vertex_types: tuple[VertexType, ...] = ()
 
@@ -89,6 +92,7 @@ class Graph:
         edge_x: Any = None,
         merge: Merge = "mean",
         class_names: Sequence[str] | None = None,
+        y_weight: Any = None,
         relation: Any = None,
         relations: Sequence[str] | None = None,
         vertex_types: Sequence[VertexType] = (),
@@ -104,6 +108,7 @@ class Graph:
             merge: what the features of parallel edges become: their `sum`, their `mean`, those of the `last`, or how
                 many edges there are (`count`). Weights of parallel edges are added up.
             class_names: what class 0, 1, … of y is called, for the report.
+            y_weight: [vertices], how much each vertex counts in the loss.
             relation: [edges], of each edge the name of its relation, or its number.
             relations: what relation 0, 1, … is called; of names, which there are and in which order.
             vertex_types: see the attributes.
@@ -131,6 +136,7 @@ class Graph:
             attributes = edge_feature_array(edge_x, source.numel())
             attributes = merge_parallel(attributes, source, target, count, both=undirected, merge=merge)
         more: dict[str, Any] = {"class_names": class_names, "relations": called, "vertex_types": tuple(vertex_types)}
+        more["y_weight"] = None if y_weight is None else row_weights(y_weight, count)
         return cls(adjacency, features, labels, masks, names, edge_x=attributes, **more)
 
     @classmethod
@@ -151,6 +157,7 @@ class Graph:
             edge_x=record.edge_x,
             merge=merge,
             class_names=record.class_names,
+            y_weight=record.y_weight,
             relation=record.relation,
             relations=record.relations,
             vertex_types=record.vertex_types,
@@ -178,7 +185,8 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Any, split: int = 0, merge: Merge = "mean", *, target: str | None = None) -> Graph:
-        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, train_mask, …), or a `HeteroData`.
+        """From a PyG `Data` (x, edge_index or adj_t, edge_weight, edge_attr, y, y_weight, train_mask, …), or a
+        `HeteroData`.
 
         Args:
             target: of a `HeteroData`, the type of vertices whose y and masks are read; see
@@ -271,6 +279,7 @@ class Graph:
             adjacency=permuted(self.adjacency, order),
             x=None if self.x is None else self.x[order],
             y=None if self.y is None else self.y[order],
+            y_weight=None if self.y_weight is None else self.y_weight[order],
             splits={name: mask[order] for name, mask in self.splits.items()},
             order=order if self.order is None else self.order[order],
             edge_x=None if self.edge_x is None else permuted_features(self.edge_x, self.adjacency, order),
@@ -289,6 +298,7 @@ class Graph:
             adjacency=self.adjacency.to(device),
             x=None if self.x is None else self.x.to(device),
             y=None if self.y is None else self.y.to(device),
+            y_weight=None if self.y_weight is None else self.y_weight.to(device),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             order=None if self.order is None else self.order.to(device),
             edge_x=None if self.edge_x is None else self.edge_x.to(device),

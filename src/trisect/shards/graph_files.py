@@ -38,7 +38,7 @@ class Cut:
     Attributes:
         starts: of the partition's chunks.
         order: the user's vertex at each position.
-        y, splits: labels and masks of all vertices, in partition order.
+        y, y_weight, splits: labels, their weights and masks of all vertices, in partition order.
         features: their number.
         remote: rows that each part reads from others.
         symmetric: whether the matrix is its own transpose.
@@ -62,6 +62,7 @@ class Cut:
     quality: dict[str, Any]
     spatial: str = "auto"
     edge_channels: int = 0
+    y_weight: Tensor | None = None
     relations: tuple[str, ...] = ()
 
     @property
@@ -78,7 +79,7 @@ class Cut:
         """A graph with the labels alone, to bind a task to."""
         nothing = torch.zeros(1, dtype=torch.int64).expand(self.vertices)
         empty = Adjacency(nothing, nothing, torch.zeros(0, dtype=torch.int32), None, self.vertices)
-        return Graph(empty, None, self.y, self.splits, None, self.order)
+        return Graph(empty, None, self.y, self.splits, None, self.order, y_weight=self.y_weight)
 
     @property
     def chunk_rows(self) -> list[list[int]]:
@@ -144,7 +145,7 @@ def write_graph_shards(
         save_array(target / _FEATURES, features[rows])
     if columns:
         _write_matrix(adjacency, folder)
-    for name, tensor in (("y", graph.y), ("order", graph.order)):
+    for name, tensor in (("y", graph.y), ("y_weight", graph.y_weight), ("order", graph.order)):
         if tensor is not None:
             save_array(folder / f"{name}.npy", tensor)
     for name, mask in graph.splits.items():
@@ -170,7 +171,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
     if is_timeline_cut(folder):
         return read_timeline_cut(folder)
     meta = json.loads((folder / _META).read_text())
-    y = folder / "y.npy"
+    y, y_weight = folder / "y.npy", folder / "y_weight.npy"
     return Cut(
         folder=folder,
         parts=meta["parts"],
@@ -185,6 +186,7 @@ def read_cut(folder: Path) -> Cut | TimelineCut:
         quality=meta["quality"],
         spatial=meta["spatial"],
         edge_channels=meta["edge_channels"],
+        y_weight=load_array(y_weight) if y_weight.exists() else None,
         relations=tuple(meta["relations"]),
     )
 

@@ -27,7 +27,7 @@ from trisect.views.catalogue import by_columns
 
 _HOST = torch.device("cpu")
 META = "timeline.json"
-ARRAYS = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order")
+ARRAYS = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order", "y_weight")
 
 
 @dataclass(frozen=True, eq=False)

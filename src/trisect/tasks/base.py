@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ from trisect.graph.timeline.timeline import Timeline
 from trisect.noise import Noise
 from trisect.ops import take_rows
 from trisect.tasks.metrics import defined
+from trisect.tasks.row_loss import RowLoss
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -67,10 +68,12 @@ class TaskContext:
     Attributes:
         seed: of what is sampled.
         vertices: the user's id of each row where vertices were reordered, or None.
+        loss: of a row, the user's own; None: the task's.
     """
 
     seed: int = 0
     vertices: Tensor | None = None
+    loss: RowLoss | None = None
 
 
 class BoundTask(ABC):
@@ -84,6 +87,7 @@ class BoundTask(ABC):
         final: the splits that are measured at the end.
         reads_pairs: whether loss and measures read pairs of vertices, so that a step is measured from the outputs of
             all vertices together.
+        takes_loss: whether it heeds `TaskContext.loss`, a loss of rows.
         notes: what the user should know of the splits, a sentence each.
         settings: what the user should know of options that were not given, in words; empty where there is nothing.
     """
@@ -93,6 +97,7 @@ class BoundTask(ABC):
     cheap: bool = True
     final: tuple[Split, ...] = SPLITS
     reads_pairs: bool = False
+    takes_loss: bool = False
     notes: tuple[str, ...] = ()
     settings: str = ""
 
@@ -169,6 +174,17 @@ class BoundTask(ABC):
         return (
             self.measure(decoder, frames, first_step, split),
             self.count_scores(decoder, frames, first_step, split),
+        )
+
+    def scored(
+        self, decoder: nn.Module | None, frames: Frames, first_step: int, split: Split
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what is scored of a split, outputs [rows, channels] and their targets [rows, …], for measures of the
+        user's own.
+        """
+        raise ConfigError(
+            f"train.metrics is given, and {type(self).__name__} has no outputs and targets of single rows to call it"
+            " with; leave it out, or write the task's scored."
         )
 
     def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:

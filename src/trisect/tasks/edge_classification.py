@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,6 +25,7 @@ from trisect.tasks.node_classification import (
     classification_metrics,
     classification_statistics,
 )
+from trisect.tasks.row_loss import RowLoss, weighted_sum
 from trisect.tasks.rules.fitted import Case, ClassLearner, fitted_rules
 from trisect.tasks.splits import SplitSizes, notes_on_steps, refuse_empty, split_steps
 
@@ -54,7 +55,7 @@ class EdgeClassification(Task):
         classes = self.outputs(data)
         if data.steps <= self.horizon:
             raise DataError(f"task.horizon {self.horizon} needs more than that many steps, and there are {data.steps}.")
-        return BoundEdgeClassification(self, data, classes)
+        return BoundEdgeClassification(self, data, classes, context.loss)
 
     def outputs(self, data: Graph | Timeline) -> int:
         """Count the classes of the events' labels edge_y."""
@@ -83,8 +84,9 @@ class BoundEdgeClassification(BoundTask):
 
     monitor = "val.f1_micro"
     reads_pairs = True
+    takes_loss = True
 
-    def __init__(self, task: EdgeClassification, timeline: Timeline, classes: int) -> None:
+    def __init__(self, task: EdgeClassification, timeline: Timeline, classes: int, loss: RowLoss | None = None) -> None:
         self._division: Division | None = None
         self._remote: dict[int, list[Tensor]] = {}
         self.task, self.timeline, self.classes = task, timeline, classes
@@ -95,7 +97,9 @@ class BoundEdgeClassification(BoundTask):
         refuse_empty({name: int(counts[name].sum()) for name in SPLITS}, "event")
         weights = class_weights(task.class_weights, counts["train"])
         self._constant = float((counts["train"] * weights).sum())
-        self.weights = weights.to(timeline.device)
+        self.weights, self.row_loss = weights.to(timeline.device), loss
+        if loss is not None:
+            loss.check(classes, self._events(self.runs["train"].start)[2][:2])
 
     def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Give the labelled events that step's embeddings classify: src, dst, labels."""
@@ -124,7 +128,9 @@ class BoundEdgeClassification(BoundTask):
         return [int((self.timeline.event_labels(step + self.task.horizon) >= 0).sum()) for step in self.runs[split]]
 
     def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return ops.cross_entropy(logits, labels, self.weights)
+        if self.row_loss is None:
+            return ops.cross_entropy(logits, labels, self.weights)
+        return weighted_sum(self.row_loss(logits, labels), self.weights[labels])
 
     def divide(self, starts: Sequence[int], part_index: int) -> BoundEdgeClassification:
         """A part scores the events whose source it owns."""
@@ -177,8 +183,17 @@ class BoundEdgeClassification(BoundTask):
         return statistics
 
     def _judge(self, logits: Tensor, labels: Tensor) -> Statistics:
-        loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
-        return classification_statistics(logits, labels, loss, weight, self.classes)
+        loss = self._loss_sum(logits.double() if self.row_loss is None else logits, labels).double()
+        return classification_statistics(logits, labels, loss, self.weights[labels].sum(), self.classes)
+
+    def scored(
+        self, decoder: nn.Module | None, frames: Frames, first_step: int, split: Split
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the scores and classes of a split's events."""
+        for step, frame in enumerate(frames, first_step):
+            if step in self.runs[split]:
+                src, dst, labels = self._events(step)
+                yield cast(PairDecoder, decoder)(frame, src, dst), labels
 
     def _case(self, split: Split, step: int) -> Case:
         src, dst, labels = self._events(step)

@@ -29,6 +29,7 @@ class NodeTargets:
         labelled: bool, as y without its outputs: where there is a target.
         horizon: outputs of step t are compared with targets of step t + horizon.
         notes: what the user should know of the splits, a sentence each.
+        weight: of each vertex, [vertices]; None: all are 1.
     """
 
     y: Tensor
@@ -38,6 +39,7 @@ class NodeTargets:
     by_step: bool
     horizon: int
     notes: tuple[str, ...] = ()
+    weight: Tensor | None = None
     _rows: dict[Split, Tensor] = field(default_factory=dict, repr=False)
 
     def rows(self, split: Split, step: int) -> Tensor:
@@ -51,6 +53,10 @@ class NodeTargets:
     def values(self, rows: Tensor, step: int) -> Tensor:
         """These are the targets of the rows at that step."""
         return (self.y[step + self.horizon] if self.by_step else self.y)[rows]
+
+    def weights(self, rows: Tensor) -> Tensor | None:
+        """These are the weights of the rows, None where all are 1."""
+        return None if self.weight is None else self.weight[rows]
 
     @property
     def by_time(self) -> bool:
@@ -79,6 +85,7 @@ class NodeTargets:
             y=self.y.index_select(vertices, rows),
             masks={split: mask[rows] for split, mask in self.masks.items()},
             labelled=self.labelled.index_select(vertices, rows),
+            weight=None if self.weight is None else self.weight[rows],
             _rows={},
         )
 
@@ -140,6 +147,7 @@ def node_targets(
         )
     if data.splits and tuple(sizes) != tuple(usual):
         notes += (f"task.split {list(sizes)} is not used, since the data have masks; remove them to use it.",)
-    targets = NodeTargets(y, runs, masks, labelled, by_step, horizon if by_step else 0, notes)
+    weight = None if data.y_weight is None else data.y_weight.to(y.device)
+    targets = NodeTargets(y, runs, masks, labelled, by_step, horizon if by_step else 0, notes, weight)
     refuse_empty({name: targets.count(name) for name in SPLITS}, "vertex")
     return targets

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -14,11 +13,12 @@ from trisect import ops
 from trisect.errors import ConfigError, DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
-from trisect.noise import Noise
 from trisect.tasks import curves, metrics
-from trisect.tasks.base import BoundTask, Frames, MeasuredRules, Split, Statistics, Task, TaskContext, take_ascending
+from trisect.tasks.base import MeasuredRules, Split, Statistics, Task, TaskContext
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
+from trisect.tasks.row_loss import cross_entropy, weighted_sum
+from trisect.tasks.rows import BoundRows, Rows
 from trisect.tasks.rules.fitted import ClassLearner, fitted_rules
 from trisect.tasks.splits import SplitSizes
 
@@ -49,7 +49,7 @@ class NodeClassification(Task):
         """The data must have integer labels y."""
         classes, y = self.outputs(data), cast(Tensor, data.y)
         targets = node_targets(data, y.long(), y >= 0, context, self.split, self.at, self.horizon, type(self).split)
-        return BoundNodeClassification(self, targets, classes)
+        return BoundNodeClassification(self, targets, classes, context)
 
     def outputs(self, data: Graph | Timeline) -> int:
         """Count the classes of the labels y."""
@@ -78,87 +78,72 @@ class NodeClassification(Task):
         """There is no decoder where the model gives the outputs itself."""
         return vertex_decoder(self.decoder, channels, outputs, self.hidden)
 
+    def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of each row, [rows]; a task of your own writes another one."""
+        return cross_entropy(out, y)
+
     def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
         """`class` [steps, rows] and `probability` [steps, rows, classes]."""
         logits = frames if decoder is None else decoder(frames)
         return {"class": logits.argmax(-1), "probability": torch.softmax(logits, -1)}
 
 
-class BoundNodeClassification(BoundTask):
+class BoundNodeClassification(BoundRows):
     """This is node classification on one graph or timeline."""
 
-    def __init__(self, task: NodeClassification, targets: NodeTargets, classes: int) -> None:
-        self.task, self.targets, self.classes = task, targets, classes
-        self.notes = targets.notes
+    def __init__(
+        self, task: NodeClassification, targets: NodeTargets, classes: int, context: TaskContext | None = None
+    ) -> None:
+        super().__init__(targets)
+        self.task, self.classes = task, classes
         self.channels = task.channels(classes)
         self.monitor = "val.auc" if classes == 2 else "val.accuracy"
-        counts = self._train_counts()
+        counts, weighted = self._train_counts()
         weights = class_weights(task.class_weights, counts)
-        self._constant = float((counts * weights).sum())
+        self.total = float((weighted * weights).sum())
         self.weights = weights.to(targets.y.device)
+        self.take_loss(task, NodeClassification.row_loss, context or TaskContext(), classes)
 
-    def _train_counts(self) -> Tensor:
-        counts = torch.zeros(self.classes, dtype=torch.float64)
+    def _train_counts(self) -> tuple[Tensor, Tensor]:
+        """Return how many training rows each class has, and the sum of their weights."""
+        counts, weighted = torch.zeros(2, self.classes, dtype=torch.float64)
         for step in self.targets.runs["train"]:
             rows = self.targets.rows("train", step)
-            counts += torch.bincount(self.targets.values(rows, step), minlength=self.classes).cpu()
-        return counts
+            labels, weight = self.targets.values(rows, step).cpu(), self.targets.weights(rows)
+            counts += torch.bincount(labels, minlength=self.classes)
+            own = None if weight is None else weight.cpu().double()
+            weighted += torch.bincount(labels, own, minlength=self.classes)
+        return counts, weighted
 
     def decoder(self, channels: int) -> VertexDecoder | None:
         """There is no decoder where the model gives the outputs itself."""
         return self.task.make_decoder(channels, self.classes)
 
-    def restrict(self, rows: Tensor) -> BoundNodeClassification:
-        """The part has fewer rows and divides its loss by the same constant."""
-        part = copy(self)
-        part.targets = self.targets.restrict(rows)
-        return part
+    def loss_sum(self, rows: Rows) -> Tensor:
+        """Cross entropy, or the user's loss, times the weights of classes and rows."""
+        if self.row_loss is None and rows.weight is None:
+            return ops.cross_entropy(rows.out, rows.y, self.weights)
+        values = cross_entropy(rows.out, rows.y) if self.row_loss is None else self.row_loss(rows.out, rows.y)
+        return weighted_sum(values, self._weight(rows))
 
-    def steps(self, split: Split) -> range:
-        """A split has the steps whose outputs are compared with its targets."""
-        return self.targets.runs[split]
-
-    def _logits(self, decoder: nn.Module | None, frame: Tensor, rows: Tensor) -> Tensor:
-        # rows first, then decoder and softmax: they never touch a vertex without a target
-        chosen = take_ascending(frame, rows)
-        return chosen if decoder is None else decoder(chosen)
-
-    def _loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return ops.cross_entropy(logits, labels, self.weights)
-
-    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
-        """Weighted cross entropy over the training vertices, divided by the sum of their weights."""
-        total = frames[0].new_zeros(())
-        for position, frame in enumerate(frames):
-            if first_step + position in self.targets.runs["train"]:
-                rows = self.targets.rows("train", first_step + position)
-                labels = self.targets.values(rows, first_step + position)
-                total = total + self._loss_sum(self._logits(decoder, frame, rows), labels)
-        return total / self._constant
+    def _weight(self, rows: Rows) -> Tensor:
+        own = self.weights[rows.y]
+        return own if rows.weight is None else own * rows.weight
 
     def count_scores(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
         """Count the scores of the split's vertices by class."""
         statistics = Statistics()
-        for position, frame in enumerate(frames):
-            if first_step + position in self.targets.runs[split]:
-                rows = self.targets.rows(split, first_step + position)
-                labels = self.targets.values(rows, first_step + position)
-                statistics = statistics.merge(curves.count_classes(self._logits(decoder, frame, rows), labels))
+        for rows in self.rows(decoder, frames, first_step, split):
+            statistics = statistics.merge(curves.count_classes(rows.out, rows.y))
         return statistics
 
-    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
+    def judge(self, rows: Rows) -> Statistics:
         """Give a confusion matrix and the loss; with two classes the scores as well."""
-        statistics = Statistics()
-        for position, frame in enumerate(frames):
-            if first_step + position in self.targets.runs[split]:
-                rows = self.targets.rows(split, first_step + position)
-                labels = self.targets.values(rows, first_step + position)
-                statistics = statistics.merge(self._judge(self._logits(decoder, frame, rows), labels))
-        return statistics
+        loss = self.loss_sum(replace(rows, out=rows.out.double())) if self.row_loss is None else self.loss_sum(rows)
+        return classification_statistics(rows.out, rows.y, loss.double(), self._weight(rows).sum(), self.classes)
 
     def _judge(self, logits: Tensor, labels: Tensor) -> Statistics:
-        loss, weight = self._loss_sum(logits.double(), labels), self.weights[labels].sum()
-        return classification_statistics(logits, labels, loss, weight, self.classes)
+        return self.judge(Rows(logits, labels, None))
 
     def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
         """Measure the most frequent class, the last one, and logistic regressions."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,11 @@ from torch import Tensor, nn
 from trisect.errors import DataError
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
-from trisect.noise import Noise
-from trisect.tasks.base import BoundTask, Frames, MeasuredRules, Split, Statistics, Task, TaskContext, take_ascending
+from trisect.tasks.base import MeasuredRules, Statistics, Task, TaskContext
 from trisect.tasks.decoders import VertexDecoder, VertexDecoderName, vertex_decoder
 from trisect.tasks.node import JudgedSteps, NodeTargets, node_targets
+from trisect.tasks.row_loss import mse, weighted_sum
+from trisect.tasks.rows import BoundRows, Rows
 from trisect.tasks.rules.fitted import NumberLearner, fitted_rules
 from trisect.tasks.splits import SplitSizes
 
@@ -49,7 +49,7 @@ class NodeRegression(Task):
         targets = node_targets(
             data, values, ~values.isnan().any(-1), context, self.split, self.at, self.horizon, type(self).split
         )
-        return BoundNodeRegression(self, targets, values.shape[-1])
+        return BoundNodeRegression(self, targets, values.shape[-1], context)
 
     def outputs(self, data: Graph | Timeline) -> int:
         """Count the targets of a vertex."""
@@ -65,6 +65,10 @@ class NodeRegression(Task):
     def make_decoder(self, channels: int, outputs: int) -> VertexDecoder | None:
         """There is no decoder where the model gives the outputs itself."""
         return vertex_decoder(self.decoder, channels, outputs, self.hidden)
+
+    def row_loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of each row, [rows] or [rows, outputs]; a task of your own writes another one."""
+        return mse(out, y)
 
     def columns(self, decoder: nn.Module | None, frames: Tensor) -> dict[str, Tensor]:
         """`value` [steps, rows, outputs]: the forecast for step t + horizon, or the vertex's own value."""
@@ -82,65 +86,63 @@ def _error_sums(error: Tensor) -> Statistics:
     return Statistics({"squared": error.square().sum(), "absolute": error.abs().sum(), "count": count})
 
 
-class BoundNodeRegression(BoundTask):
+class BoundNodeRegression(BoundRows):
     """This is node regression on one graph or timeline."""
 
     monitor = "val.loss"
 
-    def __init__(self, task: NodeRegression, targets: NodeTargets, outputs: int) -> None:
-        self.task, self.targets, self.outputs = task, targets, outputs
-        self.notes = targets.notes
+    def __init__(
+        self, task: NodeRegression, targets: NodeTargets, outputs: int, context: TaskContext | None = None
+    ) -> None:
+        super().__init__(targets)
+        self.task, self.outputs = task, outputs
         self.channels = task.channels(outputs)
-        self._constant = float(targets.count("train") * outputs)
+        self.total = self._train_weight()
+        self.take_loss(task, NodeRegression.row_loss, context or TaskContext(), outputs)
+
+    def _train_weight(self) -> float:
+        if self.targets.weight is None:
+            return float(self.targets.count("train"))
+        train = ((step, self.targets.rows("train", step)) for step in self.targets.runs["train"])
+        return sum(float(cast(Tensor, self.targets.weights(rows)).double().sum()) for _, rows in train)
 
     def decoder(self, channels: int) -> VertexDecoder | None:
         """There is no decoder where the model gives the outputs itself."""
         return self.task.make_decoder(channels, self.outputs)
 
-    def restrict(self, rows: Tensor) -> BoundNodeRegression:
-        """The part has fewer rows and divides its loss by the same constant."""
-        part = copy(self)
-        part.targets = self.targets.restrict(rows)
-        return part
+    def loss_sum(self, rows: Rows) -> Tensor:
+        """Squared error, or the user's loss, times the weights of rows."""
+        if self.row_loss is not None:
+            return weighted_sum(self.row_loss(rows.out, rows.y), rows.weight)
+        squared = (rows.out - rows.y.to(rows.out.dtype)).square()
+        if rows.weight is None:
+            return squared.sum() / self.outputs
+        return weighted_sum(squared.mean(-1), rows.weight)
 
-    def steps(self, split: Split) -> range:
-        """A split has the steps whose outputs are compared with its targets."""
-        return self.targets.runs[split]
-
-    def _error(self, decoder: nn.Module | None, frame: Tensor, split: Split, step: int) -> Tensor:
-        rows = self.targets.rows(split, step)
-        chosen = take_ascending(frame, rows)
-        return (chosen if decoder is None else decoder(chosen)) - self.targets.values(rows, step).to(frame.dtype)
-
-    def loss(self, decoder: nn.Module | None, frames: Frames, first_step: int, noise: Noise) -> Tensor:
-        """Mean squared error over the training targets."""
-        total = frames[0].new_zeros(())
-        for position, frame in enumerate(frames):
-            if first_step + position in self.targets.runs["train"]:
-                total = total + self._error(decoder, frame, "train", first_step + position).square().sum()
-        return total / self._constant
-
-    def measure(self, decoder: nn.Module | None, frames: Tensor, first_step: int, split: Split) -> Statistics:
-        """Sums of squared and absolute errors."""
-        statistics = Statistics()
-        for position, frame in enumerate(frames):
-            if first_step + position in self.targets.runs[split]:
-                error = self._error(decoder, frame, split, first_step + position)
-                statistics = statistics.merge(_error_sums(error))
+    def judge(self, rows: Rows) -> Statistics:
+        """Sums of squared and absolute errors, and of the loss where it is another one."""
+        statistics = _error_sums(rows.out - rows.y.to(rows.out.dtype))
+        if self.row_loss is not None or rows.weight is not None:
+            weight = torch.ones(len(rows.out)) if rows.weight is None else rows.weight
+            statistics.sums["loss"] = self.loss_sum(rows).double()
+            statistics.sums["weight"] = weight.double().sum().to(rows.out.device)
         return statistics
 
     def simple_rules(self, data: Graph | Timeline) -> MeasuredRules:
         """Measure the mean, the last value, and ridge regressions."""
-        judge = lambda outputs, values: _error_sums(outputs - values)  # noqa: E731
+        judge = lambda outputs, values: self.judge(Rows(outputs, values, None))  # noqa: E731
         return fitted_rules(data, self.steps, self.targets.case, NumberLearner(), judge)
 
     def metrics(self, statistics: Statistics) -> dict[str, Any]:
-        """loss and mse (equal), rmse, mae."""
+        """loss and mse (equal, unless the loss is another), rmse, mae."""
         if "count" not in statistics.sums or float(statistics.sums["count"]) == 0:
             return {}
         count = statistics.sums["count"]
-        mse = float(statistics.sums["squared"] / count)
-        return {"loss": mse, "mse": mse, "rmse": mse**0.5, "mae": float(statistics.sums["absolute"] / count)}
+        squared = float(statistics.sums["squared"] / count)
+        loss = squared
+        if "loss" in statistics.sums:
+            loss = float(statistics.sums["loss"] / statistics.sums["weight"])
+        return {"loss": loss, "mse": squared, "rmse": squared**0.5, "mae": float(statistics.sums["absolute"] / count)}
 
     def predict(self, decoder: nn.Module | None, frames: Tensor, first_step: int) -> dict[str, Tensor]:
         """`value` [steps, rows, outputs]: the forecast for step t + horizon, or the vertex's own value."""

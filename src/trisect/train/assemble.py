@@ -33,6 +33,7 @@ from trisect.shards.shard import Shard
 from trisect.shards.timeline_files import TimelineCut, is_symmetric, read_timeline_part
 from trisect.tasks import BoundTask, TaskContext, make_task
 from trisect.tasks.decoders import Decoder
+from trisect.tasks.row_loss import make_loss
 from trisect.train.blocks import keeps_aggregation, with_blocks
 from trisect.views.trace import trace_of
 
@@ -45,11 +46,18 @@ def labels_of(data: AnyData, device: torch.device) -> Graph | Timeline:
     return (replace(data, x=None) if isinstance(data, Timeline) else data).to(device)
 
 
+def context_of(options: TrainOptions, order: Tensor | None) -> TaskContext:
+    """Return what a task must know of the settings."""
+    return TaskContext(options.seed, order, make_loss(options.loss))
+
+
 def outlined(
     maker: nn.Module | ModelSource, data: AnyData, labels: Graph | Timeline, task: Any, options: TrainOptions
 ) -> tuple[BoundTask, AnyModel]:
     """Bind the task to the labels; return it, and the model for its widths and declarations."""
-    bound = make_task(task).bind(labels, TaskContext(options.seed, labels.order))
+    bound = make_task(task).bind(labels, context_of(options, labels.order))
+    if options.loss is not None and not bound.takes_loss:
+        raise ConfigError(f"train.loss is given, and task {make_task(task).name} has a loss of its own; leave it out.")
     own = isinstance(maker, nn.Module) and not isinstance(maker, Model)
     made = maker if own else outline_of(maker, feature_width(data), bound.channels, data.edge_channels)
     if not isinstance(made, Model):

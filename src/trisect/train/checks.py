@@ -24,7 +24,8 @@ from trisect.plan.stages import layer_costs, stage_bounds
 from trisect.settings.nearest import unknown_value
 from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
-from trisect.train.assemble import feature_width, relations_of
+from trisect.train.assemble import feature_width, name_modules, relations_of
+from trisect.train.optimizer import kept_of_each
 from trisect.views.trace import reads_all_relations, trace_of
 from trisect.views.verbs import layer_name
 
@@ -44,12 +45,24 @@ def check_run(
         device: where the task's labels are.
     """
     check_fit(model, data, task)
+    check_optimizer(model, task, options)
     check_monitor(task, options, model.out_channels, data.vertices, device)
     require_steps(options.steps, timeline=isinstance(data, Timeline), vertices=data.vertices)
     training = task.steps("train").stop if isinstance(data, Timeline) else None
     if options.step == "chunk":
         _require_batches(layout, model, task, options)
     require_fit(layout, model, vertices=data.vertices, training=training, steps=options.step == "chunk")
+
+
+def check_optimizer(model: AnyModel, task: BoundTask, options: TrainOptions) -> None:
+    """Raise where the optimizer or the scheduler cannot be made, or a checkpoint could not hold its state."""
+    decoder = task.decoder_outline(model.out_channels)
+    parameters = dict(name_modules(model, decoder).named_parameters())
+    if not callable(options.optimizer) or isinstance(options.optimizer, type):
+        # a class knows parameters by their shapes alone
+        parameters = {str(tuple(p.shape)): p for p in parameters.values()}
+    sizes = {name: torch.empty(p.shape, dtype=options.dtype, device="meta") for name, p in parameters.items()}
+    kept_of_each(options, sizes)
 
 
 def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
@@ -121,14 +134,14 @@ def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
 def check_monitor(
     task: BoundTask, options: TrainOptions, channels: int, vertices: int, device: torch.device | str = "cpu"
 ) -> None:
-    """Raise a ConfigError where `train.monitor` names nothing that the task measures.
+    """Raise a ConfigError where `train.monitor` names nothing that is measured, or `train.metrics` what the task does.
 
     Args:
         task: bound to all vertices.
         channels: of the model's output; outputs of one step are measured as if they were all zero.
         device: where the task's labels are.
     """
-    monitor = options.monitor
+    monitor = options.monitor or (f"val.{next(iter(options.metrics))}" if options.metrics else None)
     if monitor is None:
         return
     split = monitor.partition(".")[0]
@@ -145,7 +158,13 @@ def check_monitor(
         decoder.to(device)
     zeros = torch.zeros(1, vertices, channels, device=device)
     measured = task.metrics(task.measure(decoder, zeros, steps.start, split))
+    taken = next((name for name in options.metrics if name in measured), None)
+    if taken is not None:
+        raise ConfigError(f"train.metrics has {taken!r}, which the task measures itself; give it another name.")
+    if options.metrics:
+        next(task.scored(decoder, zeros, steps.start, split), None)
     names = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
+    names += [f"{split}.{name}" for name in options.metrics]
     if measured and monitor not in names:
         raise ConfigError(unknown_value("train.monitor", monitor, names))
 

@@ -21,16 +21,18 @@ from trisect.layout import Layout
 from trisect.nn import DynamicLayer, DynamicModel, Layer, Model
 from trisect.nn import options as model_options
 from trisect.nn.models.source import AnyModel, ModelMaker, NamedModel, full_model
-from trisect.tasks import Task, TaskContext, make_task
-from trisect.train.assemble import feature_width, name_modules
+from trisect.settings.synonyms import with_our_names
+from trisect.tasks import Task, make_task
+from trisect.train.assemble import context_of, feature_width, name_modules
 from trisect.train.device import check_device
 from trisect.train.fit_config import config_of
 from trisect.train.job import Job
-from trisect.train.loop import Recorder, Result
+from trisect.train.loop import Result
 from trisect.train.outputs.run import Run
 from trisect.train.planning import agreed_layout
 from trisect.train.processes.listening import Listener, NoListener
 from trisect.train.processes.start import run_job
+from trisect.train.recorders import Recorder
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.run.trackers import require_trackers
 from trisect.train.setup import Setup
@@ -56,7 +58,7 @@ def fit(
     Args:
         listener: is told sentences for the user, and epochs as they end.
     """
-    chosen = layout_of(layout)
+    chosen, options = layout_of(layout), with_our_names(options, "the call")
     names = [field.name for field in fields(TrainOptions)]
     own = {key: options.pop(key) for key in names if key in options}
     # without a run directory nobody reads checkpoints, unless a recorder asks for them
@@ -108,7 +110,7 @@ def describe_data(data: Graph | Timeline) -> str:
 
 def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, Tensor]) -> nn.ModuleDict:
     """Make the model and the decoder of a job here, with the parameters that its ranks have trained."""
-    bound = job.task.bind(data, TaskContext(job.options.seed, data.order))
+    bound = job.task.bind(data, context_of(job.options, data.order))
     model = full_model(job.model, feature_width(data), bound.channels, data.edge_channels)
     decoder = bound.decoder(model.out_channels)
     modules = name_modules(model, decoder)

@@ -41,7 +41,7 @@ def config_of(model: ModelSource, data: Graph | Timeline, task: Task, options: T
             "model": plain_model,
             "task": plain_task,
             "layout": "auto" if layout.auto else layout.plain(),
-            "train": options,
+            "train": options.plain(),
         }
     )
 
@@ -65,6 +65,8 @@ def _add(total: Any, value: Any) -> None:
         for field in fields(value):
             # caches are no data, and names of vertices change nothing that is computed
             if field.init and field.compare and field.name != "names":
+                if field.name == "y_weight" and getattr(value, field.name) is None:
+                    continue  # so that the hash is that of releases that did not know it
                 total.update(field.name.encode())
                 _add(total, getattr(value, field.name))
     else:

@@ -56,6 +56,7 @@ def resolve(config: Config, data_dir: str | Path | None = None) -> Config:
             raise ConfigError(
                 f"{kind}.name is custom: it was made in Python and handed to trisect.fit; go on there, or give a name."
             )
+    config.train.require_named()
     defaults = {name: option.default for name, option in model_options(config.model.name).items()}
     for key in config.model.options:
         if key not in defaults:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trisect.layout.history import History
-from trisect.train.optimiser import Optimiser
+from trisect.train.optimizer import Optimizer
 from trisect.train.program import Program
 
 PATIENCE = 2
@@ -25,7 +25,7 @@ class Guard:
     """Watches a program with history. Two alarms in a row, or a loss that is not finite, and it goes back to the last
     state that was found good and makes the program stricter (`History.tightened`).
 
-    The state that is kept is parameters and optimiser. History is not: every stricter form begins with an exact epoch,
+    The state that is kept is parameters and optimizer. History is not: every stricter form begins with an exact epoch,
     which fills it anew. Epochs are not counted back; what they did is undone.
 
     Attributes:
@@ -34,9 +34,9 @@ class Guard:
         actions: what was done: `epoch`, `back_to` (the epoch whose state was taken up), `why`, `then`.
     """
 
-    def __init__(self, history: History, program: Program, modules: nn.ModuleDict, optimiser: Optimiser) -> None:
+    def __init__(self, history: History, program: Program, modules: nn.ModuleDict, optimizer: Optimizer) -> None:
         self.every, self.margin = history.guard, history.margin
-        self._program, self._modules, self._optimiser = program, modules, optimiser
+        self._program, self._modules, self._optimizer = program, modules, optimizer
         self.level = 0
         self.began = 1
         self.alarms = 0
@@ -48,10 +48,10 @@ class Guard:
         self._exact: float | None = None
 
     @classmethod
-    def of(cls, program: Program, modules: nn.ModuleDict, optimiser: Optimiser) -> Guard | None:
+    def of(cls, program: Program, modules: nn.ModuleDict, optimizer: Optimizer) -> Guard | None:
         """Give the guard of a program, or None where it needs none."""
         history = program.history
-        return None if history is None or history.guard == 0 else cls(history, program, modules, optimiser)
+        return None if history is None or history.guard == 0 else cls(history, program, modules, optimizer)
 
     def before(self, epoch: int) -> None:
         """Call before each epoch: remembers the state, and computes the exact loss where that is due."""
@@ -106,12 +106,12 @@ class Guard:
 
     def _state(self) -> dict[str, Tensor]:
         state = {key: tensor.detach().clone() for key, tensor in self._modules.state_dict().items()}
-        state.update({f"optimiser.{key}": tensor for key, tensor in self._optimiser.state().items()})
+        state.update({f"optimiser.{key}": tensor for key, tensor in self._optimizer.state().items()})
         return state
 
     def _take(self, state: Mapping[str, Tensor]) -> None:
         self._modules.load_state_dict({k: v for k, v in state.items() if not k.startswith("optimiser.")})
-        self._optimiser.load({k.removeprefix("optimiser."): v for k, v in state.items() if k.startswith("optimiser.")})
+        self._optimizer.load({k.removeprefix("optimiser."): v for k, v in state.items() if k.startswith("optimiser.")})
 
     def tensors(self) -> dict[str, Tensor]:
         """Give the good state, by name, for a checkpoint."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -61,7 +61,7 @@ class Job:
         """Give the job of a resolved configuration, under its own layout unless `more` says otherwise."""
         model, task, options = named_model(config), make_task(config.task.model_dump()), config.train
         if verb == "predict":  # nothing is learnt, and nothing is judged
-            task, options = OutputsOnly(task), replace(options, monitor=None)
+            task, options = OutputsOnly(task), options.for_outputs()
         return cls(verb, model, task, options, more.pop("layout", config.layout), config, run, **more)
 
     @property
@@ -71,7 +71,7 @@ class Job:
 
     def write(self, folder: Path) -> bytes:
         """Write the job into a folder; gives what the ranks are to read from their standard input."""
-        named = isinstance(self.model, NamedModel)
+        named, objects = isinstance(self.model, NamedModel), self.options.objects
         task = self.task.task if isinstance(self.task, OutputsOnly) else self.task
         registered = TASKS.get(task.name) is type(task)
         plain = {
@@ -79,7 +79,7 @@ class Job:
             "model": asdict(self.model) if isinstance(self.model, NamedModel) else None,
             "task": {"name": task.name, **task.options()} if registered else None,
             "outputs_only": task is not self.task,
-            "options": asdict(self.options),
+            "options": {name: value for name, value in self.options.plain().items() if name not in objects},
             "layout": str(self.layout),
             "config": None if self.config is None else self.config.resolved(),
             "run": None if self.run is None else str(self.run.absolute()),
@@ -92,21 +92,22 @@ class Job:
             "path": sys.path,  # modules of the caller's own layers may be found nowhere else
         }
         (folder / JOB).write_text(to_json(plain))
-        objects = {} if named else {"model": self.model}
-        return pack(objects if registered else {**objects, "task": task})
+        handed: dict[str, Any] = {"options": objects} if objects else {}
+        handed |= {} if named else {"model": self.model}
+        return pack(handed if registered else {**handed, "task": task})
 
     @classmethod
     def read(cls, folder: Path, stream: IO[bytes]) -> Job:
         """Read the job that `write` wrote; `stream` gives the objects."""
         plain = json.loads((folder / JOB).read_text())
         sys.path[:] = plain["path"]
-        objects = unpack(stream) if plain["model"] is None or plain["task"] is None else {}
+        objects = unpack(stream)
         task = objects["task"] if plain["task"] is None else make_task(plain["task"])
         return cls(
             plain["verb"],
             HandedModel(objects["model"]) if plain["model"] is None else NamedModel(**plain["model"]),
             OutputsOnly(task) if plain["outputs_only"] else task,
-            TrainOptions(**plain["options"]),
+            TrainOptions(**plain["options"], **objects.get("options", {})),
             parse_layout(plain["layout"]),
             None if plain["config"] is None else parse_config(plain["config"]),
             None if plain["run"] is None else Path(plain["run"]),

@@ -33,6 +33,7 @@ from trisect.train.assemble import feature_width
 from trisect.train.checks import is_cut
 from trisect.train.device import device_of_rank
 from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
+from trisect.train.optimizer import clip_gradients
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.joined import joined
 from trisect.train.ranks import cut_data
@@ -93,10 +94,10 @@ def parallelize(
         maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
     else:
         maker = model_maker(model, {}, seed, data)
-    stack = ExitStack()  # which ends with this process
-    atexit.register(stack.close)
     if not is_cut(chosen):
         return Part(Setup.of(maker, data, OwnLoss(), training, chosen))
+    stack = ExitStack()  # which ends with this process
+    atexit.register(stack.close)
     world = world_from_environment()
     if world is None and chosen.world == 1:
         folder = Path(stack.enter_context(temporary_folder("trisect-shards-")))
@@ -203,13 +204,7 @@ class Part:
 
         torch.nn.utils.clip_grad_norm_ would see this rank's stage alone.
         """
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        square = float(sum(float(g.double().square().sum()) for g in gradients))
-        norm: float = self._program.total_square(square) ** 0.5
-        if norm > max_norm:
-            for gradient in gradients:
-                gradient.mul_(max_norm / (norm + 1e-6))
-        return norm
+        return clip_gradients(self.parameters(), max_norm, self._program.total_square)
 
     # Training
 

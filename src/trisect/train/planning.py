@@ -24,6 +24,7 @@ from trisect.plan.cluster import DISTURBED, GUESSED, PRESET, QUICK, Cluster
 from trisect.plan.quantities import show_seconds
 from trisect.plan.search import PlanChoice, search
 from trisect.plan.workload import Workload
+from trisect.settings.synonyms import with_our_names
 from trisect.settings.writing import to_json
 from trisect.tasks import Task, make_task
 from trisect.train.clusters import calibrated_cluster, cluster_of
@@ -73,6 +74,7 @@ def plan(
     """
     from trisect.train.fit import as_data, model_maker  # which ends where this begins
 
+    options = with_our_names(options, "the call")
     names = [field.name for field in fields(TrainOptions)]
     training = TrainOptions(**{key: options.pop(key) for key in names if key in options})
     if isinstance(graph, Mapping):

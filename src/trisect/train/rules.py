@@ -13,8 +13,9 @@ from typing import Any
 from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.settings.writing import to_json
-from trisect.tasks import BoundTask, TaskContext
+from trisect.tasks import BoundTask
 from trisect.tasks.metrics import LOWER_IS_BETTER
+from trisect.train.assemble import context_of
 from trisect.train.job import Job
 from trisect.train.processes.threads import limited_threads
 
@@ -50,7 +51,7 @@ class Rules:
         if job.verb not in ("train", "fit") or not job.options.rules:
             return cls()
         if task is None:
-            task = job.task.bind(data, TaskContext(job.options.seed, data.order))
+            task = job.task.bind(data, context_of(job.options, data.order))
         if not task.cheap or _numbers_read(data) > _MANY:
             say("Measuring simple rules on val and test.")
         try:

@@ -38,7 +38,7 @@ from trisect.train.device import device_of_rank
 from trisect.train.estimate import estimate_setup
 from trisect.train.from_config import ConfiguredData
 from trisect.train.job import SHARDS, TOLD, Job
-from trisect.train.loop import EpochsOnly, Recorder, Result, Several, Trainer, WithCopies
+from trisect.train.loop import Result, Trainer
 from trisect.train.outputs.calibration import calibrate
 from trisect.train.outputs.predict import load_parameters, outputs, trained_parameters
 from trisect.train.outputs.saved_rows import RowsWriter
@@ -51,6 +51,7 @@ from trisect.train.processes.memory import watched_memory
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.processes.stopping import heeding_requests, undisturbed
 from trisect.train.processes.threads import limited_threads
+from trisect.train.recorders import EpochsOnly, Recorder, Several, WithCopies
 from trisect.train.rules import Rules, beside
 from trisect.train.run.apart import Apart, Host, marked
 from trisect.train.run.checkpoint import Checkpoint, at_once

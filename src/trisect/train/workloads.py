@@ -28,6 +28,7 @@ from trisect.tasks import BoundTask, LinkPrediction
 from trisect.tasks.node import NodeTargets
 from trisect.train.assemble import feature_width, outlined, preaggregates, work_of_vertex
 from trisect.train.blocks import keeps_aggregation
+from trisect.train.optimizer import numbers_kept
 
 # Graphs of more entries are not cut to plan: rows of other parts are estimated from an order that costs one look.
 MOST_ENTRIES = 6_000_000
@@ -35,7 +36,6 @@ MOST_ENTRIES = 6_000_000
 MOST_PARTS = 256
 # Of a graph of which nothing is said, a partitioner leaves about this share of the neighbours that chance would.
 LOCALITY = 0.3
-MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 
 
 def workload_of(maker: ModelSource, data: Graph | Timeline, task: Any, options: TrainOptions) -> Workload:
@@ -53,7 +53,7 @@ def common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str
         "layers": tuple(model.stack),
         "head": model.head,
         "extra": 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad),
-        "copies": MOMENTS.get(options.optimiser, 2),
+        "copies": numbers_kept(options),
         "dtype": options.dtype,
         "fetches": bound.reads_pairs,
         "judged": _judged_share(bound),
@@ -298,7 +298,7 @@ def workload_of_description(
         # those that exist and as many that are drawn, scored by the default decoder
         pairs=(4.0 if data.undirected else 2.0) * data.edges / data.steps if pairs else 0.0,
         pair_channels=LinkPrediction.hidden if pairs else 0,
-        copies=MOMENTS.get(options.optimiser, 2),
+        copies=numbers_kept(options),
         described=True,
         dtype=options.dtype,
     )

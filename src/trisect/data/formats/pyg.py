@@ -14,7 +14,8 @@ from trisect.errors import DataError
 
 
 def static_from_pyg(data: Any) -> StaticRecord:
-    """Read a `Data` object: `edge_index`, and where present `edge_weight`, `x`, `y` and masks such as `train_mask`.
+    """Read a `Data` object: `edge_index`, and where present `edge_weight`, `x`, `y`, `y_weight` and masks such as
+    `train_mask`.
 
     Edges may also be `adj_t`, a sparse matrix whose rows are the targets. `edge_attr` of any width becomes `edge_x`.
     The edges are taken as they are.
@@ -38,6 +39,7 @@ def static_from_pyg(data: Any) -> StaticRecord:
         splits=splits,
         meta={"source": "PyG"},
         edge_x=_attributes(data, "edge_attr", len(src)),
+        y_weight=_float(_get(data, "y_weight"), "y_weight"),
     )
 
 

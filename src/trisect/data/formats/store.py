@@ -23,7 +23,7 @@ from trisect.settings.writing import to_json
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "trisect-graph", 1
-_PLAIN = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "relation", "time")
+_PLAIN = ("src", "dst", "offsets", "weight", "x", "y", "edge_x", "edge_y", "relation", "time", "y_weight")
 ENCODING = "encoding.json"
 
 
@@ -95,7 +95,7 @@ def _read_directory(directory: Path, verify: bool) -> Record:
         "splits": {name[6:]: mask for name, mask in arrays.items() if name.startswith("split.")},
         "names": _names_of(arrays),
         "meta": {**manifest.get("meta", {}), "source": str(directory)},
-        **{name: arrays.get(name) for name in ("src", "dst", "weight", "x", "y", "edge_x", "relation")},
+        **{name: arrays.get(name) for name in ("src", "dst", "weight", "x", "y", "edge_x", "relation", "y_weight")},
     }
     encoding = read_encoding(directory)
     if encoding:

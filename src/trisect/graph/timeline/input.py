@@ -64,6 +64,7 @@ class TimelineInput(ABC):
             merge=merge,
             class_names=record.class_names,
             edge_class_names=record.edge_class_names,
+            y_weight=record.y_weight,
             relation=record.relation,
             relations=record.relations,
         )

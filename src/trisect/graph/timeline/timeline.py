@@ -25,6 +25,7 @@ from trisect.graph.check import (
     label_array,
     order_array,
     positions_of,
+    row_weights,
     split_masks,
     vertex_count,
     weight_array,
@@ -63,6 +64,7 @@ class Timeline(TimelineInput):
         merge: what the features of events between the same vertices become in a snapshot, those of the steps that
             smoothing gathers included: their `sum`, their `mean`, those of the `last`, or how many there are (`count`).
         class_names, edge_class_names: what class k of y and of edge_y is called, or None where classes are numbers.
+        y_weight: float32 [vertices], how much each vertex counts in the loss, or None.
         relations: what the relations of events are called; then edge_x are the weights of an event in each of them, and
             `merge` is `relations`.
     """
@@ -86,6 +88,7 @@ class Timeline(TimelineInput):
     merge: Merge = "mean"
     class_names: Sequence[str] | None = field(default=None, compare=False)
     edge_class_names: Sequence[str] | None = field(default=None, compare=False)
+    y_weight: Tensor | None = None
     relations: tuple[str, ...] = ()
 
     @classmethod
@@ -109,6 +112,7 @@ class Timeline(TimelineInput):
         merge: Merge = "mean",
         class_names: Sequence[str] | None = None,
         edge_class_names: Sequence[str] | None = None,
+        y_weight: Any = None,
         relation: Any = None,
         relations: Sequence[str] | None = None,
     ) -> Timeline:
@@ -168,6 +172,7 @@ class Timeline(TimelineInput):
             merge=chosen_merge,
             class_names=class_names,
             edge_class_names=edge_class_names,
+            y_weight=None if y_weight is None else row_weights(y_weight, n),
             relations=called,
         )
 
@@ -354,6 +359,7 @@ class Timeline(TimelineInput):
             dst=positions[self.dst],
             x=x,
             y=y,
+            y_weight=None if self.y_weight is None else self.y_weight[order],
             splits={name: mask[order] for name, mask in self.splits.items()},
             order=order if self.order is None else self.order[order],
         )
@@ -366,7 +372,7 @@ class Timeline(TimelineInput):
         """The same timeline on another device (the offsets stay on the CPU)."""
         if torch.device(device) == self.device:
             return self
-        names = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order")
+        names = ("src", "dst", "weight", "x", "y", "edge_x", "edge_y", "order", "y_weight")
         arrays = {name: getattr(self, name) for name in names}
         moved: dict[str, Any] = {name: None if array is None else array.to(device) for name, array in arrays.items()}
         return replace(self, **moved, splits={name: mask.to(device) for name, mask in self.splits.items()})

@@ -16,6 +16,7 @@ from trisect.errors import ConfigError, unknown
 from trisect.nn.base import Model, edge_channels_of
 from trisect.nn.models import dynamic_models, static_models
 from trisect.nn.models.recipe import DynamicRecipe, Recipe
+from trisect.settings.synonyms import with_our_names
 
 STATIC: Mapping[str, Callable[..., Recipe]] = {name: getattr(static_models, identifier(name)) for name in STATIC_MODELS}
 DYNAMIC: Mapping[str, Callable[..., DynamicRecipe]] = {
@@ -55,7 +56,7 @@ def recipe(name: str, in_channels: int, out_channels: int, edge_channels: int = 
     Args:
         edge_channels: the features of an edge that the data have; a model that reads none lets them be.
     """
-    allowed = options(name)
+    allowed, chosen = options(name), with_our_names(chosen, f"model {name}")
     for key, value in chosen.items():
         if key not in allowed:
             raise ConfigError(unknown(f"option of model {name}", key, allowed))

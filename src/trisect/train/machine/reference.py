@@ -26,10 +26,11 @@ from trisect.plan.costs import CostModel
 from trisect.plan.workload import Workload
 from trisect.schedule.action import Action, Verb
 from trisect.train.fit import fit
-from trisect.train.loop import NoRecorder, Trainer
+from trisect.train.loop import Trainer
 from trisect.train.machine.timed import Timed, low
 from trisect.train.processes.memory import peak_rss_bytes
 from trisect.train.processes.threads import limited_threads
+from trisect.train.recorders import NoRecorder
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 from trisect.train.workloads import workload_of

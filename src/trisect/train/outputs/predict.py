@@ -14,6 +14,8 @@ from trisect.layout import Layout
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.setup import Setup
 
+_AVERAGE = "optimiser.ema."
+
 
 def predict(setup: Setup, steps: range | None = None) -> dict[str, Tensor]:
     """Give the task's outputs for each vertex, with the parameters as they are: every tensor is [steps, vertices, …].
@@ -98,9 +100,11 @@ def trained_parameters(
     checkpoint = directory.checkpoints.latest(say, _is_parameter, rank=rank, gather=gather)
     if checkpoint is None:
         raise ConfigError(f"The run in {directory.path} has no checkpoint yet; let it train first.")
-    # before its first evaluation a run has no best epoch; its newest parameters serve then
+    # before its first evaluation a run has no best epoch; its newest parameters serve then, averaged where they are
     best = {name.removeprefix("best."): t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
-    return best or checkpoint.tensors
+    newest = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(_AVERAGE)}
+    means = {name.removeprefix(_AVERAGE): t for name, t in checkpoint.tensors.items() if name.startswith(_AVERAGE)}
+    return best or {**newest, **means}
 
 
 def predicting(layout: Layout) -> Layout:
@@ -118,4 +122,4 @@ def load_parameters(setup: Setup, tensors: dict[str, Tensor], directory: RunDire
 
 
 def _is_parameter(name: str) -> bool:
-    return name.removeprefix("best.").split(".", 1)[0] in ("model", "decoder")
+    return name.removeprefix("best.").removeprefix(_AVERAGE).split(".", 1)[0] in ("model", "decoder")

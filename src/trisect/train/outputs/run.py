@@ -327,7 +327,7 @@ class Run:
 
     def _options(self) -> TrainOptions:
         if self._config is not None:
-            return replace(self._config.train, monitor=None)
+            return self._config.train.for_outputs()
         like = next(self.model.parameters())
         return TrainOptions(precision=str(like.dtype).removeprefix("torch."), device=str(like.device))  # type: ignore[arg-type]
 
@@ -405,7 +405,7 @@ def load(
 
     def setup() -> Setup:
         maker = named_model(config) if model is None else model
-        made = Setup.of(maker, read(), make_task(config.task.model_dump()), config.train)
+        made = Setup.of(maker, read(), make_task(config.task.model_dump()), config.train.for_outputs())
         load_parameters(made, trained_parameters(directory), directory)
         return made
 

@@ -10,6 +10,7 @@ import io
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
+from types import FunctionType
 from typing import IO, Any
 
 from trisect.errors import ConfigError
@@ -29,8 +30,8 @@ def pack(objects: Mapping[str, Any]) -> bytes:
         kind(out).dump(dict(objects))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
-            f"the model or the task cannot be handed to other processes ({error}); leave out what holds files, threads"
-            " or local functions, or leave out the layout."
+            f"what was made in Python ({', '.join(objects)}) cannot be handed to other processes ({error}); leave out"
+            " what holds files, threads or local functions, or leave out the layout."
         ) from None
     return out.getvalue()
 
@@ -45,7 +46,7 @@ class _Pickler(pickle.Pickler):
     """Refuses what another process could not find."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type) and value.__module__ == "__main__":
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
             raise ConfigError(
                 f"{value.__name__} is defined in the main module, which other processes do not import; move it to a"
                 " module of its own, or install cloudpickle: pip install 'trisect[notebook]'."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trisect.settings.writing import to_json
-from trisect.train.loop import Recorder
+from trisect.train.recorders import Recorder
 
 
 class Listener(Protocol):

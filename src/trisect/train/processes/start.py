@@ -19,13 +19,13 @@ from trisect.graph.graph import Graph
 from trisect.graph.timeline.timeline import Timeline
 from trisect.train.checks import is_cut
 from trisect.train.job import SHARDS, TOLD, Job
-from trisect.train.loop import Recorder
 from trisect.train.memory_check import checked_data
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.launch import launch, require_room
 from trisect.train.processes.listening import EpochsTo, Listener, NoListener, Relay
 from trisect.train.processes.resources import explaining_limits
 from trisect.train.ranks import cut_data
+from trisect.train.recorders import Recorder
 from trisect.train.rules import Rules
 from trisect.train.run.continuing import check_resume, check_settings
 from trisect.train.run.digest import FILE, digest_of

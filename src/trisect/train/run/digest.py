@@ -45,6 +45,8 @@ def require_same_data(meta: Mapping[str, Any], digest: str | None, where: Path) 
 
 def _arrays(data: Graph | Timeline) -> dict[str, Tensor | None]:
     named: dict[str, Tensor | None] = {"x": data.x, "y": data.y, "edge_x": data.edge_x}
+    if data.y_weight is not None:  # without them the digest is that of releases that did not know them
+        named["y_weight"] = data.y_weight
     named.update({f"split {name}": mask for name, mask in data.splits.items()})
     if isinstance(data, Timeline):
         names = ("src", "dst", "offsets", "weight", "edge_y")

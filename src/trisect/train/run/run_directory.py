@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from trisect.config import Config, parse_config, read_yaml
+from trisect.config import Config, TrainOptions, parse_config, read_yaml
 from trisect.errors import TRANSIENT, CheckpointError
 from trisect.settings.writing import to_json
 from trisect.train.run.apart import MARK
@@ -202,7 +202,7 @@ class RunDirectory:
             return f"Continuing after epoch {checkpoint.epoch}."
         return (
             f"Continuing after epoch {checkpoint.epoch} under another layout ({layout}; until then {before}): "
-            "parameters and optimiser are the same by name, and sums are added up in another order."
+            "parameters and optimizer are the same by name, and sums are added up in another order."
         )
 
     def tidy(self, say: Callable[[str], None]) -> None:
@@ -373,13 +373,25 @@ def _refuse_difference(path: Path, old: Mapping[str, Any], new: Mapping[str, Any
 
 def _refuse_other_schedule(path: Path, old: Config, new: Config) -> None:
     """Raise where a setting that is free otherwise would change the learning rate of epochs that are done."""
-    name = {"cosine": "epochs", "plateau": "eval_every"}.get(old.train.lr_schedule)
+    schedule, name = _span(old.train)
     if name is not None and getattr(old.train, name) != getattr(new.train, name):
         raise CheckpointError(
             f"train.{name} is {getattr(new.train, name)!r}, but the run in {path} was made with"
-            f" {getattr(old.train, name)!r}, on which train.lr_schedule: {old.train.lr_schedule} depends; use that, or"
-            " start a new run in another --out."
+            f" {getattr(old.train, name)!r}, on which {schedule} depends; use that, or start a new run in another"
+            " --out."
         )
+
+
+def _span(options: TrainOptions) -> tuple[str, str | None]:
+    """Return the schedule of the learning rate, and the setting that it goes by besides its own."""
+    if options.scheduler is None:
+        name = {"cosine": "epochs", "plateau": "eval_every"}.get(options.lr_schedule)
+        return f"train.lr_schedule: {options.lr_schedule}", name
+    given = {"name": options.scheduler} if isinstance(options.scheduler, str) else options.scheduler
+    name = given.get("name", "")
+    spans = {"OneCycleLR": ("epochs", "total_steps"), "CosineAnnealingLR": ("epochs", "T_max")}
+    setting, own = spans.get(name, ("eval_every" if name == "ReduceLROnPlateau" else None, None))
+    return f"train.scheduler: {name}", None if own in given else setting
 
 
 def _records(path: Path, form: Form) -> Iterator[dict[str, Any]]:

@@ -24,12 +24,12 @@ def require_state(shapes: Shapes, parameters: Shapes, where: str, *, complete: b
         complete: whether these are all modules of the run; those of a stage find tensors of other stages too.
     """
     _require_parameters(shapes, parameters, "", where, complete=complete)
-    _require_optimiser(shapes, parameters, "optimiser.", where, complete=complete)
-    # parameters and optimiser of the best epoch, and of the last that the guard found good, where there were any
+    _require_optimizer(shapes, parameters, "optimiser.", where, complete=complete)
+    # parameters and optimizer of the best epoch, and of the last that the guard found good, where there were any
     for prefix in ("best.", "good."):
         if any(name.startswith(prefix) and not name.startswith(f"{prefix}optimiser.") for name in shapes):
             _require_parameters(shapes, parameters, prefix, where, complete=complete)
-    _require_optimiser(shapes, parameters, "good.optimiser.", where, complete=complete)
+    _require_optimizer(shapes, parameters, "good.optimiser.", where, complete=complete)
     prefixes = (*(f"{name}." for name in _MODULES), "best.", "good.", "optimiser.", "program.")
     for name in shapes:
         if not name.startswith(prefixes) or (
@@ -54,26 +54,8 @@ def _require_parameters(shapes: Shapes, parameters: Shapes, prefix: str, where: 
                 raise CheckpointError(f"{where} has a tensor {name!r}, for which the model has no place; {REMEDY}")
 
 
-def _require_optimiser(shapes: Shapes, parameters: Shapes, prefix: str, where: str, *, complete: bool) -> None:
-    """Raise unless state is a number or as large as its parameter, and a parameter has all kinds of it or none."""
-    kinds: dict[str, set[str]] = {}
-    for name, shape in shapes.items():
-        if not name.startswith(prefix):
-            continue
-        kind, _, parameter = name.removeprefix(prefix).partition(".")
-        if parameter not in parameters:
-            if complete:
-                raise CheckpointError(f"{where} has a tensor {name!r}, for which the model has no place; {REMEDY}")
-            continue
-        if tuple(shape) not in ((), tuple(parameters[parameter])):
-            raise CheckpointError(
-                f"{where} has {name!r} of shape {list(shape)}, and the model needs {list(parameters[parameter])};"
-                f" {REMEDY}"
-            )
-        if kind != "master":  # which a parameter has that was never trained
-            kinds.setdefault(parameter, set()).add(kind)
-    every = set().union(*kinds.values()) if kinds else set()
-    for parameter, own in kinds.items():
-        if own != every:
-            lacking = f"{prefix}{min(every - own)}.{parameter}"
-            raise CheckpointError(f"{where} has no tensor {lacking!r}, which the optimiser needs; {REMEDY}")
+def _require_optimizer(shapes: Shapes, parameters: Shapes, prefix: str, where: str, *, complete: bool) -> None:
+    """Raise where there is optimizer state of a parameter that the model lacks; `Optimizer.load` checks the rest."""
+    for name in shapes if complete else ():
+        if name.startswith(prefix) and name.removeprefix(prefix).partition(".")[2] not in parameters:
+            raise CheckpointError(f"{where} has a tensor {name!r}, for which the model has no place; {REMEDY}")

@@ -18,7 +18,8 @@ from trisect.config import parse_layout
 from trisect.errors import CheckpointError
 from trisect.layout import Layout
 from trisect.tasks import SPLITS
-from trisect.train.loop import Result, improves
+from trisect.train.best import Mode, improves
+from trisect.train.loop import Result
 from trisect.train.run.lock import locked
 from trisect.train.run.run_directory import RunDirectory
 from trisect.train.run.summary import summarise
@@ -63,7 +64,7 @@ def _summary(directory: RunDirectory, records: Sequence[Record], signal: str) ->
     plan, training = directory.plan(), directory.config.train
     layout = parse_layout(str(plan["layout"])) if "layout" in plan else directory.config.layout
     monitor = training.monitor or "val.loss"
-    best, reached = _best(records, monitor)
+    best, reached = _best(records, monitor, training.monitor_mode)
     measured = records[-1] if best is None else best
     result = Result(
         loss=[record["loss"] for record in records],
@@ -103,7 +104,7 @@ def _summary(directory: RunDirectory, records: Sequence[Record], signal: str) ->
     )
 
 
-def _best(records: Sequence[Record], monitor: str) -> tuple[Record | None, float | None]:
+def _best(records: Sequence[Record], monitor: str, mode: Mode) -> tuple[Record | None, float | None]:
     """Return the record of the best epoch that was evaluated and what it reached; None where none was."""
     split, _, name = monitor.partition(".")
     best: Record | None = None
@@ -111,7 +112,7 @@ def _best(records: Sequence[Record], monitor: str) -> tuple[Record | None, float
     for record in records:
         if any(record.get(each) is not None for each in SPLITS):
             value = (record.get(split) or {}).get(name)
-            if best is None or improves(monitor, value, reached):
+            if best is None or improves(monitor, value, reached, mode):
                 best, reached = record, value
     return best, reached
 
