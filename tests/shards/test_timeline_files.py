@@ -22,7 +22,6 @@ from trisect.shards.timeline_files import (
 from trisect.shards.timeline_part import TimelinePart
 from trisect.shards.timeline_writer import write_timeline_shards
 from trisect.shards.whole_timeline import WholeTimeline
-from trisect.train.blocks import choose_blocks
 
 VERTICES, STEPS = 30, 6
 
@@ -162,10 +161,3 @@ def test_a_rank_along_time_maps_the_whole_timeline(tmp_path: Path) -> None:
     other = poor.aggregated(run)
     assert other is not None
     assert other.data_ptr() != made.data_ptr()
-
-
-@pytest.mark.parametrize(("carry", "budget", "blocks"), [(7, 10**9, 1), (7, 514, 2), (7, 170, 10), (70, 1, 5)])
-def test_blocks_by_memory(carry: int, budget: int, blocks: int) -> None:
-    # ten steps of 100 bytes; where nothing fits, ceil(10 / n) · 100 + 70 · n is least with 5
-    assert choose_blocks(10, 1, 100, carry, budget) == blocks
-    assert choose_blocks(3, 4, 100, carry, 1) == 1

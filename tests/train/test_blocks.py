@@ -10,7 +10,11 @@ import torch
 import trisect
 from trisect.errors import LayoutError
 from trisect.graph.timeline.timeline import Timeline
-from trisect.train import assemble
+from trisect.layout import parse_layout
+from trisect.nn import build
+from trisect.plan.memory import Memory, MemoryModel
+from trisect.train import assemble, blocks
+from trisect.train.blocks import with_blocks
 from trisect.train.fit import Run
 
 LINKS = {"name": "link-prediction", "eval_negatives": 5, "hidden": 8}
@@ -72,6 +76,31 @@ def test_blocks_follow_the_free_memory(timeline: Timeline, monkeypatch: pytest.M
     assert 1 < run.setup.program.plan.blocks <= 8
     assert run.setup.program.mesh.layout.blocks == run.setup.layout.blocks == run.setup.program.plan.blocks
     assert run.loss == pytest.approx(fit(timeline, "cd-gcn", CLASSES, "").loss, rel=1e-10)
+
+
+def test_no_more_blocks_than_memory_asks_for(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of memory is asked with each number of blocks; of those that fit half of a rank's share, the fewest."""
+    model, needs = build("cd-gcn", 5, 3, layers=2, hidden=4), dict[int, float]()
+
+    class Watched(MemoryModel):
+        def of(self, plan: Any, device: Any) -> Memory:
+            found = super().of(plan, device)
+            needs[plan.blocks] = found.total - found.of_data
+            return found
+
+    def chosen(free: float, layout: str) -> int:
+        return with_blocks(parse_layout(layout), model, timeline, 8, torch.float32, round(free)).block_count
+
+    monkeypatch.setattr(blocks, "MemoryModel", Watched)
+    assert chosen(1 << 40, "blocks=auto") == 1
+    least = chosen(0, "blocks=auto")
+    assert set(needs) == {1, 2, 4, 8}
+    assert needs[least] == min(needs.values()) < needs[1]
+    assert chosen(2 * needs[2], "blocks=auto") == 2
+    assert chosen(2 * needs[2] - 2, "blocks=auto") > 2
+    assert chosen(4 * needs[2], "vertex=2,blocks=auto") < chosen(needs[2], "vertex=2,blocks=auto") <= 8
+    assert chosen(0, "time=4,blocks=auto") <= 2
+    assert chosen(0, "blocks=3") == 3
 
 
 def test_a_timeline_without_features_has_degrees_in_blocks_too(timeline: Timeline) -> None:

@@ -148,3 +148,16 @@ def test_ranks_of_torchrun_take_the_layout_of_the_first(graph, monkeypatch):
     assert "refused" in left["layout"]
     with pytest.raises(LayoutError, match="Rank 0 chose no layout"):
         as_rank(1, "edge-classification")
+
+
+def test_relations_that_are_described_are_planned() -> None:
+    """A model that reads relations is planned where it is said how many there are, and refused where it is not."""
+    sizes = {"vertices": 10_000, "edges": 100_000, "features": 16, "classes": 3}
+    cluster = {"cluster": "cpu-100gb"}
+    plain = trisect.plan("gcn", sizes, devices=1, hidden=16, **cluster).best[0].memory
+    related = trisect.plan("rgcn", {**sizes, "relations": 4}, devices=1, hidden=16, **cluster).best[0].memory
+    assert related.adjacency > 2 * plain.adjacency
+    with pytest.raises(ConfigError, match="rgcn reads relations of edges, and the data have none"):
+        trisect.plan("rgcn", sizes, devices=1, **cluster)
+    with pytest.raises(ConfigError, match=r"data\.relations is 0"):
+        trisect.plan("rgcn", {**sizes, "relations": 0}, devices=1, **cluster)

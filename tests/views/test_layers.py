@@ -87,6 +87,13 @@ LAYERS: dict[str, Callable[[], Layer]] = {
     "hetero, attention": lambda: hetero(
         "attention", layers.GATLayer(WIDTH, 3, heads=2, attention_dropout=0.4), layers.GINLayer(WIDTH, WIDTH)
     ),
+    "hetero, types": lambda: layers.HeteroLayer(
+        {"cites": layers.SAGELayer(WIDTH - 2, 4), "likes": layers.GCNLayer(WIDTH - 2, 4)},
+        types=("cites", "likes"),
+        activation="relu",
+        dropout=0.4,
+    ),
+    "hetero linear, types": lambda: layers.HeteroLinearLayer([4, 2], 3, types=True, norm="layer"),
     "hetero linear": lambda: layers.HeteroLinearLayer([3, 0, 1], 4, activation="relu", dropout=0.4),
     "pyg sage": lambda: from_pyg(lambda pyg: pyg.SAGEConv(WIDTH, 4), activation="rrelu", dropout=0.4),
     "pyg gat": lambda: from_pyg(lambda pyg: pyg.GATConv(WIDTH, 2, heads=2, add_self_loops=False), activation="elu"),

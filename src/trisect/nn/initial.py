@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,11 @@ class Drawn(nn.Module):
         """Draw the parameters anew, from torch's generator: its own, and those of the modules inside."""
         for name, start in self._starts.items():
             start(getattr(self, name))
-        for module in self.children():
-            reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
-            if reset is not None:
-                reset()
+        _reset_inside(self)
+
+
+def _reset_inside(module: nn.Module) -> None:
+    """Draw the parameters of the modules inside anew, those in lists and the like among them."""
+    for inner in module.children():
+        reset: Callable[[], object] = getattr(inner, "reset_parameters", partial(_reset_inside, inner))
+        reset()

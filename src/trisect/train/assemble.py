@@ -71,7 +71,7 @@ def outlined(
 def uncut(timeline: Timeline, model: AnyModel, training: int, layout: Layout, options: TrainOptions) -> TimelineCut:
     """Return a timeline that one process holds in memory as a cut of one part, in the layout's blocks."""
     free = free_bytes(torch.device(options.device))
-    layout = with_blocks(layout, model.stack, timeline, training, options.dtype, free)
+    layout = with_blocks(layout, model, timeline, training, options.dtype, free)
     x = timeline.features().to(options.dtype)  # degrees, where there are no features, are made by now
     timeline = replace(timeline, x=x)
     return TimelineCut(

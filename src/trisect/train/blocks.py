@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
+from trisect.nn.base import Model
 from trisect.partition.timeline import step_work
+from trisect.plan.cluster import Device
+from trisect.plan.memory import MemoryModel
+from trisect.plan.parts import Parts, equal_rows
+from trisect.plan.workload import Workload
 from trisect.views.trace import trace_of
 
-# what a dynamic layer keeps of a step for its backward pass, and the gradients beside it, in units of its output
-_COPIES = 8
-# a snapshot's entry, an index and a value, in the matrix and in its transpose
-_ENTRY = 16
-_ROW = 32
+# of which nothing is asked but how buffers lie in memory
+_HOST = Device(flops=1.0, gather={4: 1.0}, elementwise=1.0, memory=1 << 60)
 
 
-def step_bytes(layers: Sequence[Any], rows: int, entries: int, itemsize: int) -> int:
-    """Estimate the bytes that one step takes until its backward pass: activations of all layers, and the snapshot."""
-    width: int = sum(layer.out_channels for layer in layers)
-    return _COPIES * width * rows * itemsize + _ENTRY * entries + _ROW * rows
-
-
-def carry_bytes(layers: Sequence[Any], rows: int, itemsize: int) -> int:
-    """Estimate the bytes that the state of all layers takes between two blocks."""
-    width: int = sum(layer.out_channels for layer in layers)
-    return 2 * width * rows * itemsize
-
-
-def choose_blocks(steps: int, run_count: int, step: int, carry: int, budget: int) -> int:
-    """Give the fewest blocks with which a rank stays within `budget` bytes; failing that, those that take least.
-
-    Args:
-        steps: all training steps; `run_count`: ranks along time, which share each block.
-        step, carry: bytes of a step of one rank, and of its state between two blocks.
-    """
-    needs = []
-    for blocks in range(1, max(1, steps // run_count) + 1):
-        need = -(-steps // (blocks * run_count)) * step + blocks * carry
-        if need <= budget:
-            return blocks
-        needs.append(need)
-    return 1 + needs.index(min(needs))
+def block_counts(training: int, times: int) -> list[int]:
+    """Return numbers of blocks that so many steps allow, each about twice the one before; all runs have a step."""
+    most = max(1, training // times)
+    return sorted({1, most, *(1 << k for k in range(most.bit_length()) if 1 << k <= most)})
 
 
 def with_blocks(
-    layout: Layout, layers: Sequence[Any], timeline: Timeline, training: int, dtype: torch.dtype, free: int
+    layout: Layout, model: Model, timeline: Timeline, training: int, dtype: torch.dtype, free: int
 ) -> Layout:
     """Fill in the number of blocks that memory asks for, where the layout says `auto`.
+
+    It is the fewest with which what a pass takes, as planning has it, is no more than half of a rank's memory; failing
+    that, those that take least.
 
     Args:
         training: how many steps are trained on.
@@ -59,16 +45,38 @@ def with_blocks(
     """
     if layout.blocks != "auto":
         return layout
-    rows = timeline.vertices // layout.vertex
-    entries = (max(step_work(timeline)[:training]) - timeline.vertices) // layout.vertex
-    blocks = choose_blocks(
-        training,
-        layout.time,
-        step_bytes(layers, rows, entries, dtype.itemsize) // layout.layer,
-        carry_bytes(layers, rows, dtype.itemsize) // layout.layer,
-        free // 2 // layout.world,
+    entries = tuple(step_work(timeline, 1.0 if model.self_loops else 0.0))
+    workload = Workload(
+        layers=tuple(model.stack),
+        head=model.head,
+        vertices=timeline.vertices,
+        entries=entries,
+        features=model.in_channels,
+        events=timeline.total_events,
+        # nothing is cut yet: parts are taken to be equal, and to read nothing of each other
+        parts_of=lambda count: Parts(equal_rows(timeline.vertices, count), (0,) * timeline.steps, measured=False),
+        training=training,
+        work=entries,
+        timeline=True,
+        aggregated=keeps_aggregation(model.stack, timeline, dtype, free // 4),
+        fixed=timeline.x is None or timeline.x.dim() == 2,
+        dtype=dtype,
     )
-    return replace(layout, blocks=blocks)
+    memory, budget = MemoryModel(workload), free // 2 // layout.world
+    whole = workload.plan(replace(layout, blocks=1))
+
+    @cache
+    def needed(blocks: int) -> float:
+        found = memory.of(replace(whole, runs=workload.runs(blocks, layout.time)), _HOST)
+        return found.total - found.of_data
+
+    counts = block_counts(training, layout.time)
+    for before, count in pairwise([0, *counts]):
+        if needed(count) <= budget:
+            between = range(before + 1, count)
+            fewest = before + 1 + bisect_left(between, True, key=lambda blocks: needed(blocks) <= budget)
+            return replace(layout, blocks=fewest)
+    return replace(layout, blocks=min(counts, key=needed))
 
 
 def keeps_aggregation(layers: Sequence[Any], timeline: Timeline, dtype: torch.dtype, budget: int) -> bool:

@@ -105,7 +105,8 @@ def describe_data(data: Graph | Timeline) -> str:
     steps = f", {data.steps:,} steps" if isinstance(data, Timeline) else ""
     edges = data.total_events if isinstance(data, Timeline) else data.edges
     features = "no features" if data.x is None else f"{data.x.shape[-1]:,} features"
-    return "\n".join((f"{data.vertices:,} vertices, {edges:,} edges{steps}, {features}", *notes(data)))
+    related = [f"relations: {', '.join(data.relations)}"] if data.relations else []
+    return "\n".join((f"{data.vertices:,} vertices, {edges:,} edges{steps}, {features}", *related, *notes(data)))
 
 
 def _trained_modules(job: Job, data: Graph | Timeline, parameters: Mapping[str, Tensor]) -> nn.ModuleDict:

@@ -32,6 +32,7 @@ from trisect.plan.search import layouts, worlds
 from trisect.plan.timing import least_seconds
 from trisect.plan.workload import Workload
 from trisect.tasks import Task
+from trisect.train.blocks import block_counts
 from trisect.train.checks import is_cut
 from trisect.train.clusters import local_cluster
 from trisect.train.job import Job
@@ -89,8 +90,7 @@ def with_each_blocks(workload: Workload, layout: Layout) -> list[Layout]:
     """Give the layout with each number of blocks that may be chosen for it."""
     if not isinstance(layout.blocks, str):
         return [layout]
-    most = max(1, workload.training // layout.time) if workload.timeline else 1
-    counts = sorted({1, most, *(1 << k for k in range(most.bit_length()) if 1 << k <= most)})
+    counts = block_counts(workload.training, layout.time) if workload.timeline else [1]
     return [replace(layout, blocks=count) for count in counts]
 
 

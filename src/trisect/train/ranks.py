@@ -76,7 +76,7 @@ def _cut_timeline(
     free: int | None,
 ) -> None:
     free = free_bytes(torch.device("cpu")) if free is None else free
-    layout = with_blocks(layout, model.stack, timeline, training, options.dtype, free)
+    layout = with_blocks(layout, model, timeline, training, options.dtype, free)
     order = choose_order(timeline) if options.order == "auto" else None
     timeline = timeline if order is None else timeline.reordered(order)
     aggregated = keeps_aggregation(model.stack, timeline, options.dtype, free // 4)

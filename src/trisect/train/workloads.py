@@ -206,6 +206,7 @@ class DescribedData:
         length: steps that an edge lives, where snapshots are smoothed.
         train: the share of steps that are trained on.
         fixed: whether features are the same in all steps.
+        relations: how many types of edges there are; 0: one, which is no relation.
     """
 
     vertices: int
@@ -218,15 +219,17 @@ class DescribedData:
     length: int = 1
     train: float = 0.7
     fixed: bool = True
+    relations: int = 0
 
     @classmethod
     def of_section(cls, data: Mapping[str, Any], length: int = 1) -> DescribedData:
         """Read the section `data` of a configuration that names no source."""
-        names = ("vertices", "edges", "steps", "features", "classes", "halo", "undirected", "train", "fixed")
+        counts = ("vertices", "edges", "steps", "features", "classes", "relations")
+        names = (*counts, "halo", "undirected", "train", "fixed")
         for key in data:
             if key not in names:
                 raise ConfigError(unknown("key of data that are described:", str(key), names))
-        for key in ("vertices", "edges", "steps", "features", "classes"):
+        for key in counts:
             value = data.get(key, 1)
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
@@ -237,7 +240,7 @@ class DescribedData:
             halo = {int(parts): float(rows) for parts, rows in halo.items()}
         if halo is not None and not isinstance(halo, (int, float, dict)):
             raise ConfigError(f"data.halo is {halo!r}; give rows of other parts for each vertex, such as 2.6.")
-        whole = {key: int(data[key]) for key in ("vertices", "edges", "steps", "features", "classes") if key in data}
+        whole = {key: int(data[key]) for key in counts if key in data}
         return cls(
             **whole,
             halo=halo,
@@ -275,7 +278,7 @@ def workload_of_description(
     Args:
         pairs: whether the task reads pairs of vertices, so that the model gives embeddings.
     """
-    model = outline_of(maker, data.features, None if pairs else data.classes)
+    model = outline_of(maker, data.features, None if pairs else data.classes, data.relations)
     timeline = data.steps > 1
     training = max(1, int(data.train * data.steps)) if timeline else 1
     # as for data that are here: kept where all steps fit a quarter of a few GiB, of which nothing is known

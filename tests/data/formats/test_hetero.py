@@ -100,6 +100,64 @@ def test_layers_by_relation_over_types_are_pygs() -> None:
     torch.testing.assert_close(found[:23], torch.cat([wanted["author"], wanted["paper"]]), rtol=0.0, atol=1e-10)
 
 
+def test_types_keep_what_other_relations_give() -> None:
+    """Two layers of convolutions with roots and biases are those of HeteroConv, with every gradient."""
+    nn = pytest.importorskip("torch_geometric.nn")
+    data = _data()
+    data["paper", "of", "term"].edge_index = data["term", "in", "paper"].edge_index.flip(0)
+    graph = trisect.Graph.from_pyg(data)
+    types = [kind.name for kind in graph.vertex_types]
+    matrix = graph.normalised("none", self_loops=False, dtype=torch.float64)
+    widths = ((5, 6), (6, 3))
+    layers = [
+        HeteroLayer({name: SAGELayer(*width) for name in graph.relations}, types=types, last=last).double()
+        for width, last in zip(widths, (False, True), strict=True)
+    ]
+    x = torch.randn(28, 5, dtype=torch.float64)
+    theirs, rows = [], {"author": x[:9], "paper": x[9:23], "term": x[23:]}
+    for layer, width in zip(layers, widths, strict=True):
+        convs = {}
+        for kind, own in zip(data.edge_types, layer.layers, strict=True):
+            torch.nn.init.normal_(own.bias)
+            convs[kind] = nn.SAGEConv(width[:1] * 2, width[1]).double()
+            with torch.no_grad():
+                convs[kind].lin_l.weight.copy_(own.weight)
+                convs[kind].lin_l.bias.copy_(own.bias)
+                convs[kind].lin_r.weight.copy_(own.weight_root)
+        theirs.append(convs)
+        rows = nn.HeteroConv(convs)(rows, data.edge_index_dict)
+    kinds = torch.nn.functional.one_hot(torch.tensor([0] * 9 + [1] * 14 + [2] * 5), 3).double()
+    g = trisect.View.whole(matrix, relations=graph.relations)
+    found = layers[1](layers[0](torch.cat([x, kinds], 1), g), g)
+    wanted = torch.cat([rows[name] for name in types])
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-10)
+    scale = torch.randn(found.shape, dtype=torch.float64)
+    (found * scale).sum().backward()
+    (wanted * scale).sum().backward()
+    for layer, convs in zip(layers, theirs, strict=True):
+        for own, conv in zip(layer.layers, convs.values(), strict=True):
+            torch.testing.assert_close(own.weight.grad, conv.lin_l.weight.grad, rtol=0.0, atol=1e-10)
+            torch.testing.assert_close(own.bias.grad, conv.lin_l.bias.grad, rtol=0.0, atol=1e-10)
+            torch.testing.assert_close(own.weight_root.grad, conv.lin_r.weight.grad, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", ["", "vertex=2", "layer=2"])
+def test_layers_of_types_train_under_a_cut(layout: str) -> None:
+    graph, losses = trisect.Graph.from_pyg(_data()), []
+    types = [kind.name for kind in graph.vertex_types]
+    for each in dict.fromkeys(["", layout]):
+        torch.manual_seed(0)
+        layers = [
+            HeteroLinearLayer([4, 2, 0], 6, types=True, activation="relu"),
+            HeteroLayer({name: SAGELayer(6, 5) for name in graph.relations}, types=types, activation="relu"),
+            HeteroLayer({name: SAGELayer(5, 3) for name in graph.relations[:2]}, types=types, last=True),
+        ]
+        run = trisect.fit(Model(layers), graph, layout=each, epochs=3, precision="float64", progress=False)
+        losses.append(run.summary["loss"])
+    assert losses[0] == pytest.approx(losses[-1], rel=1e-12)
+    assert len(set(losses[0])) == 3
+
+
 @pytest.mark.parametrize("layout", ["", "vertex=2"])
 def test_a_model_by_name_projects_each_type(layout: str) -> None:
     options: dict[str, Any] = {"epochs": 3, "hidden": 8, "dropout": 0.3, "precision": "float64", "progress": False}

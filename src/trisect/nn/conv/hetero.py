@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from trisect.errors import ConfigError
+from trisect.errors import ConfigError, unknown
 from trisect.graph.build import Normalisation
 from trisect.nn.base import Layer
 from trisect.nn.conv.convolution import Convolution
@@ -22,8 +22,12 @@ Together = Literal["sum", "mean", "max", "attention"]
 class HeteroLayer(Convolution):
     """out = together(layer_r(x) over the relation r, for each r), then norm, activation, dropout, residual.
 
-    Rows cross ranks once for all layers that sum x itself or gather its rows, as all of ours do. Layers of a relation
-    whose edges end in vertices of one type give rows of other types what a vertex without such edges gets.
+    Rows cross ranks once for all layers that sum x itself or gather its rows, as all of ours do.
+
+    Where vertices have several types, a relation such as `author__writes__paper` says something of papers alone. With
+    `types`, x ends in a column for each type, which is 1 for the row's own (`HeteroLinearLayer(…, types=True)` passes
+    them on), and rows of other types get nothing of that relation. Without, its layer gives them what a vertex without
+    edges gets: a root weight and a bias.
 
     Args:
         layers: by the name of a relation, a layer that reads its edges alone; all of the same widths.
@@ -32,9 +36,11 @@ class HeteroLayer(Convolution):
         normalisation: of each relation's weights: one for all, or by name. `row` is that of SAGE, `symmetric` that of
             GCN; attention reads none.
         self_loops: whether vertices read themselves in a relation, as GCN and GAT have it: for all, or by name.
+        types: what the types of vertices are called, in the order of the columns; relations end in `__` and one.
+        last: whether the columns of types end here, and are no part of the output.
         **options: of `Convolution`; the layers' own activations and dropout are those of the layers.
 
-    Shapes: x [..., rows, in_channels] → [..., rows, out_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; with types, as many columns more than the layers.
     """
 
     def __init__(
@@ -44,6 +50,8 @@ class HeteroLayer(Convolution):
         *,
         normalisation: Normalisation | Mapping[str, Normalisation] = "row",
         self_loops: bool | Mapping[str, bool] = False,
+        types: Sequence[str] = (),
+        last: bool = False,
         **options: Any,
     ) -> None:
         if not layers:
@@ -62,20 +70,34 @@ class HeteroLayer(Convolution):
         self.relations, self.together = tuple(layers), together
         self.layers = nn.ModuleList(layers.values())
         self.forms = tuple((_of(normalisation, name, "row"), _of(self_loops, name, False)) for name in layers)
+        self.types, self.last = tuple(types), last
+        self.targets = tuple(self._target(name) for name in layers) if types else ()
+        if types and together != "sum":
+            raise ConfigError(f"together is {together!r}, and with types what relations give is added up; use sum.")
+        self.in_channels += len(types)
+        self.out_channels += 0 if last else len(types)
         self.score = nn.Linear(out, out) if together == "attention" else None
         self.query = self.drawn("query", 1, out) if together == "attention" else None
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew: those of the attention, and those of the layers, one after the other."""
-        super().reset_parameters()
-        for layer in self.layers:
-            layer.reset_parameters()  # type: ignore[operator]
-
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
-        views = g.each_relation(x, [(name, *form) for name, form in zip(self.relations, self.forms, strict=True)])
-        found = [layer(x, view) for layer, view in zip(self.layers, views, strict=True)]
-        return self.after(self._together(found), x, g)
+        width = self.in_channels - len(self.types)
+        rows = x[..., :width] if self.types else x
+        views = g.each_relation(rows, [(name, *form) for name, form in zip(self.relations, self.forms, strict=True)])
+        found = [layer(rows, view) for layer, view in zip(self.layers, views, strict=True)]
+        if not self.types:
+            return self.after(self._together(found), x, g)
+        kinds = x[..., width:]
+        of_targets = [y * kinds[..., [target]] for y, target in zip(found, self.targets, strict=True)]
+        y = self.after(self._together(of_targets), rows, g)
+        return y if self.last else torch.cat([y, kinds], -1)
+
+    def _target(self, relation: str) -> int:
+        """Return the type of vertices in which the edges of a relation end."""
+        kind = relation.rpartition("__")[2]
+        if kind not in self.types:
+            raise ConfigError(f"relation {relation!r} ends in no type of vertices; {unknown('type', kind, self.types)}")
+        return self.types.index(kind)
 
     def _together(self, found: list[Tensor]) -> Tensor:
         if len(found) == 1:

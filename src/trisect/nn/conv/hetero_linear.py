@@ -25,19 +25,21 @@ class HeteroLinearLayer(Convolution):
     Args:
         widths: the number of features of each type.
         out_channels: width of the output, the same for all types.
+        types: whether the columns of types are passed on behind the output, for a `HeteroLayer` with types.
         **options: of `Convolution`.
 
     Shapes: x [..., rows, max(widths) + types] → [..., rows, out_channels]; weight_t [out_channels, widths[t]],
     biases [types, out_channels].
     """
 
-    def __init__(self, widths: Sequence[int], out_channels: int, **options: Any) -> None:
+    def __init__(self, widths: Sequence[int], out_channels: int, *, types: bool = False, **options: Any) -> None:
         if not widths or min(widths) < 0:
             raise ConfigError(f"widths is {list(widths)}; give the number of features of each type of vertices.")
         super().__init__(max(widths) + len(widths), out_channels, **{"bias": False, **options})
-        self.widths = tuple(widths)
+        self.widths, self.types = tuple(widths), types
         for number, width in enumerate(widths):
             setattr(self, f"weight_{number}", self.drawn(f"weight_{number}", out_channels, width))
+        self.out_channels += len(widths) if types else 0
         self.biases = self.drawn("biases", len(widths), out_channels, start=self._begin_biases)
 
     def _begin_biases(self, biases: Tensor) -> None:
@@ -63,7 +65,8 @@ class HeteroLinearLayer(Convolution):
                 y = y.index_put(
                     torch.nonzero(rows, as_tuple=True), x[rows][:, : self.widths[number]] @ weight.t(), True
                 )
-        return self.after(y, x, g)
+        y = self.after(y, x, g)
+        return torch.cat([y, x[..., first:]], -1) if self.types else y
 
     def _repr_options(self) -> str:
         return f", widths={list(self.widths)}{super()._repr_options()}"
