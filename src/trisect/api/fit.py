@@ -61,7 +61,9 @@ def fit(
         resume: go on from the newest checkpoint in `out`, with the same model, data and task.
         progress: show how far the run is: a bar in a terminal and in a notebook, a line now and then elsewhere.
         recorder: receives epochs, events and checkpoints in one process; only epochs when the layout uses several.
-        **options: of training (`TrainOptions`), and of the model where it is given by name.
+        **options: of training (`TrainOptions`), and of the model where it is given by name. `loss`, `optimizer`,
+            `scheduler`, `metrics` and `callbacks` may be functions, classes and objects of your own, which go to each
+            rank (docs/guide.md); `clip`, `ema`.
 
     Parameters of a model given by name, and all randomness, are a function of `seed`; torch's global random state is
     neither read nor changed.

@@ -93,8 +93,12 @@ class Callbacks:
                 f"train.callbacks has {len(self._callbacks)}, and the checkpoint was made with another number of them;"
                 " give the same callbacks."
             )
-        for callback, state in zip(self._callbacks, plain, strict=True):
+        try:
+            states = [from_plain(state) for state in plain]
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint's state of callbacks cannot be read ({error}).") from None
+        for callback, state in zip(self._callbacks, states, strict=True):
             if state is not None:
                 if not hasattr(callback, "load_state_dict"):
                     raise ConfigError(f"callback {type(callback).__name__} has a state_dict and no load_state_dict.")
-                callback.load_state_dict(from_plain(state))
+                callback.load_state_dict(state)

@@ -395,7 +395,7 @@ class Trainer:
             {
                 key.removeprefix("optimiser."): value
                 for key, value in tensors.items()
-                if key.startswith("optimiser.") and key.split(".", 2)[2] in parameters
+                if key.startswith("optimiser.") and key.removeprefix("optimiser.").partition(".")[2] in parameters
             }
         )
         self.done, self.loss = int(meta["epoch"]), [float(value) for value in meta["loss"]]

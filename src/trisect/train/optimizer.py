@@ -214,7 +214,8 @@ class Optimizer:
                     f"the checkpoint has optimizer state {full!r}, and the model has no parameter {key!r}."
                 )
             wanted = kept[key].get(entry)
-            if wanted is None and (entry == AVERAGE or self.torch.__module__.startswith("torch.optim")):
+            unknown = entry.partition(":")[2] not in ("", *_NUMBERS)
+            if wanted is None and (unknown or entry == AVERAGE or self.torch.__module__.startswith("torch.optim")):
                 raise CheckpointError(
                     f"the checkpoint has optimizer state {full!r}, and {name} keeps {', '.join(kept[key])}; {remedy}"
                 )

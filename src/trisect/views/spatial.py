@@ -29,6 +29,7 @@ class Spatial(Exchange, ABC):
         blocks: the matrix of each step, [rows, columns]; its columns are in the order of `gather`.
         moves: whether rows cross ranks.
         stale: whether some of the rows that are read are of an earlier pass.
+        pieces: the sizes of consecutive pieces of own rows whose sums are kept apart; empty: there is one piece.
         door, part_rows: where rows cross ranks, the way to other parts, and the rows of each part.
         heed: is called in every verb, forward and backward; None where a request to stop cannot come.
     """
@@ -37,6 +38,7 @@ class Spatial(Exchange, ABC):
     steps: int
     moves: bool = False
     stale: bool = False
+    pieces: Sequence[int] = ()
     door: Door | None = None
     part_rows: Sequence[int] = ()
     heed: Callable[[], None] | None = None
@@ -104,8 +106,13 @@ class Spatial(Exchange, ABC):
         return self._refuse()
 
     def total(self, call: Asked, sums: Tensor) -> Tensor:
-        """Return the sum over all rows of each step, from that over own rows: [steps, channels]."""
-        return sums if self.door is None else sum_over_parts(self.door, call, sums, back=False)
+        """Return the sum over all rows of each step, [steps, channels], from those of own pieces of rows.
+
+        Args:
+            sums: [steps, pieces, channels].
+        """
+        own = sums[:, 0]
+        return own if self.door is None else sum_over_parts(self.door, call, own, back=False)
 
     def total_gradient(self, call: Asked, gradient: Tensor) -> Tensor:
         """Return the gradient that every own row gets: the sum of what all parts want of the total."""

@@ -35,7 +35,7 @@ from trisect.views.spatial import Spatial
 from trisect.views.token import Backward, Forward, cross, tie
 from trisect.views.top import Top, best, picked
 from trisect.views.turn import State
-from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP, Asked
+from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SCATTER, SUM, TOP, Asked
 
 if TYPE_CHECKING:
     from trisect.views.relations import Relation
@@ -364,6 +364,23 @@ class View:
         read = read_rows(self, x, relations)
         return [RelationView.of(self, relation, read) for relation in relations]
 
+    def scatter(self, near: Tensor) -> Tensor:
+        """Return for each own row the sum of what all parts made for it, of a static graph: the transpose of `gather`.
+
+        Args:
+            near: [columns, channels], in the order of the rows that `gather` gives.
+
+        Returns: [rows, channels].
+        """
+        spatial, call = self.spatial, self._call(SCATTER)
+        if not self._meets:
+            return near
+
+        def back(found: Sequence[Tensor]) -> Tensor:
+            return spatial.gather(call, found[0][None].contiguous())[0]
+
+        return self._cross(lambda rows: [spatial.gather_gradient(call, [rows])[0]], back, near)[0]
+
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels].
 
@@ -372,18 +389,19 @@ class View:
             partial: makes of some rows, [steps, rows, channels], what is summed, float64 [steps, 1, sums]; None: their
                 sum. It crosses in float64.
         """
-        spatial, frames, call = self.spatial, self.frames(x), self._call(SUM)
-        sums = frames.sum(1, keepdim=True) if partial is None else partial(frames)
-        if self._meets:
+        spatial, frames, call, pieces = self.spatial, self.frames(x), self._call(SUM), self.spatial.pieces
+        sums = [
+            some.sum(1, keepdim=True) if partial is None else partial(some)
+            for some in (torch.split(frames, list(pieces), 1) if len(pieces) > 1 else (frames,))
+        ]
+        if not self._meets:
+            return self._back(sums[0], x)
 
-            def total(own: Tensor) -> list[Tensor]:
-                return [spatial.total(call, own[:, 0])[:, None]]
+        def back(found: Sequence[Tensor]) -> Tensor:
+            return spatial.total_gradient(call, found[0])[:, None].expand(-1, len(sums), -1)
 
-            def back(found: Sequence[Tensor]) -> Tensor:
-                return spatial.total_gradient(call, found[0][:, 0])[:, None]
-
-            (sums,) = self._cross(total, back, sums, always=True)
-        return self._back(sums, x)
+        (total,) = self._cross(lambda own: [spatial.total(call, own)], back, torch.cat(sums, 1), always=True)
+        return self._back(total[:, None], x)
 
     def update(self, norm: Tracking, found: Tensor) -> None:
         """Let running statistics of a norm take in those of the own steps, [steps, 2, channels], once in a pass."""
@@ -434,6 +452,14 @@ class View:
     def edge_index(self) -> Tensor:
         """The entries of a static graph's matrix, int64 [2, entries]: rows of what `gather` gives, and own rows."""
         return self.block.edge_index()
+
+    @property
+    def column_vertices(self) -> Tensor:
+        """The user's ids of the rows that `gather` gives on a static graph, int64 [columns]."""
+        ids = self.spatial.column_ids(0)
+        if ids is None and self.noise is not None:
+            ids = self.noise.vertices
+        return torch.arange(self.block.columns, device=self.block.device) if ids is None else ids
 
     @property
     def edge_weight(self) -> Tensor | None:
