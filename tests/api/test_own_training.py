@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import own_models
 import own_training as own
 
 import trisect
@@ -88,6 +89,17 @@ def test_a_timeline_under_every_cut(timeline: trisect.Timeline, layout: str) -> 
     alone, cut = fit(timeline, **FULL), fit(timeline, layout, **FULL)
     assert near(alone, cut)
     assert cut.metrics["val"]["margin"] == pytest.approx(alone.metrics["val"]["margin"], abs=1e-9)
+
+
+def test_tied_parameters_are_stepped_clipped_and_averaged_once(graph: trisect.Graph) -> None:
+    found = [
+        trisect.fit(own_models.tied(False), graph, layout=layout, **PLAIN, **FULL)
+        for layout in ("", "vertex=2", "layer=2")
+    ]
+    assert near(found[0], found[1])
+    assert near(found[0], found[2])
+    weights = state(found[2])
+    assert torch.equal(weights["layers.3.weight"], weights["layers.2.weight"])
 
 
 @pytest.mark.parametrize("left_out", ["loss", "scheduler", "clip", "ema", "optimizer"])
