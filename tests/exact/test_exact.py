@@ -61,7 +61,8 @@ def test_drawn_cases_equal_one_process() -> None:
 def test_cases_that_failed_once_equal_one_process() -> None:
     """`found_cases.jsonl`: layers that read the halo rows of a step themselves (gat, gatv2, gine, PyG), which had those
     of other rows; blocks of one step that are computed again, where a small halo was written over saved rows; and
-    redistributed steps with recompute, where a rank without steps sent gradients after rows instead of before."""
+    redistributed steps with recompute, where a rank without steps sent gradients after rows instead of before; and rows
+    gathered for a function on a rank without steps, which had no gradient where those of others had one."""
     texts = (Path(__file__).parent / "found_cases.jsonl").read_text().splitlines()
     ended = exact("--patience", "300", *(word for text in texts for word in ("--case", text)))
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -163,9 +163,9 @@ THRESHOLDS: dict[str, Threshold] = {
     # bytes of features from which on vertices are put in another order
     "partition.order.CACHE_BYTES": Threshold((256,), _orders),
     "partition.cut.CACHE_BYTES": Threshold((4096,), _cuts_graph, 0.8),
-    # the last ones, so that those before them are drawn as they were: messages of a state that are received ahead,
-    # and blocks whose messages are on their way
-    "views.carry.AHEAD": Threshold((1,), _carries, 0.6),
+    # the last ones, so that those before them are drawn as they were: messages that are received ahead, and blocks
+    # whose messages are on their way
+    "views.door.AHEAD": Threshold((1,), lambda case: _carries(case) or _cut_by_layer(case), 0.6),
     "views.recur._BLOCKS": Threshold((1,), _recurs_in_runs, 0.6),
 }
 

@@ -199,7 +199,7 @@ def test_a_parameter_that_nothing_reached_takes_part_with_zeros() -> None:
     parameters = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
     parameters[0].grad = torch.ones(2)
     rank = SimpleNamespace(parameters=parameters, transport=Summing())
-    run: Any = SimpleNamespace(plan=SimpleNamespace(layout=Layout(vertex=2)), rank=rank, _events=None)
+    run: Any = SimpleNamespace(plan=SimpleNamespace(layout=Layout(vertex=2)), rank=rank, _events=None, _running=None)
     Run._reduce(run)
     gradients = [p.grad for p in parameters]
     assert all(gradient is not None for gradient in gradients)

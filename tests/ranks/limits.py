@@ -32,7 +32,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "plan.build.AHEAD": (NEVER, 1),  # messages that are received ahead, as planned and as done
     "views.boundary.AHEAD": (NEVER, 1),
     "views.boundary.UNREAD": (NEVER, 1),  # messages that wait for their reader
-    "views.carry.AHEAD": (NEVER, 1),
+    "views.door.AHEAD": (NEVER, 1),
     "views.recur._BLOCKS": (NEVER, 1),  # blocks whose messages are on their way
     "comm.local.mailbox.SMALLEST": (NEVER, 1),  # bytes from which on a message has a slot of its own
     "comm.local.board.LARGEST": (NEVER, 0),  # bytes of gradients up to which ranks of a host sum in shared memory

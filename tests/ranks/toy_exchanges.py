@@ -68,10 +68,9 @@ class GatherSteps(Stay):
         out = self.states.forward(turn, [joined], steps.start, hands_on=not turn.is_last)
         return self._runs(turn, out)[turn.run].clone()
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         padded = turn.zeros(len(turn.cut.steps(turn.block)), turn.rows, turn.module.out_channels)
-        if d_out is not None:
-            self._runs(turn, padded)[turn.run].copy_(d_out)
+        self._runs(turn, padded)[turn.run].copy_(d_out)
         (gradient,) = self.states.backward(turn, padded)
         if gradient is None:
             gradient = turn.zeros(len(padded), turn.rows, turn.widths[0])

@@ -13,10 +13,10 @@ from ranks import on_ranks
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
+from trisect.comm.wire import encoded_bytes
 from trisect.graph.build import adjacency_from_edges
 from trisect.tasks.division import Division
 from trisect.views.door import Door
-from trisect.views.fetch import fetch_bytes
 from trisect.views.local import Local
 from trisect.views.redistribute import RedistributeRows
 from trisect.views.view import View
@@ -101,7 +101,7 @@ def differences(case: dict[str, Any]) -> dict[str, float]:
     wanted, _ = lists_of(case, problem(case)[1])
     fetched = sum(rows.numel() for step in wanted for rows in step)
     assert fetched > 0
-    formula = 2 * fetch_bytes(fetched, CHANNELS, case.get("wire", "float32"), torch.float64)  # forward and backward
+    formula = 2 * encoded_bytes(fetched, CHANNELS, case.get("wire", "float32"), torch.float64)  # forward and backward
     assert sum(one["sent"]["fetch"] for one in ranks) == formula
     assert all(set(one["sent"]) == {"fetch"} for one in ranks)
     return {

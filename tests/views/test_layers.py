@@ -30,7 +30,7 @@ from trisect.noise import Noise
 from trisect.ops import aggregate, memory
 from trisect.partition.halo import part_graph_of
 from trisect.partition.partition import Partition
-from trisect.views.alone import Alone
+from trisect.views.along import Alone
 from trisect.views.door import Door
 from trisect.views.halo import Halo
 from trisect.views.local import Local
@@ -429,6 +429,7 @@ def rank(mesh: Mesh, form: str, steps: int, spoilt: bool) -> dict[str, tuple[dic
             steps=range(len(matrices)),
             vertices=ROWS,
             noise=Noise(5, 1, vertices=own),
+            relations=RELATIONS,
         )
         result = run(layer, g, x[:, low:high], h0[:, low:high], steps, loss_of(steps)[:, low:high])
         for key in result.keys() - {"out", "x", "h0"}:

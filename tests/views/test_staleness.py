@@ -67,9 +67,9 @@ def test_drift_is_relative_to_the_fresh_rows() -> None:
     meter = DriftMeter()
     old = {"history.0": torch.ones(10, 3), "history.1": torch.ones(10, 3)}
     meter.before(old, 10)
-    meter.after([torch.full((10, 3), 2.0), torch.ones(10, 3)])
+    meter.after({0: torch.full((10, 3), 2.0), 1: torch.ones(10, 3)})
     assert meter.layers == 2
     assert meter.total == pytest.approx(0.5)
     meter.before({"history.1": torch.zeros(10, 3)}, 10)
-    meter.after([None, torch.ones(10, 3)])
+    meter.after({1: torch.ones(10, 3)})
     assert (meter.layers, meter.total) == (1, pytest.approx(1.0))

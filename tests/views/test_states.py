@@ -40,7 +40,7 @@ def test_the_gradient_of_a_state_goes_back_all_the_same() -> None:
     states.forward(turn, turn.frames, 0, hands_on=True)
     wanted = torch.rand_like(states.after[0][0])
     states.wanted[0] = (wanted,)
-    [gradient] = states.backward(turn, None)
+    [gradient] = states.backward(turn, torch.zeros_like(frames))
     # the state is the last three frames
     assert gradient is not None
     assert torch.equal(gradient[-3:], wanted)

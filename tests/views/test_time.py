@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,13 +16,13 @@ from ranks import on_ranks
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh
 from trisect.comm.transport import Transport
-from trisect.layout import parse_layout
+from trisect.comm.wire import encoded_bytes
+from trisect.layout import Wire, parse_layout
 from trisect.nn.temporal.evolving import MatrixGRU
 from trisect.nn.temporal.mproduct import MProduct
 from trisect.nn.temporal.recurrent import GRU, LSTM
 from trisect.noise import Noise
 from trisect.views import recur as recur_module
-from trisect.views.carry import Carry
 from trisect.views.door import Door
 from trisect.views.local import Local
 from trisect.views.recur import Recurrences
@@ -29,7 +30,6 @@ from trisect.views.redistribute_steps import RedistributeSteps
 from trisect.views.states import Form
 from trisect.views.timecut import TimeCut, equal_shares
 from trisect.views.view import View
-from trisect.views.window import Window
 
 ROWS, WIDE, STEPS = 11, 6, 7
 
@@ -327,6 +327,25 @@ def difference(case: dict[str, Any], ranks: Sequence[dict[str, Any]], layout: st
     return worst
 
 
+def carry_bytes(cut: TimeCut, rows: Sequence[int], form: Form) -> int:
+    """Bytes that leave all ranks in a pass forward, and as many backward: a state at each change of run."""
+    places = [(block, run) for block in range(cut.blocks) for run in range(cut.times) if cut.runs[block][run]]
+    changes = sum(one[1] != other[1] for one, other in pairwise(places))
+    return changes * sum(count * width for count, width in map(form.shape, rows)) * 8
+
+
+def window_bytes(cut: TimeCut, rows: Sequence[int], form: Form, wire: Wire) -> int:
+    """Bytes that leave all ranks in a pass forward, and as many backward: frames of other runs."""
+    frames = sum(
+        len(cut.read_before(block, run, owner, form.frames + 1))
+        for block in range(cut.blocks)
+        for run in range(cut.times)
+        for owner in range(cut.times)
+        if owner != run
+    )
+    return encoded_bytes(frames * sum(rows), form.widths[0], wire, torch.float64)
+
+
 def formula(case: dict[str, Any], rows: Sequence[int]) -> dict[str, int]:
     """Bytes along time of a pass of training."""
     runs, f64 = [[range(*run) for run in block] for block in case["runs"]], torch.float64
@@ -335,9 +354,9 @@ def formula(case: dict[str, Any], rows: Sequence[int]) -> dict[str, int]:
     for number, module in enumerate((net.one, net.two)):
         form = Form.of(module, f64, torch.device("cpu"))
         if case["exchange"] == "carry":
-            total["carry"] = total.get("carry", 0) + 2 * Carry.bytes(cut, rows, form, f64)
+            total["carry"] = total.get("carry", 0) + 2 * carry_bytes(cut, rows, form)
         if case["exchange"] == "halo":
-            total["halo"] = total.get("halo", 0) + 2 * Window.bytes(cut, rows, form, f64, case["wire"])
+            total["halo"] = total.get("halo", 0) + 2 * window_bytes(cut, rows, form, case["wire"])
         if case["exchange"] == "redistribute":
             beside = WIDE if case["concat"] and number == 0 else 0
             out = module.out_channels
@@ -440,7 +459,7 @@ def test_passes_forward_begin_and_end_with_states(kind: str) -> None:
 
 def test_one_block_of_one_rank_costs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing comes before and nothing after, the module's own graph is all."""
-    monkeypatch.setattr(recur_module, "_Recur", None)
+    monkeypatch.setattr(recur_module, "cross", None)
     case = {"kind": "lstm", "concat": False, "fixed": False, "loss": "all"}
     net, (x, _), along = make_net(case), problem(case), alone()
     along.begin(TimeCut([[range(STEPS)]]), keeps=True)

@@ -22,7 +22,7 @@ from trisect.views.halo import Halo
 from trisect.views.local import Local
 from trisect.views.redistribute import RedistributeRows
 from trisect.views.spatial import Spatial
-from trisect.views.top import best, top_bytes
+from trisect.views.top import best
 from trisect.views.view import View
 
 CHANNELS = 5
@@ -90,6 +90,12 @@ def rank(mesh: Mesh, case: dict[str, Any]) -> dict[str, Any]:
     return {**result, "sent": {entry.kind: entry.bytes for entry in ledger.entries()}}
 
 
+def top_bytes(case: dict[str, Any]) -> int:
+    """Return the bytes that leave all parts in one direction: each gives its candidates to all others."""
+    rows = case["rows"]
+    return sum(min(case["k"], own) for own in rows) * (len(rows) - 1) * case["steps"] * CHANNELS * 8
+
+
 def differences(case: dict[str, Any]) -> dict[str, float]:
     rows, steps = case["rows"], case["steps"]
     matrices, x, loss = problem(case)
@@ -98,7 +104,7 @@ def differences(case: dict[str, Any]) -> dict[str, float]:
     got = {name: ranks[0][name] for name in want}
     for name in ("out", "x"):
         got[name] = torch.cat([one[name] for one in ranks], 1)
-    formula = 2 * top_bytes(rows, case["k"], steps, CHANNELS, 8)  # forward and backward
+    formula = 2 * top_bytes(case)  # forward and backward
     assert sum(one["sent"]["summary"] for one in ranks) == formula
     assert all(set(one["sent"]) == {"summary"} for one in ranks)
     return {
@@ -151,5 +157,5 @@ def frozen(mesh: Mesh, case: dict[str, Any]) -> int:
 def test_features_get_no_gradient() -> None:
     """Candidates that are no result of training go nowhere in backward."""
     case = CASES["three"]
-    formula = top_bytes(case["rows"], case["k"], case["steps"], CHANNELS, 8)  # type: ignore[arg-type]
+    formula = top_bytes(case)
     assert sum(on_ranks(__file__, "frozen", "vertex=3", case)) == formula

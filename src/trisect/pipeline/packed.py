@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,12 +12,8 @@ from trisect.ops.packing import Packed, Slabs, pack
 SMALLEST = 1 << 18  # bytes of a tensor; packing a smaller one takes longer than computing it
 
 
-@dataclass(frozen=True, eq=False)
-class _Saved:
-    """A packed activation, and the shape in which autograd wants it back."""
-
-    packed: Packed
-    shape: torch.Size
+# a packed activation, and the shape in which autograd wants it back
+_Saved = tuple[Packed, torch.Size]
 
 
 class PackedActivations:
@@ -57,15 +52,13 @@ class PackedActivations:
         """Hold on to nothing that autograd does not hold."""
         self._latest = self._unpacked = None
 
-    def drop(self) -> None:
+    def end(self) -> None:
         """Let go of all memory, since all that was saved is used up."""
         self.forget()
         self._slabs.drop()
 
     def _pack(self, x: Tensor) -> Tensor | _Saved:
-        if not self._is_activation(x):
-            return x
-        if x.nbytes < self._smallest:
+        if x.nbytes < self._smallest or not self._is_activation(x):
             return x
         latest = self._latest
         # the tensor is held, so that the same address is the same tensor
@@ -76,9 +69,7 @@ class PackedActivations:
             self._latest = (x, x._version, packed)
             self.full_bytes += x.nbytes
             self.held_bytes += x.nbytes if packed is None else packed.nbytes
-        if packed is None:
-            return x
-        return _Saved(packed, x.shape)
+        return x if packed is None else (packed, x.shape)
 
     def _is_activation(self, x: Tensor) -> bool:
         if not x.is_floating_point() or x.dim() not in (2, 3) or self._rows == 0 or x.numel() == 0:
@@ -88,9 +79,10 @@ class PackedActivations:
     def _unpack(self, saved: Tensor | _Saved) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
-        if self._unpacked is None or self._unpacked[0] is not saved.packed:
-            self._unpacked = (saved.packed, saved.packed.unpack())
-        return self._unpacked[1].view(saved.shape)
+        packed, shape = saved
+        if self._unpacked is None or self._unpacked[0] is not packed:
+            self._unpacked = (packed, packed.unpack())
+        return self._unpacked[1].view(shape)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class Rank:
         self.batches = None if batches is None else batches(self.door, self.boards)
         self.along: Recurrences | None = None
         if any(layer.state is not None for layer in plan.layers):
-            self.along = Recurrences(self.door, self._choice)
+            self.along = Recurrences(self.door, lambda call: plan.layers[call[0]].along)
         self.packed = self._make_packed()
         # one that several layers share is summed up once
         held = nn.ModuleList(layers.values()).parameters()
@@ -123,12 +124,6 @@ class Rank:
         widest = max(max(layer.in_channels, layer.out_channels, layer.message_channels) for layer in plan.layers)
         smallest = SMALLEST if pack == "auto" else 0
         return PackedActivations(widest * plan.dtype.itemsize, smallest=smallest)
-
-    def _choice(self, call: Hashable) -> str:
-        """Return how the state of a layer crosses runs."""
-        if not isinstance(call, tuple):
-            raise RuntimeError(f"internal error: {call!r} does not name a layer")
-        return self.plan.layers[call[0]].along
 
     def stage_of(self, plan: Plan) -> Stage:
         """Return the layers that a pass goes through."""
@@ -188,7 +183,7 @@ class Run:
         self._losses: list[Tensor] = []
         self._events: Events | None = None
         self._chunked = chunked
-        self._boarded = rank.boards is not None and batch is None and (chunked or keep is not None)
+        self._boards = rank.boards if batch is None and (chunked or keep is not None) else None
         self._weight = 1 if batch is None else batch.count
         # the rows of each cell, by its number
         self._chunks: dict[int, Chunk] = {0: None}
@@ -210,27 +205,20 @@ class Run:
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = plan.stale and not plan.timeline and not chunked
-        if rank.boards is not None and self._boarded:
-            rank.boards.begin(chunked=chunked, keep=keep)
+        if self._boards is not None:
+            self._boards.begin(chunked=chunked, keep=keep)
         if rank.along is not None:
             truncated = batch is not None and batch.block is not None
             rank.along.begin(plan.cut(rank.mesh.run_index), keeps=self._trains, truncated=truncated)
-        self._boundaries()
-
-    def _boundaries(self) -> None:
-        rank, plan = self.rank, self.plan
         stage, parts = rank.mesh.stage_index, plan.parts
-        self._before = self._after = self._back_before = self._back_after = None
-        if not rank.is_first:
-            widths, peer = plan.boundary_widths(stage), rank.mesh.rank - parts
-            self._before = Boundary(rank.door, peer, widths, back=False)
-            self._back_before = Boundary(rank.door, peer, widths, back=True)
-        if not rank.is_last:
-            widths, peer = plan.boundary_widths(stage + 1), rank.mesh.rank + parts
-            self._after = Boundary(rank.door, peer, widths, back=False)
-            self._back_after = Boundary(rank.door, peer, widths, back=True)
-        self._names_in = ("x", *(plan.shared_across(plan.bounds[stage]) if stage else ()))
-        self._names_out = ("x", *self._stage.leaves)
+        self._before = None if rank.is_first else self._boundary(rank.mesh.rank - parts, stage, later=False)
+        self._after = None if rank.is_last else self._boundary(rank.mesh.rank + parts, stage + 1, later=True)
+
+    def _boundary(self, peer: int, stage: int, *, later: bool) -> Boundary:
+        """Return the way to a neighbour, of what enters a stage."""
+        names = ("x", *self.plan.shared_across(self.plan.bounds[stage]))
+        widths = dict(zip(names, self.plan.boundary_widths(stage), strict=True))
+        return Boundary(self.rank.door, peer, widths, later=later)
 
     # Cells
 
@@ -238,15 +226,11 @@ class Run:
         """Return the cells in the order in which they go forward: chunks, or blocks of steps."""
         if self._batch is not None and self._batch.block is not None:
             return [self._batch.block]
-        if self.plan.timeline:
-            return list(range(self.plan.blocks))
-        return list(self._chunks)
-
-    def _steps(self, number: int) -> range:
-        return self.plan.runs[number][self.rank.mesh.run_index] if self.plan.timeline else range(1)
+        return list(range(self.plan.blocks)) if self.plan.timeline else list(self._chunks)
 
     def _cell(self, number: int) -> Cell:
-        chunk, steps = self._chunk(number), self._steps(number)
+        chunk = None if self.plan.timeline else self._chunks[number]
+        steps = self.plan.runs[number][self.rank.mesh.run_index] if self.plan.timeline else range(1)
 
         def ends(view: View, x: Tensor) -> Tensor:
             return self._loss(view, x, steps, chunk)
@@ -258,24 +242,17 @@ class Run:
             steps,
             chunk,
             self.noise,
-            boarded=self._boarded,
+            boarded=self._boards is not None,
             ends=ends if self._trains and self.rank.is_last else None,
             packed=self.rank.packed if self._trains else None,
             trains=True if self._pass is Pass.REFRESH else None,
         )
 
-    def _chunk(self, number: int) -> Chunk:
-        return None if self.plan.timeline else self._chunks[number]
-
-    def _size(self, number: int) -> int:
-        """Return how many rows, of all steps, a cell sends to the next stage."""
-        return len(self._steps(number)) * self._sight.count(self._chunk(number))
-
     def _loss(self, view: View, x: Tensor, steps: range, chunk: Chunk) -> Tensor:
         rank = self.rank
         frames: Sequence[Tensor] | Tensor = view.frames(x)
         if not steps:
-            return view.frames(x).sum()
+            return x.sum()
         if self.plan.fetches and rank.readers is not None:
             frames = view.fetch(x, [rank.readers(step, self.noise) for step in steps])
         value = rank.loss(frames, self._sight.rows(chunk), steps.start)
@@ -301,57 +278,53 @@ class Run:
         if observer is not None:
             self._events = Events(observer, self.plan, self.rank.mesh.stage_index, self._pass, fields)
             self.rank.door.told = self._events.told
-        numbers = self._numbers()
-        sizes = [(number, self._size(number)) for number in numbers]
+        cells = deque(map(self._cell, self._numbers()))
+        sizes = [(cell.number, cell.size) for cell in cells]
         if self._before is not None:
             self._before.expect(sizes)
         if self._trains:
-            if self._back_after is not None:
-                self._back_after.expect(reversed(sizes))
-            self._train(numbers)
-            return
-        for number in numbers:
-            cell = self._entered(number)
-            left = self._do(Verb.FORWARD, cell, cell.plain)
-            self._leave(number, left)
+            if self._after is not None:
+                self._after.expect(reversed(sizes))
+            self._train(cells)
+        while cells:
+            cell = cells.popleft()
+            left = self._forward(cell, cell.plain)
             if left is not None and self.rank.is_last and cell.steps:
                 x = left["x"]
                 yield cell.steps.start, x if x.dim() == 3 else x[None]
 
-    def _train(self, numbers: Sequence[int]) -> None:
-        rank, cells = self.rank, {}
-        last = numbers[-1]
-        for number in numbers:
-            cell = cells[number] = self._entered(number)
-            if self.plan.timeline and number != last:
-                ends = rank.is_last
-
-                def plain(cell: Cell = cell, ends: bool = ends) -> Values | None:
-                    return cell.plain(ends_behind_states=ends)
-
-                left = self._do(Verb.FORWARD, cell, plain)
+    def _train(self, cells: deque[Cell]) -> None:
+        rank, last = self.rank, cells[-1]
+        for cell in cells:
+            if self.plan.timeline and cell is not last:
+                self._forward(cell, cell.plain, ends_behind_states=rank.is_last)
             else:
-                left = self._do(Verb.FORWARD, cell, cell.forward)
-            self._leave(number, left)
-            del left
-        if rank.boards is not None and self._boarded:
-            rank.boards.turn()
-        for number in reversed(numbers):
-            cell = cells.pop(number)
-            if self.plan.timeline and number != last:
-                self._do(Verb.AGAIN, cell, lambda cell=cell: cell.forward(again=True))  # type: ignore[misc]
-            gradients: Values = {}
-            if self._back_after is not None:
-                rank.door.block = number
-                gradients = self._unpacked(self._back_after.receive(number), self._names_out, cell)
-            if rank.boards is not None and self._boarded:
-                rank.boards.back_to(number if self._chunked else None)
-            rank.door.block = number
-            gradients = self._do(Verb.BACKWARD, cell, lambda cell=cell, g=gradients: cell.backward(g))  # type: ignore[misc]
-            if self._back_before is not None:
-                sent = [gradients.get(name) for name in self._names_in]
-                self._back_before.send(number, sent, self._size(number))
+                self._forward(cell, cell.forward)
+        if self._boards is not None:
+            self._boards.turn()
+        while cells:
+            cell, gradients = cells.pop(), Values()
+            if self.plan.timeline and cell is not last:
+                self._do(Verb.AGAIN, cell, cell.forward, again=True)
+            rank.door.block = cell.number
+            if self._after is not None:
+                gradients = self._after.receive(cell.shape)
+            if self._boards is not None:
+                self._boards.back_to(cell.number if self._chunked else None)
+            gradients = self._do(Verb.BACKWARD, cell, cell.backward, gradients)
+            if self._before is not None:
+                self._before.send(cell.number, gradients, cell.size)
         self._reduce()
+
+    def _forward(self, cell: Cell, call: Callable[..., Values | None], **named: bool) -> Values | None:
+        """Compute a cell on what the stage before sends for it, and let go what the stage after reads."""
+        if self._before is not None:
+            self.rank.door.block = cell.number
+            cell.enter(self._before.receive(cell.shape))
+        left: Values | None = self._do(Verb.FORWARD, cell, call, **named)
+        if self._after is not None and left is not None:
+            self._after.send(cell.number, left, cell.size)
+        return left
 
     def _reduce(self) -> None:
         """Sum the gradients over the ranks that hold the same layers; one that nothing reached counts as zeros."""
@@ -362,50 +335,20 @@ class Run:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         start = time.perf_counter()
-        gradients = [p.grad for p in self.rank.parameters if p.grad is not None]
-        self.rank.transport.reduce_gradients([*gradients, *self._statistics()])
+        shared = [p.grad for p in self.rank.parameters if p.grad is not None]
+        if self._running is not None and layout.time > 1:  # of which each run of steps has its own
+            shared += self._running.shares(self.plan.dtype, counts=self.rank.mesh.part_index == 0)
+        self.rank.transport.reduce_gradients(shared)
         if self._events is not None:
             self._events.reduced(start)
-
-    def _statistics(self) -> Sequence[Tensor]:
-        """Return what is to be summed over runs of steps, of which each has statistics of its own."""
-        if self._running is None or self.plan.layout.time == 1:
-            return ()
-        return self._running.shares(self.plan.dtype, counts=self.rank.mesh.part_index == 0)
-
-    def _entered(self, number: int) -> Cell:
-        """Return a cell with what the stage before sent for it."""
-        cell = self._cell(number)
-        if self._before is not None:
-            self.rank.door.block = number
-            cell.enter(self._unpacked(self._before.receive(number), self._names_in, cell))
-        return cell
-
-    def _unpacked(self, tensors: Sequence[Tensor] | None, names: Sequence[str], cell: Cell) -> Values:
-        if tensors is None:
-            widths = self.plan.boundary_widths(self.rank.mesh.stage_index + (names is self._names_out))
-            shape = (len(cell.steps) * cell.rows,)
-            tensors = [
-                torch.zeros(*shape, width, dtype=self.plan.dtype, device=self.rank.mesh.device) for width in widths
-            ]
-        if self.plan.timeline:
-            tensors = [rows.view(len(cell.steps), cell.rows, rows.shape[1]) for rows in tensors]
-        return dict(zip(names, tensors, strict=True))
-
-    def _leave(self, number: int, left: Values | None) -> None:
-        if self._after is not None and left is not None:
-            self._after.send(number, [left[name].detach() for name in self._names_out], self._size(number))
 
     def finish(self) -> Tensor:
         """End the pass: all messages have left. Return this rank's part of the loss."""
         rank = self.rank
         rank.transport.flush()
-        if rank.boards is not None and self._boarded:
-            rank.boards.end()
-        if rank.packed is not None:
-            rank.packed.drop()
-        if rank.along is not None:
-            rank.along.end()
+        for held in (self._boards, rank.packed, rank.along):
+            if held is not None:
+                held.end()
         rank.door.told = None
         if self._running is not None:
             self._running.settle()
@@ -415,22 +358,20 @@ class Run:
 
     def _span(self, verb: Verb, cell: Cell) -> tuple[int, int]:
         """Return the layers with which a cell begins and ends."""
-        numbers = [number for group in self._stage.groups for number in group]
-        first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
+        numbers = [number for group in self._stage.groups for number in group] or [0]
         if verb is Verb.BACKWARD:
-            return last, first
-        ends = verb is Verb.FORWARD and self._trains and self.rank.is_last and self._stage.last_recurrent is not None
-        if ends and self.plan.timeline and cell.number != self._numbers()[-1]:
-            return first, (self._stage.last_recurrent or (last, 0))[0]
-        return first, last
+            return numbers[-1], numbers[0]
+        last, ends = self._stage.last_recurrent, verb is Verb.FORWARD and self._trains and self.rank.is_last
+        if ends and last is not None and self.plan.timeline and cell.number != self._numbers()[-1]:
+            return numbers[0], last[0]
+        return numbers[0], numbers[-1]
 
-    def _do(self, verb: Verb, cell: Cell, call: Callable[[], Any]) -> Any:
+    def _do(self, verb: Verb, cell: Cell, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
         """Compute a cell, and tell how long it took."""
-        if self._events is None:
-            return call()
-        timeline = self.plan.timeline
-        chunk, block = cell.number if self._chunked else 0, cell.number if timeline else None
-        self._events.begin(verb, chunk, block, self._span(verb, cell))
-        result = call()
-        self._events.end()
+        if self._events is not None:
+            chunk, block = cell.number if self._chunked else 0, cell.number if self.plan.timeline else None
+            self._events.begin(verb, chunk, block, self._span(verb, cell))
+        result = call(*values, **named)
+        if self._events is not None:
+            self._events.end()
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TypeAlias
 
 from torch import Tensor
@@ -94,7 +94,7 @@ class Sight:
         *,
         x: Tensor | None = None,
         boarded: bool = False,
-        last: Hashable = None,
+        last: tuple[int, int] | None = None,
         trains: bool | None = None,
     ) -> View:
         """Return the view of a cell.

@@ -1,18 +1,13 @@
-"""`Stage`: the layers of one rank in groups, and the graphs of autograd that run through a group."""
+"""`Stage`: the layers of one rank in groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from trisect.ops.backward import run_backward
-from trisect.views.along import BlockEndedError
-from trisect.views.leaves import leaves_of
 from trisect.views.view import View
 
 # The rows, by the name "x", and what earlier layers wrote for later ones: what enters and leaves a group of layers.
@@ -57,65 +52,3 @@ class Stage:
         """Return the names of shared values that are read behind a group."""
         later = [number for numbers in self.groups[group + 1 :] for number in numbers]
         return {name for number in later for name in getattr(self.layers[number], "reads", ())} | set(self.leaves)
-
-
-@dataclass(eq=False)
-class Graph:
-    """A group that went forward with all that backward needs: its leaves, and where backward begins.
-
-    Attributes:
-        entered: the gradients of what entered it, by name, once backward has found them.
-        roots: what left it.
-        token: from which backward reaches all that moves rows or keeps states.
-    """
-
-    entered: Values = field(default_factory=dict)
-    roots: dict[str, GradientEdge] = field(default_factory=dict)
-    token: GradientEdge | None = None
-    loss_dtype: torch.dtype = torch.float32
-    device: torch.device | None = None
-
-    def backward(self, gradients: Mapping[str, Tensor]) -> Values:
-        """Go back from the gradients of what left; return those of what entered."""
-        roots: list[tuple[GradientEdge | Tensor, Tensor]] = []
-        for name, root in self.roots.items():
-            if name == "loss":
-                roots.append((root, torch.ones((), dtype=self.loss_dtype, device=self.device)))
-            elif name in gradients:
-                roots.append((root, gradients[name]))
-        if self.token is not None:
-            roots.append((self.token, torch.zeros(())))
-        if roots:
-            run_backward(roots)
-        self.roots, self.token = {}, None
-        return self.entered
-
-
-def run_plain(stage: Stage, group: int, values: Values, view: View) -> Values | None:
-    """Run a group without gradients; return what leaves it, or None where the pass ended behind its states."""
-    with torch.no_grad():
-        try:
-            return stage.run(group, values, view)
-        except BlockEndedError:
-            return None
-
-
-def record(
-    stage: Stage, group: int, values: Values, view: View, trained: set[str], ends: Ends | None
-) -> tuple[Values, Graph]:
-    """Run a group with gradients on; return what leaves it, and its graph.
-
-    Args:
-        trained: the names of values of which a gradient is wanted.
-        ends: makes the loss of what leaves the last group, which then is all that leaves it; None: nothing does.
-    """
-    graph, entered = Graph(), dict(values)
-    entered.update(leaves_of({name: values[name] for name in sorted(trained)}, graph.entered))
-    left = stage.run(group, entered, view)
-    if ends is not None:
-        loss = ends(view, left["x"])
-        left, graph.loss_dtype, graph.device = {"loss": loss}, loss.dtype, loss.device
-    graph.roots = {name: get_gradient_edge(value) for name, value in left.items() if value.requires_grad}
-    if view.token is not None:
-        graph.token = get_gradient_edge(view.token)
-    return left, graph

@@ -7,7 +7,7 @@ batch alone. Gradients go to the first two. Fresh rows are pushed to the boards 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -20,14 +20,14 @@ from trisect.comm.rows import Rows, Shape
 from trisect.comm.transport import Transport
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
-from trisect.ops.spmm.collect import add_rows
 from trisect.ops.spmm.sums import aggregate_into
 from trisect.partition.halo import PartGraph
 from trisect.views.door import Door
 from trisect.views.ending import Ending
+from trisect.views.halo import add_given, give_back, post_rows
 from trisect.views.history import Boards
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
+from trisect.views.verbs import Asked
 
 # renormalise(matrix of a batch, its columns among those of the part, a function from own values [rows, 1] to those of
 # all columns) → the matrix without the edges that were left out
@@ -126,6 +126,7 @@ class Batch(Spatial):
     """
 
     steps = 1
+    door: Door
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Batch(Spatial):
         if graph.symmetric and not self.moves:
             self._fresh = self._fresh.as_symmetric()
         self._ids = None if column_ids is None else column_ids[torch.cat([self._inside, self._others])]
-        self._rooms: dict[Hashable, Tensor] = {}
+        self._rooms: dict[Asked, Tensor] = {}
 
     def _spread(self, own: Tensor) -> Tensor:
         """Return numbers of the own rows, [rows, 1], with those of the rows of other parts behind them."""
@@ -165,7 +166,7 @@ class Batch(Spatial):
             return own
         outgoing = [Rows(own, sent) for sent in self._sends]
         shapes = [Shape(columns.stop - columns.start, 1, own.dtype) for columns in self._halo]
-        way = Transport(self._door.mesh, Ledger())
+        way = Transport(self.door.mesh, Ledger())
         received = way.begin_swap(outgoing, shapes, "features", 0, once=True).wait()
         return torch.cat([own, *(rows for rows, shape in zip(received, shapes, strict=True) if shape.rows)])
 
@@ -180,7 +181,7 @@ class Batch(Spatial):
 
     # Forward
 
-    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the first rows of what is read."""
         if self._matrix.columns == self.rows:
             return None
@@ -189,7 +190,7 @@ class Batch(Spatial):
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -215,11 +216,11 @@ class Batch(Spatial):
             noise=ending.noise(0),
         )
 
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return the rows that are read."""
         return [self._read(call, x[0], x.new_empty(self._matrix.columns, x.shape[2]))]
 
-    def _read(self, call: Hashable, x: Tensor, near: Tensor | None) -> Tensor:
+    def _read(self, call: Asked, x: Tensor, near: Tensor | None) -> Tensor:
         """Return all rows that are read, and push those that are fresh."""
         rows, inside = self.rows, self._inside.numel()
         if self._matrix.columns == rows:
@@ -230,9 +231,7 @@ class Batch(Spatial):
             if near.data_ptr() != x.data_ptr() or not rows:
                 near[:rows] = x
         if self.moves:
-            outgoing = [Rows(near, sent) for sent in self._sends]
-            room: list[Tensor | Shape] = [near[columns] for columns in self._halo]
-            self._door.swap("halo", call, outgoing, room, "halo", back=False, key="halo").wait()
+            post_rows(self.door, call, near, self._sends, [near[columns] for columns in self._halo], "halo").wait()
         if self._boards is not None:
             board = self._boards.rows.kept(self._boards.slot(call))
             if self._others.numel():
@@ -253,39 +252,21 @@ class Batch(Spatial):
 
     # Backward
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows, from all rows of the batch that read them."""
         found = empty((self._fresh.columns, gradient.shape[2]), gradient.dtype, gradient.device)
         aggregate_into(found, gradient[0], self._fresh.transpose(), alpha=alpha)
         return self._collected(call, found)
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, from all rows of the batch that read them."""
         (gradient,) = gradients
         return self._collected(call, gradient.clone() if self.moves else gradient)
 
-    def _collected(self, call: Hashable, found: Tensor) -> Tensor:
+    def _collected(self, call: Asked, found: Tensor) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         own = found[: self.rows]
         if self.moves:
-            outgoing = [found[columns] for columns in self._halo]
-            shapes = [Shape(sent.numel(), found.shape[1], found.dtype) for sent in self._sends]
-            kind = "halo-gradients"
-            received = self._door.swap("halo", call, outgoing, shapes, kind, back=True, key=kind).wait()
-            for sent, rows in zip(self._sends, received, strict=True):
-                add_rows(own, sent, rows)
+            given = give_back(self.door, call, [found[columns] for columns in self._halo], self._sends)
+            add_given(own, self._sends, given)
         return own[None]
-
-    @property
-    def _door(self) -> Door:
-        if self.door is None:
-            raise RuntimeError("internal error: a batch of several parts has no way to them")
-        return self.door
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all rows of the batch."""
-        return sum_over_parts(self._door, call, sums[:, 0], back=False) if self.moves else sums[:, 0]
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return sum_over_parts(self._door, call, gradient, back=True) if self.moves else gradient

@@ -5,29 +5,23 @@ Exact, since rows are independent in the recurrent module; ranks work as a pipel
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 
-import torch
 from torch import Tensor
 
-from trisect.comm.incoming import Incoming
+from trisect.comm.rows import Shape
 from trisect.ops.memory import empty
 from trisect.schedule.action import Action, Verb
+from trisect.views.door import Arriving, Posted
 from trisect.views.exchange import Crossing, Place, Work
 from trisect.views.plan import Plan
 from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Stay
-from trisect.views.timecut import TimeCut, equal_shares
+from trisect.views.timecut import equal_shares
 from trisect.views.trace import Call
 from trisect.views.turn import Turn
-
-# For so many messages there is room at a time.
-AHEAD = 8
-
-BlockOfRun = tuple[int, int]
 
 
 class Carry(Stay):
@@ -71,100 +65,65 @@ class Carry(Stay):
         """Begin each chunk with the state that comes, and hand on the one after it."""
         if not turn.steps:
             return self._nothing(turn)
-        before, after = self._others(turn)
-        rows, out = self._rows(turn), None
-        if len(rows) > 1:
+        out, hands_on = None, turn.cut.after(turn.block, turn.run) is not None
+        chunks = self._chunks(turn)
+        if len(chunks) > 1:
             out = empty((len(turn.steps), turn.rows, turn.module.out_channels), turn.dtype, turn.device)
-        arriving = self._arriving(turn, list(enumerate(rows)), None if turn.again else before, back=False)
-        for chunk, (own, message) in enumerate(zip(rows, arriving, strict=True)):
-            if message is not None:
-                self.states.before[turn.block, chunk] = self._form.unpack(message, own.stop - own.start)
-            result = self.states.forward(
-                turn,
-                turn.frames if out is None else [frame[:, own] for frame in turn.frames],
-                turn.steps.start,
-                hands_on=after is not None,
-                chunk=chunk,
-                out=None if out is None else out[:, own],
-            )
-            if after is not None and after[1] != turn.run and not turn.again:
-                self._send(turn, self._form.pack(self.states.after.pop(chunk)), chunk, after, back=False)
+        for chunk, own in self._handed(turn, chunks, back=False):
+            frames = turn.frames if out is None else [frame[:, own] for frame in turn.frames]
+            into = None if out is None else out[:, own]
+            result = self.states.forward(turn, frames, turn.steps.start, hands_on=hands_on, chunk=chunk, out=into)
         return result if out is None else out
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Begin each chunk, the last one first, with the gradient that comes, and hand back that of its state."""
         if not turn.pieces:
             return [None] * len(turn.widths)
-        before, after = self._others(turn)
-        if turn.truncated:
-            before, after = (place if place and place[0] == turn.block else None for place in (before, after))
-        rows, gradients = self._rows(turn), None
-        if len(rows) > 1:
+        chunks, gradients = self._chunks(turn)[::-1], None
+        if len(chunks) > 1:
             gradients = [
                 empty((len(turn.steps), turn.rows, width), turn.dtype, turn.device) if need else None
                 for width, need in zip(turn.widths, turn.needs, strict=True)
             ]
-        order = list(enumerate(rows))[::-1]
-        for (chunk, own), message in zip(order, self._arriving(turn, order, after, back=True), strict=True):
-            if message is not None:
-                self.states.wanted[chunk] = self._form.unpack(message, own.stop - own.start)
-            if gradients is None:
-                result = self.states.backward(turn, d_out)
-            else:
-                into = [None if gradient is None else gradient[:, own] for gradient in gradients]
-                self.states.backward(turn, None if d_out is None else d_out[:, own], into)
-            if before is not None and before[1] != turn.run:
-                self._send(turn, self._form.pack(self.states.wanted.pop(chunk)), chunk, before, back=True)
+        for _, own in self._handed(turn, chunks, back=True):
+            into = None if gradients is None else [None if g is None else g[:, own] for g in gradients]
+            result = self.states.backward(turn, d_out if into is None else d_out[:, own], into)
         self._end(turn)
         return result if gradients is None else gradients
 
-    def _others(self, turn: Turn) -> tuple[BlockOfRun | None, BlockOfRun | None]:
-        """Return (block, run) of the runs before and after; this rank's own may be among them."""
-        return turn.cut.before(turn.block, turn.run), turn.cut.after(turn.block, turn.run)
-
-    def _rows(self, turn: Turn) -> list[slice]:
+    def _chunks(self, turn: Turn) -> list[tuple[int, slice]]:
         """Return the rows of each chunk. The more, the shorter a run waits; a weight has no rows to cut."""
         bounds = equal_shares(turn.rows, 1 if self._form.kind == "weight" else turn.cut.chunks)
-        return [slice(low, high) for low, high in pairwise(bounds)]
+        return [(chunk, slice(low, high)) for chunk, (low, high) in enumerate(pairwise(bounds))]
 
-    # Moving
+    def _handed(self, turn: Turn, chunks: Sequence[tuple[int, slice]], *, back: bool) -> Iterator[tuple[int, slice]]:
+        """Yield each chunk when its state, or the gradient of it, is there, and hand on what was made of it."""
+        # (block, run) of the runs before and after; this rank's own may be among them, and keeps its states
+        places = turn.cut.before(turn.block, turn.run), turn.cut.after(turn.block, turn.run)
+        source, target = (
+            place if place and place[1] != turn.run and (back or not turn.again) else None
+            for place in (places[::-1] if back else places)
+        )
+        if back and turn.truncated:
+            source, target = (place if place and place[0] == turn.block else None for place in (source, target))
+        door, made = self._door, self.states.wanted if back else self.states.after
 
-    def _arriving(
-        self, turn: Turn, chunks: Sequence[tuple[int, slice]], other: BlockOfRun | None, *, back: bool
-    ) -> Iterator[Tensor | None]:
-        """Yield what comes for each chunk; None where no other rank sends anything."""
-        if other is None or other[1] == turn.run:
-            yield from [None] * len(chunks)
-            return
-        door, peer = self._door, self._door.mesh.rank_at(run_index=other[1])
-        coming: deque[Incoming] = deque()
-        for turned in range(len(chunks)):
-            while turned + len(coming) < min(len(chunks), turned + AHEAD):
-                chunk, own = chunks[turned + len(coming)]
-                shape, tag = self._form.shape(own.stop - own.start), door.tag(_tag(back), turn.call, chunk, turn.block)
-                coming.append(door.transport.receive(*shape, turn.dtype, peer, tag, wire="float32"))
-            with door.event("wait", self.name, turn.call, back=back, peer=peer, block=turn.block):
-                message = coming.popleft().wait()
-            yield message
+        def message(chunk: int, own: slice) -> Posted:
+            shape, peer = Shape(*self._form.shape(own.stop - own.start), turn.dtype), self._rank_of(required(source)[1])
+            return door.receive(self, turn.call, shape, peer, back=back, block=turn.block, chunk=chunk, exact=True)
 
-    def _send(self, turn: Turn, message: Tensor, chunk: int, other: BlockOfRun, *, back: bool) -> None:
-        door, (block, run) = self._door, other
-        peer, tag = door.mesh.rank_at(run_index=run), door.tag(_tag(back), turn.call, chunk, block)
-        with door.event("post", self.name, turn.call, back=back, peer=peer, block=block):
-            door.transport.send(message, peer, tag, "time", "carry", wire="float32", mark=turn.mark)
-
-    @staticmethod
-    def bytes(cut: TimeCut, rows: Sequence[int], form: Form, dtype: torch.dtype) -> int:
-        """Return the bytes that leave all ranks in a pass forward, and as many backward: a state at each change of run.
-
-        Args:
-            rows: of each part.
-        """
-        places = [(block, run) for block in range(cut.blocks) for run in range(cut.times) if cut.runs[block][run]]
-        changes = sum(one[1] != other[1] for one, other in pairwise(places))
-        shapes = [form.shape(part) for part in rows]
-        return changes * sum(count * width for count, width in shapes) * dtype.itemsize
-
-
-def _tag(back: bool) -> str:
-    return "carry-back" if back else "carry"
+        arriving = Arriving(starmap(message, chunks if source else ()))
+        for chunk, own in chunks:
+            if source:
+                state = self._form.unpack(next(arriving), own.stop - own.start)
+                if back:
+                    self.states.wanted[chunk] = state
+                else:
+                    self.states.before[turn.block, chunk] = state
+            yield chunk, own
+            if target:
+                left, (block, run) = self._form.pack(made.pop(chunk)), target
+                peer, mark = self._rank_of(run), turn.mark
+                door.send(
+                    self, turn.call, left, peer, "carry", back=back, block=block, chunk=chunk, exact=True, mark=mark
+                )

@@ -12,7 +12,7 @@ add them up.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -30,7 +30,7 @@ from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.rows import joined, readable, same_rows
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
+from trisect.views.verbs import Asked
 
 if TYPE_CHECKING:
     from trisect.views.plan import Plan
@@ -125,18 +125,18 @@ class Halo(Spatial):
 
     # Sums
 
-    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the first rows of a board that has room for the halo behind them."""
         board = self._rooms[call] = self._board(like, width)
         return board[: self.steps * self.rows].view(self.steps, self.rows, width)
 
-    def gradient_room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def gradient_room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the first rows of a board, where gradients are pulled."""
         return self.room(call, like, width) if self._pulls else None
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -152,7 +152,7 @@ class Halo(Spatial):
 
     def _sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         kind: str,
@@ -190,7 +190,7 @@ class Halo(Spatial):
         for step in range(self.steps):
             rows(step, 0, self._interior, *self._columns(board, halo, step))
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows, pulled or sent back."""
         out = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device)
         if self._pulls:
@@ -208,57 +208,27 @@ class Halo(Spatial):
 
     # Rows themselves
 
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return own rows and the halo behind them, of each step."""
-        return self.arrived(self.depart(call, x))
+        flight = Flight(self, call)
+        flight.depart(x)
+        return flight.arrive(x)
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
-        posted = self.give_back(call, gradients)
-        return self.complete(torch.stack([gradient[: self.rows] for gradient in gradients]), posted)
+        flight = Flight(self, call)
+        return flight.complete(flight.give_back(gradients))
 
     def sides(self, step: int, low: int) -> tuple[Adjacency, Adjacency]:
         """Return the matrices of the rows before `low`, and of those from it on over own rows alone."""
         return self._graphs[step].piece(0, low), self._graphs[step].inner(low)
-
-    def depart(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted]:
-        """Begin a `gather`; return the board, whose first rows are the own ones, and what is on its way."""
-        board = self._taken(call, x)
-        return board, self._begin(call, board, "halo", stay=False)
-
-    def arrived(self, away: tuple[Tensor, Posted]) -> list[Tensor]:
-        """Wait; return own rows and the halo behind them, of each step."""
-        board, halo = away[0], self._arrived(*away)
-        if self.steps == 1:
-            return [board]
-        if halo is None:
-            halo = board[self.steps * self.rows :]
-        return [
-            joined(board[t * self.rows : (t + 1) * self.rows], halo[self._starts[t] : self._starts[t + 1]])
-            for t in range(self.steps)
-        ]
-
-    def give_back(self, call: Hashable, gradients: Sequence[Tensor]) -> Posted:
-        """Begin to send the gradients of halo rows to their owners."""
-        halo = [gradient[self.rows :] for gradient in gradients]
-        return self._send_back(call, halo[0] if len(halo) == 1 else torch.cat(halo))
-
-    # Sums over all rows
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all parts."""
-        return sum_over_parts(self.door, call, sums[:, 0], back=False)
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return sum_over_parts(self.door, call, gradient, back=True)
 
     # Crossing
 
     def _board(self, like: Tensor, width: int) -> Tensor:
         return empty((self.steps * self.rows + self._starts[-1], width), like.dtype, like.device)
 
-    def _taken(self, call: Hashable, x: Tensor) -> Tensor:
+    def _taken(self, call: Asked, x: Tensor) -> Tensor:
         """Return the board that x was made on, or a new one with a copy of x."""
         board = self._rooms.pop(call, None)
         if board is None or board.data_ptr() != x.data_ptr():
@@ -271,7 +241,7 @@ class Halo(Spatial):
         """Whether halo rows are read where they came to lie: one part gives all, and kernels of the CPU sum them up."""
         return self._parts == 2 and self._graphs[0].adjacency.device.type == "cpu"
 
-    def _begin(self, call: Hashable, board: Tensor, kind: str, *, stay: bool) -> Posted:
+    def _begin(self, call: Asked, board: Tensor, kind: str, *, stay: bool) -> Posted:
         own, width = self.steps * self.rows, board.shape[1]
         room: list[Tensor | Shape]
         if self.steps > 1 and self._parts > 2:
@@ -280,8 +250,7 @@ class Halo(Spatial):
             room = [board[own:] if count else board[own:own] for count in self._counts]
         else:
             room = [board[own + low : own + high] for ((low, high),) in self._owned]
-        outgoing = [Rows(board, rows) for rows in self._sends]
-        return self.door.swap(self.name, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
+        return post_rows(self.door, call, board, self._sends, room, kind, stay=stay)
 
     def _arrived(self, board: Tensor, posted: Posted) -> Tensor | None:
         """Wait; return the halo of all steps where it lies elsewhere than on the board."""
@@ -295,7 +264,7 @@ class Halo(Spatial):
                     taken[other] += high - low
                     halo[self._starts[step] + low : self._starts[step] + high] = rows
             return None
-        return received[1 - self._part] if self._in_place and posted.swap.stay else None
+        return received[1 - self._part] if self._in_place and posted.pending.stay else None
 
     def _own_columns(self, board: Tensor, step: int) -> Tensor:
         """Return columns of a step of which the own rows alone are there."""
@@ -306,26 +275,86 @@ class Halo(Spatial):
 
     def _columns(self, board: Tensor, halo: Tensor | None, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the columns of a step, and where the last of them are read instead."""
-        if self.steps == 1:
-            return readable(board, self.rows, halo)
-        if halo is None:
+        own = board if self.steps == 1 else same_rows(board, step * self.rows, (step + 1) * self.rows)
+        if halo is None and self.steps > 1:
             halo = board[self.steps * self.rows :]
-        own = same_rows(board, step * self.rows, (step + 1) * self.rows)
-        return readable(own, self.rows, halo[self._starts[step] : self._starts[step + 1]])
+        return readable(own, self.rows, None if halo is None else halo[self._starts[step] : self._starts[step + 1]])
 
-    def _send_back(self, call: Hashable, halo: Tensor) -> Posted:
+    def _send_back(self, call: Asked, halo: Tensor) -> Posted:
         """Begin to send the gradients of halo rows, [halo rows of all steps, width], to their owners."""
         outgoing = []
         for owned in self._owned:
             parts = [halo[start + low : start + high] for start, (low, high) in zip(self._starts, owned, strict=False)]
             outgoing.append(parts[0] if len(parts) == 1 else torch.cat(parts))
-        shapes = [Shape(rows.numel(), halo.shape[1], halo.dtype) for rows in self._sends]
-        kind = "halo-gradients"
-        return self.door.swap(self.name, call, outgoing, shapes, kind, back=True, key=kind)
+        return give_back(self.door, call, outgoing, self._sends)
 
     def complete(self, own: Tensor, posted: Posted) -> Tensor:
         """Wait for the gradients of own rows that other parts found, and add them."""
-        total = own.view(-1, own.shape[2])
-        for rows, gradient in zip(self._sends, posted.wait(), strict=True):
-            add_rows(total, rows, gradient)
+        add_given(own.view(-1, own.shape[2]), self._sends, posted)
         return own
+
+
+# What crosses, in a chunk of rows and in a batch too
+
+
+def post_rows(
+    door: Door,
+    call: Asked,
+    board: Tensor,
+    sends: Sequence[Tensor],
+    room: Sequence[Tensor | Shape],
+    kind: str,
+    *,
+    stay: bool = False,
+) -> Posted:
+    """Let the rows of a board go that other parts read: of each, those in `sends`; what comes lies in `room`."""
+    outgoing = [Rows(board, rows) for rows in sends]
+    return door.swap(Halo, call, outgoing, room, kind, back=kind != "halo", key=kind, stay=stay)
+
+
+def give_back(door: Door, call: Asked, halo: Sequence[Tensor], sends: Sequence[Tensor]) -> Posted:
+    """Let the gradients of halo rows go to their owners, [rows, width] each."""
+    shapes, kind = [Shape(rows.numel(), halo[0].shape[1], halo[0].dtype) for rows in sends], "halo-gradients"
+    return door.swap(Halo, call, halo, shapes, kind, back=True, key=kind)
+
+
+def add_given(own: Tensor, sends: Sequence[Tensor], posted: Posted) -> None:
+    """Wait for the gradients of own rows that other parts found, and add them to those here, [rows, width]."""
+    for rows, gradient in zip(sends, posted.wait(), strict=True):
+        add_rows(own, rows, gradient)
+
+
+class Flight:
+    """Rows of a gather, and later their gradients, while they are on their way."""
+
+    def __init__(self, halo: Halo, call: Asked) -> None:
+        self._halo, self._call = halo, call
+
+    def depart(self, x: Tensor) -> list[Tensor]:
+        """Let the rows go that others read; return own ones, [steps, rows, channels]."""
+        halo = self._halo
+        self._board = halo._taken(self._call, x)
+        self._posted = halo._begin(self._call, self._board, "halo", stay=False)
+        # no view of the board, whose other rows are written while these are read
+        return [same_rows(self._board, 0, halo.steps * halo.rows).view(x.shape)]
+
+    def arrive(self, own: Tensor) -> list[Tensor]:
+        """Wait; return own rows and the halo behind them, of each step."""
+        halo, board, posted = self._halo, self._board, self._posted
+        del self._board, self._posted
+        last = halo._arrived(board, posted)
+        if halo.steps == 1:
+            return [board]
+        last = board[halo.steps * halo.rows :] if last is None else last
+        return [joined(rows, last[low:high]) for rows, (low, high) in zip(own, pairwise(halo._starts), strict=True)]
+
+    def give_back(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Let the gradients of halo rows go; return those of own rows as far as they are known."""
+        rows = self._halo.rows
+        halo = [gradient[rows:] for gradient in gradients]
+        self._posted = self._halo._send_back(self._call, halo[0] if len(halo) == 1 else torch.cat(halo))
+        return torch.stack([gradient[:rows] for gradient in gradients])
+
+    def complete(self, own: Tensor) -> Tensor:
+        """Wait, and add to the gradients of own rows those that other parts found."""
+        return self._halo.complete(own, self._posted)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trisect.comm.rows import Rows, Shape
+from trisect.comm.rows import Shape
 from trisect.graph.adjacency import Adjacency
 from trisect.ops.memory import empty
 from trisect.ops.spmm.collect import Collector, add_rows
@@ -34,6 +34,7 @@ from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
 from trisect.views.total import sum_over_parts
+from trisect.views.verbs import Asked
 
 
 class Boards:
@@ -111,7 +112,7 @@ class Boards:
             self._chunks[number] = History(self, number)
         return self._chunks[number]
 
-    def slot(self, call: Hashable) -> int:
+    def slot(self, call: Asked) -> int:
         """Return the number of a call's board; calls come in the same order in every pass."""
         return self._slots.setdefault(call, len(self._slots))
 
@@ -271,7 +272,7 @@ class History(Spatial):
 
     # Forward
 
-    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return the chunk's rows on the board, where nothing that they replace counts."""
         rows = self._boards.rows
         if rows.blends:
@@ -281,7 +282,7 @@ class History(Spatial):
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -320,7 +321,7 @@ class History(Spatial):
         if self._sides[0].stop > self._sides[0].start or self.rows == 0:
             some(0)
 
-    def _written(self, call: Hashable, x: Tensor) -> tuple[Tensor, Posted | None]:
+    def _written(self, call: Asked, x: Tensor) -> tuple[Tensor, Posted | None]:
         """Put own rows on the board, and begin to exchange them; return the board."""
         boards = self._boards
         slot = boards.slot(call)
@@ -333,13 +334,9 @@ class History(Spatial):
         room: list[Tensor | Shape] = [board[columns] for columns in self._halo]
         if boards.rows.blends:
             room = [Shape(rows.shape[0], rows.shape[1], board.dtype) for rows in room]
-        return board, self._begin(call, board, room, "halo")
+        return board, halo.post_rows(boards.door, call, board, self._sends, room, "halo")
 
-    def _begin(self, call: Hashable, board: Tensor, room: Sequence[Tensor | Shape], kind: str) -> Posted:
-        outgoing = [Rows(board, rows) for rows in self._sends]
-        return self._boards.door.swap("halo", call, outgoing, room, kind, back=kind != "halo", key=kind)
-
-    def _arrived(self, call: Hashable, posted: Posted | None) -> None:
+    def _arrived(self, call: Asked, posted: Posted | None) -> None:
         if posted is None:
             return
         boards, received = self._boards, posted.wait()
@@ -349,7 +346,7 @@ class History(Spatial):
                 if columns.stop > columns.start:
                     boards.rows.write(slot, columns.start, columns.stop, rows)
 
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return the columns that are read, as they are now."""
         board, posted = self._written(call, x)
         self._arrived(call, posted)
@@ -358,7 +355,7 @@ class History(Spatial):
 
     # Backward
 
-    def gradient_room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def gradient_room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return where the gradient of the chunk's sums is kept, where it is pulled."""
         boards = self._boards
         if not boards.pulls or (boards.parts == 1 and self._chunk is None):
@@ -366,7 +363,7 @@ class History(Spatial):
         store = boards.store(boards.slot(call), like)
         return same_rows(store, self._span.start, self._span.stop)[None]
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the gradients of own rows, from all chunks that read them fresh."""
         boards = self._boards
         boards.back_to(self._chunk)
@@ -384,7 +381,9 @@ class History(Spatial):
         if gradient.data_ptr() != store[low:high].data_ptr():
             store[low:high] = gradient[0]
         room = [store[columns] for columns in self._halo]
-        posted = self._begin(call, store, room, "halo-gradients") if self.moves else None
+        posted = None
+        if self.moves:
+            posted = halo.post_rows(boards.door, call, store, self._sends, room, "halo-gradients")
         if self._sides[1].stop > self._sides[1].start:
             self._pull(out, store, self._sides[1], alpha)
         if posted is not None:
@@ -401,7 +400,7 @@ class History(Spatial):
             near = turned.columns_between(columns.start, columns.stop)
             aggregate_into(result, store[columns], near, alpha=alpha * (1.0 - scale), add=result)
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, from all chunks that read them fresh."""
         boards, (gradient,) = self._boards, gradients
         boards.back_to(self._chunk)
@@ -420,26 +419,22 @@ class History(Spatial):
             for columns in self._boards.columns_of(self._chunk):
                 collector.rows()[columns] *= self._boards.scale
 
-    def _collected(self, call: Hashable, collector: Collector) -> Tensor:
+    def _collected(self, call: Asked, collector: Collector) -> Tensor:
         """Return the gradients of own rows, those that other parts found included."""
         total = collector.rows()
         if self.moves:
-            door, kind = self._boards.door, "halo-gradients"
-            outgoing = [total[columns] for columns in self._halo]
-            shapes = [Shape(rows.numel(), total.shape[1], total.dtype) for rows in self._sends]
-            received = door.swap("halo", call, outgoing, shapes, kind, back=True, key=kind).wait()
-            for rows, gradient in zip(self._sends, received, strict=True):
-                add_rows(total, rows, gradient)
+            found = [total[columns] for columns in self._halo]
+            halo.add_given(total, self._sends, halo.give_back(self._boards.door, call, found, self._sends))
         return total[self._span][None]
 
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
+    def total(self, call: Asked, sums: Tensor) -> Tensor:
         """Return the sum over fresh and old rows of all parts."""
         boards, (own,) = self._boards, sums
         if self.moves:
             own = sum_over_parts(boards.door, call, own, back=False)
         return boards.total(call, self._chunk, own)
 
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
+    def total_gradient(self, call: Asked, gradient: Tensor) -> Tensor:
         """Return the gradient of own rows, from those of all parts and chunks that read their sum fresh."""
         boards = self._boards
         if self.moves:

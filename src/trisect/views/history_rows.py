@@ -46,8 +46,10 @@ class HistoryRows:
         self._drift, self._own_rows, self.name = drift, own_rows, name
         self._widths, self._columns, self._device = list(widths), columns, device
         self.dtype, self._apart = dtype, apart
-        none: list[Tensor | None] = [None] * len(widths)
-        self._history, self._other, self._now = list(none), list(none), list(none)
+        # by slot
+        self._history: dict[int, Tensor] = {}
+        self._other: dict[int, Tensor] = {}
+        self._now: dict[int, Tensor] = {}
         # the weight of what history was, where a mean is taken; whether the rows of this epoch become history
         self._blend = 0.0
         self._chunked = self._keeps = False
@@ -63,39 +65,37 @@ class HistoryRows:
         self._chunked = chunked
         self._keeps, self._blend = keep is not None, 0.0
         if not chunked and keep is None:
-            self._now = [None] * len(self._widths)
+            self._now = {}
         elif not chunked or not self._apart:
             self._now = self._history
-        elif keep is not None and keep > 0.0 and all(rows is not None for rows in self._history):
-            self._now, self._blend = self._history, keep
-            self._other = [self._empty(k) if rows is None else rows for k, rows in enumerate(self._other)]
         else:
-            self._other = [self._empty(k) if rows is None else rows for k, rows in enumerate(self._other)]
-            for other, kept in zip(self._other, self._history, strict=True):
-                if other is not None:
-                    _ = other.zero_() if kept is None else other.copy_(kept)
+            for slot in range(len(self._widths)):
+                self.memory_for_gradients(slot)
+            if keep is not None and keep > 0.0 and len(self._history) == len(self._widths):
+                self._now, self._blend = self._history, keep
+                return
+            for slot, other in self._other.items():
+                kept = self._history.get(slot)
+                _ = other.zero_() if kept is None else other.copy_(kept)
             self._now = self._other
 
     def rows(self, slot: int) -> Tensor:
         """What readers of a slot see, [columns, width]."""
-        rows = self._now[slot]
+        rows = self._now.get(slot)
         if rows is None:
-            rows = self._now[slot] = self._empty(slot)
-            rows.zero_()
+            rows = self._now[slot] = self._empty(slot).zero_()
         return rows
 
     def kept(self, slot: int) -> Tensor:
         """History of a slot, [columns, width], between passes and in those that replace some of its rows in place."""
-        rows = self._history[slot]
+        rows = self._history.get(slot)
         if rows is None:
-            rows = self._history[slot] = self._empty(slot)
-            rows.zero_()
+            rows = self._history[slot] = self._empty(slot).zero_()
         return rows
 
     def end(self) -> None:
         """The pass is over, backward included: all but history is free for whatever comes before the next one."""
-        none: list[Tensor | None] = [None] * len(self._widths)
-        self._now, self._other = list(none), list(none)
+        self._now, self._other = {}, {}
 
     @property
     def blends(self) -> bool:
@@ -105,9 +105,8 @@ class HistoryRows:
     def write(self, slot: int, low: int, high: int, rows: Tensor) -> None:
         """Fresh rows take the place of history."""
         seen = self.rows(slot)[low:high]
-        other = self._other[slot]
-        if self._blend > 0.0 and other is not None:
-            replace_rows(seen, rows, other[low:high], 1.0 - self._blend)
+        if self._blend > 0.0:
+            replace_rows(seen, rows, self._other[slot][low:high], 1.0 - self._blend)
         else:
             seen.copy_(rows)
 
@@ -121,14 +120,13 @@ class HistoryRows:
 
     def memory_for_gradients(self, slot: int) -> Tensor:
         """Memory for gradients of a slot's rows, once all chunks have gone forward, [columns, width]."""
-        memory = self._other[slot]
-        if memory is None:
-            memory = self._other[slot] = self._empty(slot)
-        return memory
+        if slot not in self._other:
+            self._other[slot] = self._empty(slot)
+        return self._other[slot]
 
     def history(self) -> dict[str, Tensor]:
         """All that a resumed run needs, by name."""
-        return {f"{self.name}.{slot}": rows for slot, rows in enumerate(self._history) if rows is not None}
+        return {f"{self.name}.{slot}": rows for slot, rows in sorted(self._history.items())}
 
     def restore(self, named: Mapping[str, Tensor]) -> None:
         """Put back what `history` gave, as a resumed run does."""

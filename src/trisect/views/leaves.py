@@ -11,7 +11,7 @@ from torch import Tensor
 K = TypeVar("K", bound=Hashable)
 
 
-def leaves_of(values: Mapping[K, Tensor], found: dict[K, Tensor]) -> dict[K, Tensor]:
+def leaves_of(values: Mapping[K, Tensor], found: dict[Any, Tensor]) -> dict[K, Tensor]:
     """Return values as the beginning of a graph; one backward through it writes their gradients to `found`.
 
     A gradient may share memory with another tensor of that backward: it is not to be written to.

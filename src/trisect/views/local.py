@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from trisect.views.door import Door
 from trisect.views.ending import Ending
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
+from trisect.views.verbs import Asked
 
 
 class Local(Spatial):
@@ -40,7 +40,7 @@ class Local(Spatial):
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -83,50 +83,53 @@ class Local(Spatial):
                 kept.append(matrix)
         return kept
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the sums with the transposed matrices."""
+        if trail and isinstance(trail[0], Group):
+            return self._of_groups(gradient, trail)
         out = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device)
-        step = 0
-        for kept in trail:
-            if isinstance(kept, Group):
-                steps = slice(step, step + kept.steps)
-                packed = side_by_side(gradient[steps].unbind())
-                aggregate_group_into(out[steps].unbind(), packed, kept.transpose())
-                step += kept.steps
-                continue
-            aggregate_into(out[step], gradient[step], kept.transpose(), alpha=alpha)
-            step += 1
+        for step, matrix in enumerate(trail):
+            aggregate_into(out[step], gradient[step], matrix.transpose(), alpha=alpha)
         return out
+
+    def _of_groups(
+        self,
+        gradient: Tensor,
+        trail: Sequence[Group],
+        total: Tensor | None = None,
+        out: Tensor | None = None,
+        slope: float = 0.0,
+    ) -> Tensor:
+        """Return the sums with the transposed groups; `total` gets the sum of what is summed.
+
+        Args:
+            out: the result of a relu, or of a leaky one of that slope, before which the gradient is wanted.
+        """
+        back, step = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device), 0
+        for group in trail:
+            steps = slice(step, step + group.steps)
+            packed = side_by_side(
+                gradient[steps].unbind(), sign=None if out is None else out[steps].unbind(), slope=slope
+            )
+            for index in range(group.steps if total is not None else 0):
+                required(total).add_(packed[:, index, : gradient.shape[2]].sum(0))
+            aggregate_group_into(back[steps].unbind(), packed, group.transpose())
+            step = steps.stop
+        return back
 
     def ended_gradient(
         self, gradient: Tensor, trail: Any, ending: Ending, out: Tensor, *, want_bias: bool
     ) -> tuple[Tensor, Tensor | None] | None:
         """Return them where all steps are in groups, whose gradients are packed anyway."""
-        if not trail or not all(isinstance(kept, Group) for kept in trail):
+        if not trail or not isinstance(trail[0], Group):
             return None
-        width, gbias = gradient.shape[2], gradient.new_zeros(gradient.shape[2]) if want_bias else None
-        back, step = empty((self.steps, self.rows, gradient.shape[2]), gradient.dtype, gradient.device), 0
-        for group in trail:
-            steps = slice(step, step + group.steps)
-            packed = side_by_side(gradient[steps].unbind(), sign=out[steps].unbind(), slope=ending.slope)
-            for index in range(group.steps if gbias is not None else 0):
-                gbias = required(gbias) + packed[:, index, :width].sum(0)
-            aggregate_group_into(back[steps].unbind(), packed, group.transpose())
-            step += group.steps
-        return back, gbias
+        gbias = gradient.new_zeros(gradient.shape[2]) if want_bias else None
+        return self._of_groups(gradient, trail, gbias, out, ending.slope), gbias
 
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return the rows themselves."""
         return list(x.unbind())
 
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients themselves."""
         return torch.stack(list(gradients))
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all parts."""
-        return sums[:, 0] if self.door is None else sum_over_parts(self.door, call, sums[:, 0], back=False)
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return gradient if self.door is None else sum_over_parts(self.door, call, gradient, back=True)

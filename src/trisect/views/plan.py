@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -233,8 +232,3 @@ def runs_split(runs: Runs, at: int) -> Runs:
         for low, high in ((0, at), (at, max(at, *(run.stop for run in block))))
     ]
     return tuple(block for block in cut if any(block))
-
-
-def equal_chunks(rows: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the bounds of one chunk for each part."""
-    return tuple((0, count) for count in rows)

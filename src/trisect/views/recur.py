@@ -1,24 +1,24 @@
-"""`recur` as one node of autograd, and `Recurrences`: what one rank keeps of its recurrent modules."""
+"""`Recurrences`: what one rank keeps of its recurrent modules, whose uses are nodes of autograd."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from trisect.views.along import Along, layer_of
+from trisect.views.along import Along
 from trisect.views.carry import Carry
 from trisect.views.door import Door
-from trisect.views.everywhere import Everywhere
 from trisect.views.redistribute_steps import RedistributeSteps
 from trisect.views.rows import required
 from trisect.views.states import Form
-from trisect.views.stay import Stay
+from trisect.views.stay import Everywhere, Stay
 from trisect.views.timecut import TimeCut
+from trisect.views.token import cross
 from trisect.views.turn import State, Turn
+from trisect.views.verbs import Asked
 from trisect.views.window import Window
 
 # Messages of so many blocks may be on their way; their buffers are held.
@@ -42,9 +42,9 @@ class Recurrences(Along):
         turn: counts the blocks that were entered.
     """
 
-    def __init__(self, door: Door, choose: Callable[[Hashable], str]) -> None:
+    def __init__(self, door: Door, choose: Callable[[Asked], str]) -> None:
         self._door, self._choose = door, choose
-        self._exchanges: dict[Hashable, Stay] = {}
+        self._exchanges: dict[Asked, Stay] = {}
         self._cut: TimeCut | None = None
         self._block, self._again = 0, False
         self.fixed: Tensor | None = None
@@ -83,7 +83,7 @@ class Recurrences(Along):
             exchange.clear(keeps=keeps)
 
     def recur(
-        self, call: Hashable, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
+        self, call: Asked, token: Tensor, module: Any, frames: Sequence[Tensor], *, ends: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return what a recurrent module makes of frames [own steps, rows, channels], and the next token."""
         cut, trained = required(self._cut), torch.is_grad_enabled()
@@ -105,19 +105,31 @@ class Recurrences(Along):
             trained=trained,
             again=self._again,
             mark=self.turn,
-            resumed=self._resumed.get(layer_of(call)),
+            resumed=self._resumed.get(call[0]),
             watched=self._block == self._watched,
             ends=ends,
             truncated=self._truncated,
         )
         exchange = self._exchange(call, module, turn)
         exchange.meet(turn, back=False)
-        if trained:
-            both: tuple[Tensor, Tensor] = _Recur.apply(exchange, turn, token, *frames)  # type: ignore[no-untyped-call]
-            return both
-        return exchange.forward(turn), token
+        if not trained:
+            return exchange.forward(turn), token
+        turn.needs = [frame.requires_grad for frame in frames]
 
-    def _exchange(self, call: Hashable, module: Any, turn: Turn) -> Stay:
+        def forward(*_: Tensor) -> list[Tensor]:
+            out = exchange.forward(turn)
+            turn.frames = ()
+            return [out]
+
+        def backward(gradients: Sequence[Tensor]) -> Sequence[Tensor | None]:
+            exchange.meet(turn, back=True)
+            return exchange.backward(turn, gradients[0])
+
+        # the module runs inside, on leaves of its own; gradients of its parameters go straight to them
+        (out,), token = cross(forward, backward, token, *frames, always=True)
+        return out, token
+
+    def _exchange(self, call: Asked, module: Any, turn: Turn) -> Stay:
         """Return how the state of a module crosses runs, made when it is first asked for."""
         exchange = self._exchanges.get(call)
         if exchange is None:
@@ -165,25 +177,4 @@ class Recurrences(Along):
     def kept_states(self) -> dict[int, State]:
         """Return the states that the pass was asked to keep, by layer, as far as it came by them."""
         seen = {call: exchange.states.seen for call, exchange in self._exchanges.items()}
-        return {layer_of(call): state for call, state in seen.items() if state is not None}
-
-
-class _Recur(torch.autograd.Function):
-    """The module runs inside, on leaves of its own; gradients of its parameters go straight to them."""
-
-    @staticmethod
-    def forward(ctx: Any, exchange: Stay, turn: Turn, token: Tensor, *frames: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.exchange, ctx.turn = exchange, turn
-        turn.needs = ctx.needs_input_grad[3:]
-        out = exchange.forward(turn)
-        turn.frames = ()
-        return out, torch.zeros(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor | None, token: Tensor | None) -> tuple[Tensor | None, ...]:
-        turn: Turn = ctx.turn
-        ctx.exchange.meet(turn, back=True)
-        gradients = ctx.exchange.backward(turn, d_out)
-        return None, None, torch.zeros(()) if token is None else token, *gradients
+        return {call[0]: state for call, state in seen.items() if state is not None}

@@ -8,15 +8,14 @@ does the same with the transposed matrices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from trisect.comm.rows import Shape
 from trisect.comm.wire import encoded_bytes
 from trisect.graph.adjacency import Adjacency
 from trisect.layout import Wire
@@ -29,8 +28,8 @@ from trisect.views.ending import Ending
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.local import Local
 from trisect.views.spatial import Spatial
-from trisect.views.total import sum_over_parts
 from trisect.views.trace import Call, LayerTrace
+from trisect.views.verbs import Asked
 
 
 class RedistributeRows(Spatial):
@@ -76,12 +75,6 @@ class RedistributeRows(Spatial):
         self._part, self._bounds = door.mesh.part_index, [0, *accumulate(rows)]
         self.rows, self.steps = rows[self._part], len(matrices)
         self._whole = Local(matrices, self._bounds[-1])
-        self._width = 0  # of the rows that cross
-
-    @property
-    def blocks(self) -> Sequence[Adjacency]:
-        """Refuse: no rank has all columns of a row's neighbours."""
-        _refuse()
 
     @staticmethod
     def bytes(rows: Sequence[int], channels: int, steps: int, wire: Wire, dtype: torch.dtype) -> int:
@@ -102,7 +95,7 @@ class RedistributeRows(Spatial):
 
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -138,7 +131,7 @@ class RedistributeRows(Spatial):
                 )
         return trail
 
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return the sums with the transposed matrices, which are done by columns too."""
         columns = self._to_columns(call, gradient, back=True)
         # steps that are summed up together know no factor
@@ -150,76 +143,30 @@ class RedistributeRows(Spatial):
         self._to_rows(call, sums, out, back=True)
         return out
 
-    # Rows themselves
-
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
-        """Refuse: layouts do, for layers that do more with their neighbours' rows than sum them up."""
-        _refuse()
-
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
-        """Refuse, as `gather`."""
-        _refuse()
-
-    # Sums over all rows
-
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all parts."""
-        return sum_over_parts(self.door, call, sums[:, 0], back=False)
-
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the sum of what all parts want of the total."""
-        return sum_over_parts(self.door, call, gradient, back=True)
-
     # Crossing
 
-    def _to_columns(self, call: Hashable, x: Tensor, *, back: bool) -> Tensor:
+    def _to_columns(self, call: Asked, x: Tensor, *, back: bool) -> Tensor:
         """Return all rows of this part's share of the columns: [steps, all rows, share]."""
-        self._width = x.shape[2]
         shares = _shares(x.shape[2], len(self.part_rows))
         share = shares[self._part + 1] - shares[self._part]
         columns = empty((self.steps, self._bounds[-1], share), x.dtype, x.device)
-        pieces = [x[:, :, low:high] for low, high in pairwise(shares)]
-        places = [columns[:, low:high] for low, high in pairwise(self._bounds)]
-        self._swap("columns", call, pieces, places, back=back)
+        pieces = [[x[:, :, low:high]] for low, high in pairwise(shares)]
+        places = [[columns[:, low:high]] for low, high in pairwise(self._bounds)]
+        self._trade("columns", call, pieces, places, x.shape[2], back=back)
         return columns
 
-    def _to_rows(self, call: Hashable, sums: Tensor, out: Tensor, *, back: bool) -> None:
+    def _to_rows(self, call: Asked, sums: Tensor, out: Tensor, *, back: bool) -> None:
         """Write the own rows, all columns of them, from all rows of this part's share: out [steps, rows, channels]."""
-        self._width = out.shape[2]
-        pieces = [sums[:, low:high] for low, high in pairwise(self._bounds)]
-        places = [out[:, :, low:high] for low, high in pairwise(_shares(out.shape[2], len(self.part_rows)))]
-        self._swap("rows", call, pieces, places, back=back)
+        pieces = [[sums[:, low:high]] for low, high in pairwise(self._bounds)]
+        places = [[out[:, :, low:high]] for low, high in pairwise(_shares(out.shape[2], len(self.part_rows)))]
+        self._trade("rows", call, pieces, places, out.shape[2], back=back)
 
-    def _swap(
-        self, into: str, call: Hashable, pieces: Sequence[Tensor], places: Sequence[Tensor], *, back: bool
-    ) -> None:
-        """Give each part its piece, and put what the parts give in its place, [steps, rows, columns] each."""
-        part = self._part
-        places[part].copy_(pieces[part])
-        # a share without columns has nothing to send
-        empties = [part == q or not piece.shape[2] for q, piece in enumerate(pieces)]
-        outgoing = [piece.flatten(0, 1)[: 0 if none else None] for piece, none in zip(pieces, empties, strict=True)]
-        targets: list[Tensor | Shape] = []
-        for q, place in enumerate(places):
-            steps, rows, width = place.shape
-            if steps == 1 and q != part and width:
-                targets.append(place[0])
-            else:
-                targets.append(Shape(0 if q == part or not width else steps * rows, width, place.dtype))
-        received = self.door.swap(
-            self.name,
-            call,
-            outgoing,
-            targets,
-            "redistribute",
-            back=back,
-            key=f"{self.name} into {into} {'back' if back else ''}",
-            columns=self._width,
-            crossing=into == "rows",
-        ).wait()
-        for place, target, piece in zip(places, targets, received, strict=True):
-            if isinstance(target, Shape) and piece.numel():
-                place.copy_(piece.view(place.shape))
+    def _trade(self, into: str, call: Asked, pieces: Any, places: Any, columns: int, *, back: bool) -> None:
+        key = f"{self.name} into {into} {'back' if back else ''}"
+        crossing, kind = into == "rows", "redistribute"
+        self.door.trade(
+            self, call, self._part, pieces, places, kind, back=back, key=key, columns=columns, crossing=crossing
+        )
 
 
 def _shares(channels: int, parts: int) -> list[int]:
@@ -239,7 +186,3 @@ def _nothing(rows: int, device: torch.device) -> Adjacency:
     """Return a matrix of no columns, whose sums are zero."""
     none = torch.zeros(rows, dtype=torch.int64, device=device)
     return Adjacency(none, none, none[:0].to(torch.int32), None, 0).vouched()
-
-
-def _refuse() -> NoReturn:
-    raise RuntimeError("internal error: rows are redistributed by columns, and a layer asks for rows of its neighbours")

@@ -7,17 +7,16 @@ fits every module whose rows are independent. It moves again where a block is co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trisect.comm.rows import Shape
 from trisect.comm.wire import encoded_bytes
 from trisect.layout import Wire
 from trisect.ops.memory import empty
 from trisect.schedule.action import Action
-from trisect.views.door import Posted
 from trisect.views.exchange import Crossing, Place, Work, crossing
 from trisect.views.stay import Stay
 from trisect.views.timecut import TimeCut, equal_shares
@@ -67,10 +66,8 @@ class RedistributeSteps(Stay):
         out = self.states.forward(turn, frames, steps.start, hands_on=not turn.is_last)
         return out if turn.ends else self._by_steps(turn, [out], back=False)[0]
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Return the gradients of own frames, found by other ranks."""
-        if d_out is None:
-            d_out = turn.zeros(len(turn.steps), turn.rows, turn.module.out_channels)
         gradients = self.states.backward(turn, self._by_rows(turn, [d_out], back=True)[0])
         self._end(turn)
         low, high = self._share(turn)
@@ -83,71 +80,39 @@ class RedistributeSteps(Stay):
         crossed = iter(self._by_steps(turn, crossing, back=True) if crossing else ())
         return [next(crossed) if need else None for need in turn.needs]
 
+    def _bounds(self, turn: Turn) -> list[int]:
+        return equal_shares(turn.rows, turn.cut.times)
+
     def _share(self, turn: Turn) -> list[int]:
-        return equal_shares(turn.rows, turn.cut.times)[turn.run : turn.run + 2]
+        return self._bounds(turn)[turn.run : turn.run + 2]
 
     def _by_rows(self, turn: Turn, tensors: Sequence[Tensor], *, back: bool) -> Sequence[Tensor]:
         """Return [all steps of the block, share, width] each, from [own steps, rows, width] each."""
-        runs, run, width = turn.cut.runs[turn.block], turn.run, sum(tensor.shape[2] for tensor in tensors)
-        bounds, first = equal_shares(turn.rows, len(runs)), runs[0].start
-        share = bounds[run + 1] - bounds[run]
-        joined = empty((runs[-1].stop - first, share, width), turn.dtype, turn.device)
-        frames = [joined[own.start - first : own.stop - first] for own in runs]
-        targets = [frame.view(len(frame) * share, width) for frame in frames]
-        parts = [
-            [tensor[:, low:high] for tensor in (tensors if k != run else ())]
-            for k, (low, high) in enumerate(pairwise(bounds))
-        ]
-        messages = [targets[run][:0] if not part else _message(part, turn.dtype) for part in parts]
-        posted = self._post(turn, messages, targets, "rows", back=back)
-        ends = [0, *accumulate(tensor.shape[2] for tensor in tensors)]
-        for (left, right), tensor in zip(pairwise(ends), tensors, strict=True):
-            frames[run][:, :, left:right] = tensor[:, bounds[run] : bounds[run + 1]]
-        posted.wait()
-        return [joined] if len(tensors) == 1 else [joined[:, :, left:right] for left, right in pairwise(ends)]
-
-    def _post(
-        self, turn: Turn, messages: Sequence[Tensor], targets: Sequence[Tensor | Shape], into: str, *, back: bool
-    ) -> Posted:
-        return self._door.swap(
-            self.name,
-            turn.call,
-            messages,
-            targets,
-            "redistribute",
-            back=back,
-            key=f"{'redistribute-back' if back else 'redistribute'} {into}",
-            crossing=into == "steps",
-            axis="time",
-        )
+        widths, (low, high) = [tensor.shape[2] for tensor in tensors], self._share(turn)
+        joined = empty((len(turn.cut.steps(turn.block)), high - low, sum(widths)), turn.dtype, turn.device)
+        pieces = [[tensor[:, low:high] for tensor in tensors] for low, high in pairwise(self._bounds(turn))]
+        self._trade(turn, pieces, [[joined[steps]] for steps in self._steps(turn)], "rows", back=back)
+        return [joined] if len(tensors) == 1 else torch.split(joined, widths, 2)
 
     def _by_steps(self, turn: Turn, tensors: Sequence[Tensor], *, back: bool) -> Sequence[Tensor]:
         """Return [own steps, rows, width] each, from [all steps of the block, share, width] each."""
-        runs, run, steps = turn.cut.runs[turn.block], turn.run, len(turn.steps)
-        bounds, first = equal_shares(turn.rows, len(runs)), runs[0].start
-        widths = [tensor.shape[2] for tensor in tensors]
-        parts = [
-            [tensor[own.start - first : own.stop - first] for tensor in (tensors if k != run else ())]
-            for k, own in enumerate(runs)
-        ]
-        none = tensors[0].new_empty(0, sum(widths))
-        messages = [none if not part else _message(part, turn.dtype) for part in parts]
-        shapes = [
-            Shape(0 if k == run else steps * (high - low), sum(widths), turn.dtype)
-            for k, (low, high) in enumerate(pairwise(bounds))
-        ]
-        posted = self._post(turn, messages, shapes, "steps", back=back)
-        results = [empty((steps, turn.rows, width), turn.dtype, turn.device) for width in widths]
-        own = turn.steps.start - first
-        for result, tensor in zip(results, tensors, strict=True):
-            result[:, bounds[run] : bounds[run + 1]] = tensor[own : own + steps]
-        received = posted.wait()
-        for k, (low, high) in enumerate(pairwise(bounds)):
-            if k != run:
-                pieces = torch.split(received[k].view(steps, high - low, sum(widths)), widths, 2)
-                for result, piece in zip(results, pieces, strict=True):
-                    result[:, low:high] = piece
+        shape = len(turn.steps), turn.rows
+        results = [empty((*shape, tensor.shape[2]), turn.dtype, turn.device) for tensor in tensors]
+        pieces = [[tensor[steps] for tensor in tensors] for steps in self._steps(turn)]
+        places = [[result[:, low:high] for result in results] for low, high in pairwise(self._bounds(turn))]
+        self._trade(turn, pieces, places, "steps", back=back)
         return results
+
+    def _trade(self, turn: Turn, pieces: Any, places: Any, into: str, *, back: bool) -> None:
+        key, crossing = f"{'redistribute-back' if back else 'redistribute'} {into}", into == "steps"
+        kind = "redistribute"
+        self._door.trade(self, turn.call, turn.run, pieces, places, kind, back=back, key=key, crossing=crossing)
+
+    @staticmethod
+    def _steps(turn: Turn) -> list[slice]:
+        """Return where the steps of each run are among those of the block."""
+        first = turn.cut.steps(turn.block).start
+        return [slice(own.start - first, own.stop - first) for own in turn.cut.runs[turn.block]]
 
     @staticmethod
     def bytes(
@@ -165,10 +130,3 @@ class RedistributeSteps(Stay):
             shares = [high - low for low, high in pairwise(bounds)]
             crossing += sum(len(steps) * (part - share) for steps, share in zip(cut.runs[block], shares, strict=True))
         return encoded_bytes(crossing, width, wire, dtype)
-
-
-def _message(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Return [steps, rows, width] each, side by side, as [steps · rows, width]."""
-    if len(parts) == 1:
-        return parts[0].reshape(-1, parts[0].shape[2])
-    return torch.cat(list(parts), 2).flatten(0, 1)

@@ -16,6 +16,8 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.graph.build import NORMALISATIONS, Normalisation, inverse_root, row_sums
 from trisect.graph.relations import find_relation, relation_of
+from trisect.views.aggregate import behind
+from trisect.views.ending import Ending
 from trisect.views.rows import each_frame, no_rows, stacked
 from trisect.views.view import Neighbours, View, at_step
 
@@ -131,30 +133,22 @@ class RelationView:
     ) -> Tensor:
         """Return the sum over the relation's edges, and what follows; see `View.aggregate`."""
         g = self._g
-        narrows = weight is not None and g.narrows(weight, alpha, theta)
+        if slope is not None:
+            y = self.aggregate(x, weight, root=root, bias=bias, add=add, alpha=alpha, theta=theta)
+            return g.dropout(functional.leaky_relu(y, slope), p)
+        first = weight if weight is not None and g.narrows(weight, alpha, theta) else None
         if self._read is not None and x is self._read.x:
             read, near = self._read, self._read.near
-            if narrows and weight is not None:
-                near = [g.dense(rows, weight) for rows in near]
+            if first is not None:
+                near = [g.dense(rows, first) for rows in near]
         else:
-            read = read_rows(g, g.dense(x, weight) if narrows and weight is not None else x, [self._relation])
+            read = read_rows(g, x if first is None else g.dense(x, first), [self._relation])
             near = read.near
-        y = self._sums(read, near, weight.shape[0] if narrows and weight is not None else x.shape[-1])
-        if narrows:
-            weight = None
-        if alpha != 0.0 and add is not None:
-            y, add = torch.lerp(y, add, alpha), None
-        if root is not None:
-            rooted = g.dense(x, root)
-            add = rooted if add is None else rooted + add
-        if weight is not None and slope is None:
-            return g.dense(y, weight, bias, add=add, relu=relu, p=p, theta=theta)
-        y = y if weight is None else g.dense(y, weight, theta=theta)
-        y = y if add is None else y + add
-        y = y if bias is None else y + bias
-        if slope is not None:
-            y = functional.leaky_relu(y, slope)
-        return g.dropout(torch.relu(y) if relu and slope is None else y, p)
+        y = g.frames(self._sums(read, near, x.shape[-1] if first is None else first.shape[0]))
+        ending = Ending(relu, p, g.chance() if p > 0.0 else None)
+        weight, beside = weight if first is None else None, None if add is None else g.frames(add)
+        out = behind(y, g.frames(x), weight, root, bias, beside, alpha, theta, ending)
+        return out if x.dim() == 3 else out[0]
 
     def _sums(self, read: Read, near: Sequence[Tensor], width: int) -> Tensor:
         """Return the sums of all steps, `width` wide, with as many dims as x."""

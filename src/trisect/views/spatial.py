@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -12,6 +12,8 @@ from trisect.graph.adjacency import Adjacency
 from trisect.views.door import Door
 from trisect.views.ending import Ending
 from trisect.views.exchange import Exchange
+from trisect.views.total import sum_over_parts
+from trisect.views.verbs import Asked
 
 
 class Spatial(Exchange, ABC):
@@ -42,26 +44,30 @@ class Spatial(Exchange, ABC):
     heed: Callable[[], None] | None = None
 
     @property
-    @abstractmethod
     def blocks(self) -> Sequence[Adjacency]:
         """Return the matrix of each step."""
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        """Refuse rows of neighbours: layouts do, for layers that do more with them than sum them up."""
+        raise RuntimeError(f"internal error: a layer asks for rows of its neighbours, which {self.name} does not give")
 
     def column_ids(self, step: int) -> Tensor | None:
         """Return the user's ids of the columns that `gather` gives at a step; None: the positions of the rows."""
         return None
 
-    def room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return where `sum` reads own rows, [steps, rows, width], so that they are made there; None: anywhere."""
         return None
 
-    def gradient_room(self, call: Hashable, like: Tensor, width: int) -> Tensor | None:
+    def gradient_room(self, call: Asked, like: Tensor, width: int) -> Tensor | None:
         """Return where `sum_gradient` reads the gradient, [steps, rows, width]; None: anywhere."""
         return None
 
     @abstractmethod
     def sum(
         self,
-        call: Hashable,
+        call: Asked,
         x: Tensor,
         out: Tensor,
         *,
@@ -80,7 +86,7 @@ class Spatial(Exchange, ABC):
         """
 
     @abstractmethod
-    def sum_gradient(self, call: Hashable, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
+    def sum_gradient(self, call: Asked, gradient: Tensor, trail: Any, *, alpha: float = 1.0) -> Tensor:
         """Return alpha · Âᵀ·gradient, [steps, rows, channels]."""
 
     def ended_gradient(
@@ -91,22 +97,23 @@ class Spatial(Exchange, ABC):
         """
         return None
 
-    @abstractmethod
-    def gather(self, call: Hashable, x: Tensor) -> list[Tensor]:
+    def gather(self, call: Asked, x: Tensor) -> list[Tensor]:
         """Return of each step the rows that own rows read, own rows first: [columns of the step, channels]."""
+        return self._refuse()
 
-    @abstractmethod
-    def gather_gradient(self, call: Hashable, gradients: Sequence[Tensor]) -> Tensor:
+    def gather_gradient(self, call: Asked, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradients of own rows, [steps, rows, channels], from those of all columns."""
+        return self._refuse()
 
-    def total(self, call: Hashable, sums: Tensor) -> Tensor:
+    def total(self, call: Asked, sums: Tensor) -> Tensor:
         """Return the sum over all rows of each step, [steps, channels], from those of own pieces of rows.
 
         Args:
             sums: [steps, pieces, channels].
         """
-        return sums[:, 0]
+        own = sums[:, 0]
+        return own if self.door is None else sum_over_parts(self.door, call, own, back=False)
 
-    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
-        """Return the gradient that every own row gets, from that of the total."""
-        return gradient
+    def total_gradient(self, call: Asked, gradient: Tensor) -> Tensor:
+        """Return the gradient that every own row gets: the sum of what all parts want of the total."""
+        return gradient if self.door is None else sum_over_parts(self.door, call, gradient, back=True)

@@ -69,11 +69,11 @@ class DriftMeter:
         self._rows = torch.arange(0, rows, step, device=device)
         self._before = {int(name.partition(".")[2]): self._sample(tensor) for name, tensor in history.items()}
 
-    def after(self, fresh: Sequence[Tensor | None]) -> None:
+    def after(self, fresh: Mapping[int, Tensor]) -> None:
         """Compare with what the epoch made, by NUMBER."""
         self.total, self.layers = 0.0, len(self._before)
         for number, old in self._before.items():
-            rows = fresh[number]
+            rows = fresh.get(number)
             if rows is not None:
                 new = self._sample(rows)
                 self.total += float((new - old).norm() / new.norm().clamp_min(1e-12))

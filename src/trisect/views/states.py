@@ -84,23 +84,20 @@ class States:
         self.seen: State | None = None
 
     def _begin(self, turn: Turn, chunk: int, rows: int) -> tuple[State, bool]:
-        """Return the state before a block, and whether it is the initial one."""
+        """Return the state before a block, and whether it is an earlier one's."""
         key = turn.block, chunk
-        state = self.before.get(key)
+        state = self.before.pop(key, None)
         if state is None and not turn.again:
-            state = self.after.pop(chunk, None)
-            state = turn.resumed if state is None else state
-        initial = state is None
+            state = self.after.pop(chunk, turn.resumed)
+        known = state is not None
         if state is None:
             # made anew each time, so that what it depends on is trained
             state = turn.module.initial_state(rows, dtype=turn.dtype, device=turn.device)
         elif self.keeps:
             self.before[key] = state
-        else:
-            self.before.pop(key, None)
         if turn.watched:
             self.seen = tuple(tensor.detach() for tensor in state)
-        return state, initial
+        return state, known
 
     def forward(
         self,
@@ -123,23 +120,19 @@ class States:
             out: where the output is to be; it is also returned.
             run: in place of the module.
         """
-        module = turn.module
+        module, found = turn.module, dict[Any, Tensor]()
         with torch.set_grad_enabled(turn.trained):
-            state, initial = self._begin(turn, chunk, frames[0].shape[1])
-            leaves = [
-                tensor.detach().requires_grad_(turn.trained and (not initial or tensor.requires_grad))
-                for tensor in state
-            ]
-            inputs, gradients = [frame.detach() for frame in frames], dict[int, Tensor]()
-            written, buffers = None, None if out is None else OutputBuffers(out)
-            if buffers is not None:
-                written = module.forward_into(buffers, inputs, tuple(leaves))
+            state, known = self._begin(turn, chunk, frames[0].shape[1])
+            if known and turn.trained:
+                state = tuple(leaves_of({("state", k): tensor for k, tensor in enumerate(state)}, found).values())
+            inputs, buffers = [frame.detach() for frame in frames], None if out is None else OutputBuffers(out)
+            written = None if buffers is None else module.forward_into(buffers, inputs, state)
             if written is None:
                 buffers = None
                 wanted = (turn.needs if needs is None else needs) if turn.trained else ()
-                for k, frame in leaves_of({k: inputs[k] for k, need in enumerate(wanted) if need}, gradients).items():
-                    inputs[k] = frame
-                written = (module if run is None else run)(inputs, tuple(leaves), first_step)
+                begun = leaves_of({k: inputs[k] for k, need in enumerate(wanted) if need}, found)
+                inputs = [begun.get(k, frame) for k, frame in enumerate(inputs)]
+                written = (module if run is None else run)(inputs, state, first_step)
         result, after = written
         if out is not None and buffers is None:
             out.copy_(result.detach())
@@ -148,13 +141,10 @@ class States:
         if turn.trained:
             # where backward begins, and not the tensors: a state may be a view of the frames of all steps
             roots = [_root(tensor) for tensor in after]
-            own = state if initial else None
-            turn.pieces.append(Piece(chunk, leaves, own, roots, _root(result), len(inputs), gradients, buffers))
+            turn.pieces.append(Piece(chunk, roots, _root(result), len(inputs), found, buffers))
         return result.detach() if out is None else out
 
-    def backward(
-        self, turn: Turn, d_out: Tensor | None, into: Sequence[Tensor | None] | None = None
-    ) -> list[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor, into: Sequence[Tensor | None] | None = None) -> list[Tensor | None]:
         """Return the gradients of the frames of the last piece that has not gone back; they are not to be written to.
 
         It begins with the gradient of the output and with what is `wanted` of the state after it.
@@ -166,14 +156,17 @@ class States:
         if piece.buffers is not None and into is not None:
             piece.buffers.gradients = into
         roots: list[tuple[GradientEdge | Tensor, Tensor]] = []
-        if d_out is not None and piece.out is not None:
+        if piece.out is not None:
             roots.append((piece.out, d_out))
         wanted = self.wanted.pop(piece.chunk, ())
         roots += [(root, gradient) for root, gradient in zip(piece.after, wanted, strict=False) if root is not None]
         if roots:
             run_backward(roots)
-        self._finish(turn, piece)
-        found = [piece.gradients.get(k) for k in range(piece.frames)]
+        state, gradients = self.before.pop((turn.block, piece.chunk), None), piece.gradients
+        if state is not None:
+            pairs = [(tensor, gradients.get(("state", k))) for k, tensor in enumerate(state)]
+            self.wanted[piece.chunk] = tuple(torch.zeros_like(own) if g is None else g for own, g in pairs)
+        found = [gradients.get(k) for k in range(piece.frames)]
         if into is None:
             return found
         if piece.buffers is None or not roots:
@@ -181,21 +174,6 @@ class States:
                 if target is not None:
                     target.zero_() if gradient is None else target.copy_(gradient)
         return list(into)
-
-    def _finish(self, turn: Turn, piece: Piece) -> None:
-        """Let the gradient of the state before the block go on."""
-        self.before.pop((turn.block, piece.chunk), None)
-        if piece.initial is None:
-            self.wanted[piece.chunk] = tuple(
-                torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in piece.leaves
-            )
-            return
-        pairs = zip(piece.initial, piece.leaves, strict=True)
-        roots: list[tuple[GradientEdge | Tensor, Tensor]] = [
-            (tensor, leaf.grad) for tensor, leaf in pairs if leaf.grad is not None
-        ]
-        if roots:
-            run_backward(roots)
 
 
 def _root(tensor: Tensor) -> GradientEdge | None:

@@ -6,19 +6,17 @@ own share of their gradient, which goes back to the owners of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from trisect.comm.rows import Shape
 from trisect.schedule.action import Action
-from trisect.views.door import Door
 from trisect.views.exchange import Crossing, Exchange, Place, Work, crossing
 from trisect.views.rows import required
 from trisect.views.spatial import Spatial
+from trisect.views.verbs import Asked
 
 if TYPE_CHECKING:
     from trisect.views.trace import Call
@@ -41,38 +39,32 @@ class Top(Exchange):
         """Each part's candidates to all others, of each step; features that are the same in all steps count once."""
         plan, count = at.plan, required(action.call).count
         steps = min(1, len(at.steps)) if at.layer == 0 and plan.fixed else len(at.steps)
-        return "summary", top_bytes(plan.rows, count, steps, action.width, plan.dtype.itemsize)
+        given = sum(min(count, own) for own in plan.rows) * (len(plan.rows) - 1)
+        return "summary", given * steps * action.width * plan.dtype.itemsize
 
+    def __init__(self, spatial: Spatial, call: Asked, chosen: Tensor, counts: Sequence[int]) -> None:
+        self._door, self._call, self._chosen, self._counts = required(spatial.door), call, chosen, counts
+        if len(counts) != self._door.mesh.layout.vertex:
+            raise RuntimeError("internal error: the rows of all parts are not known where candidates of all cross")
 
-def top_rows(
-    spatial: Spatial, call: Hashable, token: Tensor, x: Tensor, scores: Tensor, k: int
-) -> tuple[Tensor, Tensor]:
-    """Return the best min(k, rows) rows of each step and part, best first, parts in order, and the next token.
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return the candidates of all parts, [steps, candidates, channels]."""
+        self._shape, own, counts = x.shape, picked(x, self._chosen), self._counts
+        received = self._dealt([own] * len(counts), [len(x) * count for count in counts], back=False)
+        parts = [rows.view(len(x), count, x.shape[2]) for rows, count in zip(received, counts, strict=True)]
+        return [torch.cat(parts, 1)]
 
-    The best k of these are the best of all rows, in the same order where scores are equal.
+    def backward(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the gradients of own rows: what all parts found of them, in the order of parts."""
+        pieces = torch.split(gradients[0], list(self._counts), 1)
+        received = self._dealt(pieces, [self._chosen.numel()] * len(pieces), back=True)
+        total = torch.stack(received).sum(0).view(*self._chosen.shape, self._shape[2])
+        gx = total.new_zeros(self._shape)
+        return gx.scatter_(1, self._chosen[:, :, None].expand(total.shape), total)
 
-    Args:
-        x: [steps, rows, channels].
-        scores: [steps, rows], which get no gradient.
-
-    Returns: [steps, sum over parts of min(k, rows of the part), channels].
-    """
-    chosen = best(scores.detach(), min(k, x.shape[1]))
-    if not spatial.moves:
-        return _picked(x, chosen), token
-    door, counts = required(spatial.door), [min(k, rows) for rows in spatial.part_rows]
-    if len(counts) != door.mesh.layout.vertex:
-        raise RuntimeError("internal error: the rows of all parts are not known where candidates of all cross")
-    both: tuple[Tensor, Tensor] = _Top.apply(door, call, token, x, chosen, counts)  # type: ignore[no-untyped-call]
-    return both
-
-
-def top_bytes(rows: Sequence[int], k: int, steps: int, channels: int, itemsize: int) -> int:
-    """Return the bytes that leave all parts each time: every part gives its candidates to all others.
-
-    As many leave in backward, where x needs a gradient.
-    """
-    return sum(min(k, own) for own in rows) * (len(rows) - 1) * steps * channels * itemsize
+    def _dealt(self, pieces: Sequence[Tensor], rows: Sequence[int], *, back: bool) -> list[Tensor]:
+        flat = [piece.flatten(0, 1) for piece in pieces]
+        return self._door.deal(self, self._call, flat, rows, "summary", back=back)
 
 
 def best(scores: Tensor, k: int) -> Tensor:
@@ -92,50 +84,6 @@ def best(scores: Tensor, k: int) -> Tensor:
     return chosen
 
 
-def _picked(x: Tensor, chosen: Tensor) -> Tensor:
+def picked(x: Tensor, chosen: Tensor) -> Tensor:
+    """Return the rows [steps, k, channels] of x at the positions [steps, k]."""
     return x.gather(1, chosen[:, :, None].expand(-1, -1, x.shape[2]))
-
-
-class _Top(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, door: Door, call: Hashable, token: Tensor, x: Tensor, chosen: Tensor, counts: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
-        ctx.door, ctx.call, ctx.counts, ctx.shape = door, call, counts, x.shape
-        ctx.save_for_backward(chosen)
-        steps, part = len(x), door.mesh.part_index
-        own = _picked(x, chosen)
-        received = _swapped(door, call, [own] * len(counts), [steps * count for count in counts], back=False)
-        received[part] = own
-        parts = [rows.view(steps, count, x.shape[2]) for rows, count in zip(received, counts, strict=True)]
-        return torch.cat(parts, 1), torch.zeros(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, token: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.needs_input_grad[3]:
-            return None, None, token, None, None, None
-        (chosen,) = ctx.saved_tensors
-        pieces, part = torch.split(gradient, ctx.counts, 1), ctx.door.mesh.part_index
-        own = pieces[part]
-        received = _swapped(ctx.door, ctx.call, pieces, [chosen.numel()] * len(pieces), back=True)
-        received[part] = own
-        # in the order of parts
-        total = torch.stack([rows.reshape(own.shape) for rows in received]).sum(0)
-        gx = gradient.new_zeros(ctx.shape)
-        gx.scatter_(1, chosen[:, :, None].expand(total.shape), total)
-        return None, None, token, gx, None, None
-
-
-def _swapped(door: Door, call: Hashable, pieces: Sequence[Tensor], rows: Sequence[int], *, back: bool) -> list[Tensor]:
-    """Return what each part gives to this one, [rows, channels] each, exact; nothing of its own.
-
-    Args:
-        pieces: for each part, [steps, candidates, channels].
-        rows: that come from each part.
-    """
-    part = door.mesh.part_index
-    outgoing = [piece.flatten(0, 1)[: 0 if q == part else None] for q, piece in enumerate(pieces)]
-    width, dtype = pieces[0].shape[2], pieces[0].dtype
-    shapes = [Shape(0 if q == part else count, width, dtype) for q, count in enumerate(rows)]
-    return list(door.swap(Top.name, call, outgoing, shapes, "summary", back=back).wait())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from trisect.ops.recurrent import OutputBuffers
 from trisect.views.timecut import TimeCut
+from trisect.views.verbs import Asked
 
 State = tuple[Tensor, ...]
 
@@ -21,20 +22,17 @@ class Piece:
     """Some rows over a block that went forward with all that their backward needs.
 
     Attributes:
-        leaves: the state before the block.
-        initial: the same as the module made it, where nothing came before; its gradient is the module's own affair.
         after, out: where backward begins, in the states after the block and in the output; None: nowhere.
-        frames: how many were read; `gradients`: of some of them, once backward has found them, where `buffers` have no
-            room for these.
+        frames: how many were read.
+        gradients: of the state before the block and of some frames, once backward has found them, where `buffers` have
+            no room for these.
     """
 
     chunk: int
-    leaves: list[Tensor]
-    initial: State | None
     after: list[GradientEdge | None]
     out: GradientEdge | None
     frames: int
-    gradients: dict[int, Tensor]
+    gradients: dict[Any, Tensor]
     buffers: OutputBuffers | None
 
 
@@ -59,7 +57,7 @@ class Turn:
 
     cut: TimeCut
     block: int
-    call: Hashable
+    call: Asked
     module: Any
     frames: Sequence[Tensor]
     needs: Sequence[bool] = ()

@@ -7,43 +7,31 @@ verbs that cross twice), call 12, layer 10, element bytes 3, cell 9, columns 20.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from torch import nn
 
 from trisect.comm.calls import plain_words
+
+# (layer, which of its calls, verb)
+Asked = tuple[int, int, int]
 
 AGGREGATE, GATHER, SUM, TOP, FETCH, RECUR, SCATTER = range(1, 8)
 _VERBS = ("", "aggregate", "gather", "sum", "top", "fetch", "recur", "scatter")
 _LONGEST = 60  # characters of a layer's repr that a sentence has room for
 
 
-def number_of(call: Hashable, cell: int, columns: int, itemsize: int, *, back: bool, crossing: int = 0) -> int:
+def number_of(call: Asked, cell: int, columns: int, itemsize: int, *, back: bool, crossing: int = 0) -> int:
     """Return the number of an exchange.
 
     Args:
-        call: (layer, which of its calls, verb).
         cell: number of the chunk or block at work.
         columns, itemsize: of the rows that cross.
     """
-    parts: Any = call
-    try:
-        layer, count, verb = parts
-        place: int = count & 0xFFF | (layer & 0x3FF) << 12
-    except (TypeError, ValueError):
-        verb, place = 0, zlib.crc32(repr(call).encode()) & 0x3FFFFF
+    layer, count, verb = call
+    place = count & 0xFFF | (layer & 0x3FF) << 12
     size = itemsize.bit_length() & 7
-    return (
-        int(verb)
-        | back << 4
-        | crossing << 5
-        | place << 6
-        | size << 28
-        | (cell & 0x1FF) << 31
-        | (columns & 0xFFFFF) << 40
-    )
+    return verb | back << 4 | crossing << 5 | place << 6 | size << 28 | (cell & 0x1FF) << 31 | (columns & 0xFFFFF) << 40
 
 
 def words_of(number: int, layers: Mapping[int, nn.Module], *, fully: bool = False) -> str:

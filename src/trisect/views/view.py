@@ -6,7 +6,7 @@ timeline; `g` is a view of the own rows and steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -23,22 +23,19 @@ from trisect.noise import Noise
 from trisect.ops.dropout import dropout
 from trisect.ops.norm import normalise
 from trisect.ops.spmm.grouping import Snapshots
-from trisect.views.aggregate import Aggregation, run_aggregation
-from trisect.views.alone import Alone
-from trisect.views.along import Along, BlockEndedError
+from trisect.views.aggregate import Aggregation, behind, dense, run_aggregation
+from trisect.views.along import Alone, Along, BlockEndedError
 from trisect.views.ending import Ending
-from trisect.views.fetch import Lists, fetch_rows
-from trisect.views.gather import Flight, arrive, depart, gather_rows, scatter_rows, total_rows
-from trisect.views.halo import Halo
+from trisect.views.fetch import Fetch, Lists
+from trisect.views.halo import Flight, Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
-from trisect.views.rowwise import dense
 from trisect.views.running import AtOnce, Running, Tracking
 from trisect.views.spatial import Spatial
-from trisect.views.token import new_token, tie
-from trisect.views.top import top_rows
+from trisect.views.token import Backward, Forward, cross, tie
+from trisect.views.top import Top, best, picked
 from trisect.views.turn import State
-from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SCATTER, SUM, TOP
+from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SCATTER, SUM, TOP, Asked
 
 if TYPE_CHECKING:
     from trisect.views.relations import Relation
@@ -62,6 +59,9 @@ class Neighbours:
     def noise(self) -> Noise | None:
         """Chance at this step, of the own rows; None in evaluation. To ask for it is a use of chance."""
         return self.draw()
+
+
+Then = Callable[[Tensor, Tensor, Neighbours], Tensor]
 
 
 class View:
@@ -97,7 +97,7 @@ class View:
         vertices: int | None = None,
         noise: Noise | None = None,
         features: tuple[Tensor, Tensor] | None = None,
-        last: Hashable = None,
+        last: tuple[int, int] | None = None,
         trains: bool | None = None,
         running: Running | None = None,
         relations: Sequence[str] = (),
@@ -112,8 +112,7 @@ class View:
         # whether a spatial verb must be met in backward even where no row here has a loss
         self._meets = spatial.moves or spatial.stale
         meets = self._meets or along is not None
-        self._token: Tensor | None = new_token() if meets and torch.is_grad_enabled() else None
-        self._frozen = torch.zeros(())
+        self._token = torch.zeros((), requires_grad=meets and torch.is_grad_enabled())
         self.layer, self._calls, self.recurrences, self._chancy = 0, 0, 0, True
         self._draws: dict[str, int] = {}
 
@@ -124,7 +123,7 @@ class View:
         noise: Noise | None = None,
         *,
         features: tuple[Tensor, Tensor] | None = None,
-        states: Mapping[Hashable, State] | None = None,
+        states: Mapping[Asked, State] | None = None,
         first_step: int = 0,
         relations: Sequence[str] = (),
     ) -> View:
@@ -157,7 +156,7 @@ class View:
         self.layer, self._calls, self.recurrences, self._chancy = layer, 0, 0, draws
         self._draws.clear()
 
-    def _call(self, verb: int) -> Hashable:
+    def _call(self, verb: int) -> Asked:
         """Return (layer, number, verb); counted where nothing moves too, so that ranks without steps count alike."""
         if self.spatial.heed is not None:
             self.spatial.heed()
@@ -167,7 +166,7 @@ class View:
     @property
     def token(self) -> Tensor | None:
         """A number from which backward reaches every verb that moves rows or keeps states; None where none did."""
-        return self._token
+        return self._token if self._token.requires_grad else None
 
     def tie(self, out: Tensor) -> Tensor:
         """Return the output of a cell, whose backward goes through all of its exchanges."""
@@ -242,12 +241,14 @@ class View:
             return self.dropout(functional.leaky_relu(y, slope), p)
         ending, call = self._ending(relu, p, slope), self._call(AGGREGATE)
         if self.keeps(x):
-            beside = None if add is None else self.frames(add)
-            return self._back(self._of_kept(self.frames(x), weight, root, bias, beside, alpha, theta, ending), x)
+            sums, beside = self.frames(required(self._features)[1]), None if add is None else self.frames(add)
+            return self._back(behind(sums, self.frames(x), weight, root, bias, beside, alpha, theta, ending), x)
         spec = Aggregation(self.spatial, call, ending, narrows, alpha, theta)
-        out, token = run_aggregation(spec, self._token if self._meets else None, x, weight, root, bias, add)
-        self._take(token)
-        return out
+        if self._meets:
+            out, self._token = run_aggregation(spec, self._token, x, weight, root, bias, add)
+        else:
+            out = run_aggregation(spec, None, x, weight, root, bias, add)
+        return out  # type: ignore[no-any-return]
 
     @staticmethod
     def narrows(weight: Tensor, alpha: float = 0.0, theta: float = 1.0) -> bool:
@@ -258,35 +259,12 @@ class View:
         """Whether the sum of x over neighbours is kept: `aggregate` of x itself moves no rows then."""
         return self._features is not None and x is self._features[0]
 
-    def _of_kept(
-        self,
-        frames: Tensor,
-        weight: Tensor | None,
-        root: Tensor | None,
-        bias: Tensor | None,
-        add: Tensor | None,
-        alpha: float,
-        theta: float,
-        ending: Ending,
-    ) -> Tensor:
-        """Do an aggregation whose sum is kept."""
-        sums = self.frames(required(self._features)[1])
-        if alpha != 0.0 and add is not None:
-            sums, add = torch.lerp(sums, add, alpha), None
-        if root is not None:
-            rooted = dense(frames, root)
-            add = rooted if add is None else rooted + add
-        if weight is None:
-            y = sums if add is None else sums + add
-            return ending.after(y if bias is None else y + bias)
-        return dense(sums, weight, bias, add, ending, theta)
-
     def gather(
         self,
         x: Tensor,
         weight: Tensor | None = None,
         *,
-        then: Callable[[Tensor, Tensor, Neighbours], Tensor] | None = None,
+        then: Then | None = None,
         width: int | None = None,
         relation: str | int | tuple[str, ...] | None = None,
     ) -> Any:
@@ -305,52 +283,45 @@ class View:
         """
         if relation is not None:
             return self.related(relation).gather(x, weight, then=then, width=width)
-        frames, call = self.frames(x), self._call(GATHER)
-        if then is not None and isinstance(self.spatial, Halo) and self.spatial.interior is not None:
-            return self._back(self._beside(self.spatial, call, frames, weight, then), x)
-        if not self.spatial.moves and not self.spatial.stale:
-            columns = each_frame(frames if weight is None else dense(frames, weight))
-        else:
-            columns, token = gather_rows(self.spatial, call, self._next_token(), frames, weight)
-            self._take(token)
+        spatial, frames, call = self.spatial, self.frames(x), self._call(GATHER)
+        own = frames if weight is None else dense(frames, weight, room=partial(spatial.room, call))
+        if then is not None and isinstance(spatial, Halo) and spatial.interior is not None:
+            return self._back(self._beside(spatial, call, own, frames, then), x)
+        columns = each_frame(own)
+        if self._meets:
+            columns = self._cross(partial(spatial.gather, call), partial(spatial.gather_gradient, call), own)
         if then is None:
             return columns[0] if len(columns) == 1 else columns
-        blocks, results, chance = self.spatial.blocks, [], cache(partial(self.chance, "pairs"))
-        for step, (near, own) in enumerate(zip(columns, each_frame(frames), strict=True)):
-            neighbours = Neighbours(blocks[step], self.spatial.column_ids(step), partial(at_step, chance, step))
-            results.append(then(near, own, neighbours))
-        if x.dim() == 2:
-            return results[0]
+        blocks, maker = spatial.blocks, self._maker(then, frames)
+        results = [maker(step, near, blocks[step]) for step, near in enumerate(columns)]
         if results:
-            return stacked(results)
+            return self._back(stacked(results), x)
         if width is None:  # a rank without steps: no rows, of the right width
-            none = frames.new_empty(0, frames.shape[2])
-            near = none if weight is None else none @ weight.t()
-            width = then(near, none, Neighbours(no_rows(frames.device), None, lambda: None)).shape[1]
-        return frames.new_empty(0, self.rows, width)
+            none = Neighbours(no_rows(x.device), None, lambda: None)
+            width = then(own.flatten(0, 1), frames.flatten(0, 1), none).shape[1]
+        # with a gradient, as where there are rows: other ranks meet this one in backward
+        return frames.new_empty(0, self.rows, width).requires_grad_(torch.is_grad_enabled())
 
-    def _beside(
-        self,
-        halo: Halo,
-        call: Hashable,
-        frames: Tensor,
-        weight: Tensor | None,
-        then: Callable[[Tensor, Tensor, Neighbours], Tensor],
-    ) -> Tensor:
+    def _beside(self, halo: Halo, call: Asked, own: Tensor, frames: Tensor, then: Then) -> Tensor:
         """Do a gather: `then` is called for interior rows while the halo is on its way, and then for the others."""
-        flight, low, chance = Flight(halo, call), required(halo.interior), cache(partial(self.chance, "pairs"))
-        own, token = depart(flight, self._next_token(), frames, weight)
-        inner, outer = [], []
-        for step, (rows, x) in enumerate(zip(each_frame(own), each_frame(frames), strict=True)):
-            ids, draw = halo.column_ids(step), partial(at_step, chance, step, low, self.rows)
-            at = Neighbours(halo.sides(step, low)[1], None if ids is None else ids[: self.rows], draw)
-            inner.append(then(rows, x[low:], at))
-        columns, token = arrive(flight, token, own)
-        self._take(token)
-        for step, (near, x) in enumerate(zip(columns, each_frame(frames), strict=True)):
-            at = Neighbours(halo.sides(step, low)[0], halo.column_ids(step), partial(at_step, chance, step, 0, low))
-            outer.append(then(near, x[:low], at))
+        flight, low, trained = Flight(halo, call), required(halo.interior), own.requires_grad
+        made = self._maker(then, frames)
+        (own,) = self._cross(flight.depart, lambda found: flight.complete(found[0].clone()), own)
+        inner = [made(t, near, halo.sides(t, low)[1], slice(low, self.rows)) for t, near in enumerate(each_frame(own))]
+        columns = self._cross(flight.arrive, lambda found: flight.give_back(found) if trained else None, own)
+        outer = [made(t, near, halo.sides(t, low)[0], slice(0, low)) for t, near in enumerate(columns)]
         return stacked([torch.cat(both) for both in zip(outer, inner, strict=True)])
+
+    def _maker(self, then: Then, frames: Tensor) -> Callable[..., Tensor]:
+        """Return made(step, near, block, rows), which calls `then` for own rows of a step; None: for all of them."""
+        own, chance = each_frame(frames), cache(partial(self.chance, "pairs"))
+
+        def made(step: int, near: Tensor, block: Adjacency, rows: slice | None = None) -> Tensor:
+            ids = self.spatial.column_ids(step)
+            at = Neighbours(block, None if ids is None else ids[: len(near)], partial(at_step, chance, step, rows))
+            return then(near, own[step] if rows is None else own[step][rows], at)
+
+        return made
 
     def related(
         self,
@@ -401,12 +372,14 @@ class View:
 
         Returns: [rows, channels].
         """
-        call = self._call(SCATTER)
-        if not self.spatial.moves and not self.spatial.stale:
+        spatial, call = self.spatial, self._call(SCATTER)
+        if not self._meets:
             return near
-        own, token = scatter_rows(self.spatial, call, self._next_token(), near)
-        self._take(token)
-        return own
+
+        def back(found: Sequence[Tensor]) -> Tensor:
+            return spatial.gather(call, found[0][None].contiguous())[0]
+
+        return self._cross(lambda rows: [spatial.gather_gradient(call, [rows])[0]], back, near)[0]
 
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels].
@@ -416,15 +389,18 @@ class View:
             partial: makes of some rows, [steps, rows, channels], what is summed, float64 [steps, 1, sums]; None: their
                 sum. It crosses in float64.
         """
-        frames, call, pieces = self.frames(x), self._call(SUM), self.spatial.pieces
+        spatial, frames, call, pieces = self.spatial, self.frames(x), self._call(SUM), self.spatial.pieces
         sums = [
             some.sum(1, keepdim=True) if partial is None else partial(some)
             for some in (torch.split(frames, list(pieces), 1) if len(pieces) > 1 else (frames,))
         ]
-        if not self.spatial.moves and not self.spatial.stale:
+        if not self._meets:
             return self._back(sums[0], x)
-        total, token = total_rows(self.spatial, call, self._next_token(), torch.cat(sums, 1))
-        self._take(token)
+
+        def back(found: Sequence[Tensor]) -> Tensor:
+            return spatial.total_gradient(call, found[0])[:, None].expand(-1, len(sums), -1)
+
+        (total,) = self._cross(lambda own: [spatial.total(call, own)], back, torch.cat(sums, 1), always=True)
         return self._back(total[:, None], x)
 
     def update(self, norm: Tracking, found: Tensor) -> None:
@@ -444,12 +420,12 @@ class View:
 
         Returns: [..., candidates, channels].
         """
-        frames = self.frames(x)
-        found, token = top_rows(
-            self.spatial, self._call(TOP), self._next_token(), frames, scores.reshape(frames.shape[:2]), k
-        )
-        self._take(token)
-        return self._back(found, x)
+        spatial, frames, call = self.spatial, self.frames(x), self._call(TOP)
+        chosen = best(scores.detach().reshape(frames.shape[:2]), min(k, self.rows))
+        if not spatial.moves:
+            return self._back(picked(frames, chosen), x)
+        candidates = Top(spatial, call, chosen, [min(k, rows) for rows in spatial.part_rows])
+        return self._back(self._cross(candidates.forward, candidates.backward, frames)[0], x)
 
     def fetch(self, x: Tensor, lists: Lists) -> list[Tensor]:
         """Return of each step the rows and behind them those of other parts that a loss reads, by owner.
@@ -464,10 +440,8 @@ class View:
         frames, call = self.frames(x), self._call(FETCH)
         if not self.spatial.moves:
             return list(frames.unbind())
-        door = required(self.spatial.door)
-        fetched, token = fetch_rows(door, call, self._next_token(), frames, lists)
-        self._take(token)
-        return fetched
+        rows = Fetch(required(self.spatial.door), call, lists)
+        return self._cross(rows.forward, rows.backward, frames)
 
     @property
     def block(self) -> Adjacency:
@@ -507,8 +481,7 @@ class View:
         module = recurrent(module)
         self.recurrences += 1
         ends = (self.layer, self.recurrences) == self._last
-        out, token = self.along.recur(self._call(RECUR), self._next_token(), module, frames, ends=ends)
-        self._take(token)
+        out, self._token = self.along.recur(self._call(RECUR), self._token, module, frames, ends=ends)
         if ends:
             raise BlockEndedError
         return out
@@ -579,20 +552,15 @@ class View:
             return call(x.flatten(0, 1), noises[0] if noises else None).view(x.shape)
         return stacked([call(frame, noise) for frame, noise in zip(x.unbind(), noises, strict=True)])
 
-    # The token
-
-    def _next_token(self) -> Tensor:
-        """Return the token for a verb that must be met; one without gradient where there is none."""
-        return self._frozen if self._token is None else self._token
-
-    def _take(self, token: Tensor | None) -> None:
-        if self._token is not None and token is not None:
-            self._token = token
+    def _cross(self, forward: Forward, backward: Backward, x: Tensor, *, always: bool = False) -> list[Tensor]:
+        """Do a verb that all ranks meet; see `views.token.cross`."""
+        made, self._token = cross(forward, backward, self._token, x, always=always)
+        return made
 
 
-def at_step(
-    chance: Callable[[], Sequence[Noise] | None], step: int, low: int = 0, high: int | None = None
-) -> Noise | None:
+def at_step(chance: Callable[[], Sequence[Noise] | None], step: int, rows: slice | None = None) -> Noise | None:
     """Return the noise of a step, of all rows or of some."""
     noises = chance()
-    return None if noises is None else noises[step] if high is None else noises[step].rows(low, high)
+    if noises is None or rows is None:
+        return None if noises is None else noises[step]
+    return noises[step].rows(rows.start, rows.stop)

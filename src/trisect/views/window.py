@@ -5,21 +5,18 @@ One message from each run to each later one that reads its frames, and the gradi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from trisect.comm.incoming import Incoming
-from trisect.comm.wire import encoded_bytes
-from trisect.layout import Wire
+from trisect.comm.rows import Shape
 from trisect.schedule.action import Action, Verb
-from trisect.views.door import Door
+from trisect.views.door import Door, Posted
 from trisect.views.exchange import Crossing, Place, Work
 from trisect.views.rows import required
 from trisect.views.states import Form
 from trisect.views.stay import Stay
-from trisect.views.timecut import TimeCut
 from trisect.views.trace import Call, LayerTrace
 from trisect.views.turn import Turn
 
@@ -97,14 +94,17 @@ class Window(Stay):
                 (self._expect(turn, steps, run, (turn.block, turn.run), back=False), steps)
                 for run, steps in self._read(turn)
             ]
-            self._give(turn, joined, ((turn.block, run) for run in range(turn.run + 1, turn.cut.times)))
+            # of the frames by steps, those that later blocks read stay
+            own = {**self._past, **dict(zip(turn.steps, joined, strict=True))}
+            self._give(turn, own, ((turn.block, run) for run in range(turn.run + 1, turn.cut.times)))
             self._begin(turn, coming)
         out = self._nothing(turn)
         if turn.steps:
             out = self.states.forward(turn, [joined], turn.steps.start, hands_on=False, needs=[any(turn.needs)])
         if not turn.again and not turn.is_last:
-            self._remember(turn, joined)
-            self._give(turn, joined, ((turn.block + 1, run) for run in range(turn.run)))
+            oldest = turn.cut.steps(turn.block).stop - self._form.frames
+            self._past = {s: frame.clone() if s in turn.steps else frame for s, frame in own.items() if s >= oldest}
+            self._give(turn, own, ((turn.block + 1, run) for run in range(turn.run)))
         return out
 
     def _read(self, turn: Turn) -> list[tuple[int, tuple[int, ...]]]:
@@ -118,20 +118,17 @@ class Window(Stay):
         read = [(place, turn.cut.read_before(*place, turn.run, self._size)) for place in places]
         return [(place, steps) for place, steps in read if steps]
 
-    def _give(self, turn: Turn, joined: Tensor, places: Iterable[BlockOfRun]) -> None:
+    def _give(self, turn: Turn, own: Mapping[int, Tensor], places: Iterable[BlockOfRun]) -> None:
         """Send own frames to the runs that read them."""
         for place, steps in self._readers(turn, places):
-            frames = [self._past[s] if s in self._past else joined[s - turn.steps.start] for s in steps]
-            self._send(turn, frames, place[1], place, back=False)
+            self._send(turn, [own[step] for step in steps], place[1], place, back=False)
 
-    def _begin(self, turn: Turn, coming: Sequence[tuple[Incoming, tuple[int, ...]]]) -> None:
+    def _begin(self, turn: Turn, coming: Sequence[tuple[Posted, tuple[int, ...]]]) -> None:
         """Make the state that the own run begins with; with no frames before it, that is the initial one."""
         first = turn.steps.start - self._form.frames
         frames: dict[int, Tensor] = {}
-        for incoming, steps in coming:
-            with self._door.event("wait", self.name, turn.call, back=False, peer=incoming.peer):
-                message = incoming.wait()
-            frames.update(zip(steps, message.chunk(len(steps)), strict=True))
+        for posted, steps in coming:
+            frames.update(zip(steps, posted.wait().chunk(len(steps)), strict=True))
         for step in turn.cut.read_before(turn.block, turn.run, turn.run, self._size):
             frames[step] = self._past[step]
         if frames:
@@ -140,23 +137,15 @@ class Window(Stay):
                 state[step - first] = frame
             self.states.before[turn.block, 0] = (state,)
 
-    def _remember(self, turn: Turn, joined: Tensor) -> None:
-        """Keep the own frames that later blocks read."""
-        oldest = turn.cut.steps(turn.block).stop - (self._size - 1)
-        self._past = {step: frame for step, frame in self._past.items() if step >= oldest}
-        for step in turn.steps:
-            if step >= oldest:
-                self._past[step] = joined[step - turn.steps.start].clone()
-
     # Backward
 
-    def backward(self, turn: Turn, d_out: Tensor | None) -> Sequence[Tensor | None]:
+    def backward(self, turn: Turn, d_out: Tensor) -> Sequence[Tensor | None]:
         """Send the gradients of the frames that were read, and add what others found of own ones."""
         cut, later = turn.cut, [(turn.block + 1, run) for run in range(turn.run)]
         later = [] if turn.is_last or turn.truncated else later
         readers = self._readers(turn, [*later, *((turn.block, run) for run in range(turn.run + 1, cut.times))])
         readers = [(place, self._trained(turn, steps)) for place, steps in readers if self._trained(turn, steps)]
-        coming = [(self._expect(turn, steps, place[1], place, back=True), steps, place) for place, steps in readers]
+        coming = [(self._expect(turn, steps, place[1], place, back=True), steps) for place, steps in readers]
         gradient = self.states.backward(turn, d_out)[0] if turn.pieces else None
         wanted = self.states.wanted.pop(0, None)
         if wanted is not None:
@@ -167,17 +156,15 @@ class Window(Stay):
                     self._send(turn, [wanted[0][s - first] for s in steps], run, (turn.block, turn.run), back=True)
             for step in self._trained(turn, cut.read_before(turn.block, turn.run, turn.run, self._size)):
                 self._add(step, wanted[0][step - first])
-        for incoming, steps, reader in coming:
-            with self._door.event("wait", self.name, turn.call, back=True, peer=incoming.peer, block=reader[0]):
-                message = incoming.wait()
-            for step, frame in zip(steps, message.chunk(len(steps)), strict=True):
+        for posted, steps in coming:
+            for step, frame in zip(steps, posted.wait().chunk(len(steps)), strict=True):
                 self._add(step, frame)
         if not turn.steps or not any(turn.needs):
             return [None] * len(turn.widths)
         if gradient is None:
             gradient = turn.zeros(len(turn.steps), turn.rows, sum(turn.widths))
         found = [step for step in turn.steps if step in self._gradients]
-        if found and (not gradient.is_contiguous() or (d_out is not None and _shares(gradient, d_out))):
+        if found and (not gradient.is_contiguous() or _shares(gradient, d_out)):
             gradient = gradient.clone()  # which may be another's too
         for step in found:
             gradient[step - turn.steps.start] += self._gradients.pop(step)
@@ -196,41 +183,14 @@ class Window(Stay):
 
     # Moving. A message is named by the run that reads the frames
 
-    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: BlockOfRun, *, back: bool) -> Incoming:
-        door = self._door
-        peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
-        return door.transport.receive(len(steps) * turn.rows, self._form.widths[0], turn.dtype, peer, tag)
+    def _expect(self, turn: Turn, steps: Sequence[int], run: int, reader: BlockOfRun, *, back: bool) -> Posted:
+        shape, peer = Shape(len(steps) * turn.rows, self._form.widths[0], turn.dtype), self._rank_of(run)
+        return self._door.receive(self, turn.call, shape, peer, back=back, block=reader[0])
 
     def _send(self, turn: Turn, frames: Sequence[Tensor], run: int, reader: BlockOfRun, *, back: bool) -> None:
-        door = self._door
-        peer, tag = door.mesh.rank_at(run_index=run), self._tag(turn, reader, back=back)
-        with door.event("post", self.name, turn.call, back=back, peer=peer, block=reader[0]):
-            key = door.key(_name(back), (turn.call, reader))
-            door.transport.send(torch.cat(list(frames)), peer, tag, "time", "halo", key, mark=turn.mark)
-
-    def _tag(self, turn: Turn, reader: BlockOfRun, *, back: bool) -> int:
-        return self._door.tag(_name(back), turn.call, block=reader[0])
-
-    @staticmethod
-    def bytes(cut: TimeCut, rows: Sequence[int], form: Form, dtype: torch.dtype, wire: Wire = "float32") -> int:
-        """Return the bytes that leave all ranks in a pass forward, and as many backward: frames of other runs.
-
-        Args:
-            rows: of each part.
-        """
-        frames = sum(
-            len(cut.read_before(block, run, owner, form.frames + 1))
-            for block in range(cut.blocks)
-            for run in range(cut.times)
-            for owner in range(cut.times)
-            if owner != run
-        )
-        return encoded_bytes(frames * sum(rows), form.widths[0], wire, dtype)
+        message, peer = torch.cat(list(frames)), self._rank_of(run)
+        self._door.send(self, turn.call, message, peer, "halo", back=back, block=reader[0], mark=turn.mark)
 
 
 def _shares(one: Tensor, other: Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def _name(back: bool) -> str:
-    return "window-back" if back else "window"

@@ -7,7 +7,7 @@ It is used with the same parameters and the same data before its step, and with 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from trisect.pipeline.resumption import Resumption
 from trisect.settings.writing import drafted, to_json
 from trisect.train.run.digest import digest_arrays
 from trisect.train.setup import Setup
-from trisect.views.alone import Alone
-from trisect.views.along import layer_of
+from trisect.views.along import Alone
 from trisect.views.local import Local
+from trisect.views.verbs import Asked
 from trisect.views.view import View
 
 FOLDER = "state"
@@ -139,14 +139,14 @@ def isolated_states(
     )
     form: dict[str, Any] = {"normalisation": model.normalisation, "self_loops": model.self_loops}
     form["dtype"] = torch.float64 if dtype == torch.float64 else torch.float32
-    features, states = alone.features().to(dtype), dict[Hashable, State]()
+    features, states = alone.features().to(dtype), dict[Asked, State]()
     for start in range(0, steps, _BLOCK):
         stop = min(start + _BLOCK, steps)
         xs = features.expand(stop - start, -1, -1) if features.dim() == 2 else features[start:stop]
         along, snapshots = Alone(states, start), alone.snapshots(**form, start=start, stop=stop)
         model(xs, View(Local(snapshots, alone.vertices), along, steps=range(start, stop), relations=timeline.relations))
         states = along.after
-    return {layer_of(call): state for call, state in states.items()}
+    return {call[0]: state for call, state in states.items()}
 
 
 # Between the process that reads the data and the ranks: files in the folder of the rows
