@@ -76,6 +76,7 @@ sanitize: $(DEV_STAMP)
 # the site, in site/; a broken link or an unwritten page ends it
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/pyg.py
 	$(BIN)/mkdocs build --strict
 
 # an sdist and a wheel in dist/, with kernels or not at all; on Linux the wheel is tagged for other systems with its libraries

@@ -83,9 +83,16 @@ class StaleView(PlainView):
             made.append((rows, then(read[columns], own[rows], near)))
         return self._in_order(made)
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Refuse: a chunk does not know the sums of others."""
-        raise NotImplementedError("sums over all rows have no definition in chunks")
+    def sum(self, x: Tensor, partial: Any = None) -> Tensor:
+        """Return for each row the sum over all rows as its chunk reads them, [..., rows, channels]."""
+        assert partial is None, "a test's own sums are of rows"
+        made = [(rows, read.sum(0).expand(len(rows), -1)) for rows, read in self._read(self.frames(x)[0])]
+        return self._in_order(made).view(x.shape)
+
+    @property
+    def last_row(self) -> int:
+        """A row of the last chunk, which reads all rows fresh."""
+        return int(next(rows for rows in reversed(self._chunks) if len(rows))[0])
 
 
 class _ScaleGradient(torch.autograd.Function):

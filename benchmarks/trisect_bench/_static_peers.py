@@ -15,7 +15,7 @@ from trisect.errors import ConfigError
 from trisect_bench._static_graph import Problem, problem
 
 
-def _epoch(model: nn.Module, data: Problem) -> Callable[[], float]:
+def epoch_of(model: nn.Module, call: Callable[[Tensor], Tensor], data: Problem) -> Callable[[], float]:
     """Forward, loss on the training rows, backward, Adam: the usual loop, with torch's fused Adam."""
     optimiser = torch.optim.Adam(model.parameters(), lr=data.lr, fused=True)
     rows = data.train.nonzero()[:, 0]
@@ -24,12 +24,16 @@ def _epoch(model: nn.Module, data: Problem) -> Callable[[], float]:
     def epoch() -> float:
         model.train()
         optimiser.zero_grad()
-        loss = functional.cross_entropy(model(data.x)[rows], targets)
+        loss = functional.cross_entropy(call(data.x)[rows], targets)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         return float(loss.detach())
 
     return epoch
+
+
+def _epoch(model: nn.Module, data: Problem) -> Callable[[], float]:
+    return epoch_of(model, model, data)
 
 
 class _Stack(nn.Module):
@@ -74,7 +78,7 @@ class _Deep(nn.Module):
         return logits
 
 
-def _csr(indptr: Tensor, indices: Tensor, values: Tensor, vertices: int) -> Tensor:
+def csr_tensor(indptr: Tensor, indices: Tensor, values: Tensor, vertices: int) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.sparse_csr_tensor(indptr.long(), indices.long(), values, (vertices, vertices))
@@ -97,7 +101,7 @@ def pyg(model: str, form: str, **sizes: Any) -> Callable[[], float]:
     if form in ("csr", "csr-sum"):
         aggr = "sum" if form == "csr-sum" else "mean"
         ones = model == "sage" and form == "csr"
-        graph = _csr(indptr, indices, torch.ones_like(values) if ones else values, vertices)
+        graph = csr_tensor(indptr, indices, torch.ones_like(values) if ones else values, vertices)
     elif form == "sparse":
         from torch_sparse import SparseTensor
 
@@ -148,7 +152,7 @@ def plain(model: str, **sizes: Any) -> Callable[[], float]:
     """Train what one writes in an afternoon: torch's CSR product and `nn.Linear`."""
     torch.manual_seed(0)
     data = problem(model, **sizes)
-    graph = _csr(*data.csr(), data.x.shape[0])
+    graph = csr_tensor(*data.csr(), data.x.shape[0])
     if model == "gcnii":
         layers: list[nn.Module] = [nn.Linear(data.hidden, data.hidden, bias=False) for _ in range(data.layers)]
         theta = {id(layer): math.log(0.5 / (number + 1) + 1.0) for number, layer in enumerate(layers)}

@@ -3,7 +3,8 @@
 Forward, loss, backward and Adam step on an R-MAT graph. Each candidate has its own process, turns are interleaved.
 PyG is measured in several forms, as a user runs it and with torch's allocator asking for huge pages
 (THP_MEM_ALLOC_ENABLE=1); the fastest counts. GATv2 has sizes of its own, since PyG keeps several numbers for each edge
-and feature, and does not enter the means.
+and feature, and does not enter the means. `pyg-gcn` and `pyg-sage` are PyG's own model objects, `GCN` and `GraphSAGE`,
+run by plain PyG and by `trisect.parallelize`; they have means of their own where they are asked for alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 
 from trisect.errors import RunError
 from trisect_bench._harness import Candidate, Timing, geometric_mean, race
+from trisect_bench._pyg_objects import KINDS
 
 MODELS = ("gcn", "sage", "gcnii", "gatv2")
 EDGE_SIZES = {"vertices": 100_000, "edges": 1_000_000, "hidden": 64, "layers": 2, "heads": 8, "edge_features": 8}
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 _HERE = "trisect_bench.epoch:trisect"
 _PEERS = "trisect_bench._static_peers"
+_OBJECTS = "trisect_bench._pyg_objects"
 
 
 def trisect(model: str, order: str = "auto", heads: int | None = None, **sizes: Any) -> Callable[[], float]:
@@ -67,7 +70,7 @@ def run(
             raise RunError(f"Trisect itself could not run {model}; the line above says why.")
         result["models"][model] = {name: timing.to_json() for name, timing in timings.items()}
         result["models"][model].update(_compared(timings))
-    summed = [model for model in models if model != "gatv2"] or models
+    summed = [model for model in models if model not in ("gatv2", *KINDS)] or models
     for key in ("speedup", "speedup_huge_pages", "speedup_plain", "memory_share"):
         values = [result["models"][model][key] for model in summed if result["models"][model].get(key) is not None]
         result[key] = geometric_mean(values) if len(values) == len(summed) else None
@@ -76,6 +79,11 @@ def run(
 
 def _candidates(model: str, forms: Sequence[str] | None, sizes: dict[str, Any]) -> list[Candidate]:
     arguments = {"model": model, **sizes}
+    if model in KINDS:
+        forms = ("edge_index", "csr") if forms is None else forms
+        plain = [Candidate(f"pyg {form}", f"{_OBJECTS}:plain", {**arguments, "form": form}) for form in forms]
+        huge = [Candidate(f"{c.name}, huge pages", c.factory, c.arguments, HUGE_PAGES) for c in plain]
+        return [Candidate("trisect", f"{_OBJECTS}:trisect", arguments), *plain, *huge]
     if model == "gatv2":
         arguments = {**EDGE_SIZES, **arguments}
         peers = [

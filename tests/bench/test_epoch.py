@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 
-from trisect_bench import epoch
+from trisect_bench import _pyg_objects, epoch
+from trisect_bench._pyg_objects import KINDS
 from trisect_bench._static_graph import problem
 from trisect_bench._static_peers import plain, pyg, pyg_edges
 
@@ -66,3 +67,15 @@ def test_result_and_table(capsys):
     timings = result["models"]["gcn"]
     assert result["speedup_plain"] == pytest.approx(timings["torch"]["best"] / timings["trisect"]["best"])
     assert result["speedup"] is None
+
+
+@pytest.mark.parametrize("model", list(KINDS))
+def test_pygs_own_objects_train_alike(model):
+    """The loss of each step is plain PyG's; of a sparse tensor, PyG's GCN reads the graph's few loops otherwise."""
+    pytest.importorskip("torch_geometric")
+    ours = _pyg_objects.trisect(model, dropout=0.0, **TINY)
+    theirs = {form: _pyg_objects.plain(model, form, dropout=0.0, **TINY) for form in ("edge_index", "csr")}
+    for _ in range(5):
+        loss = ours()
+        assert abs(theirs["edge_index"]() - loss) < 1e-5
+        assert abs(theirs["csr"]() - loss) < 1e-3

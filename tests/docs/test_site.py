@@ -25,6 +25,12 @@ def test_the_page_of_options_is_what_the_code_says() -> None:
         assert f"`{option}`" in text
 
 
+def test_the_page_of_pygs_convolutions_is_what_the_tests_go_through() -> None:
+    pytest.importorskip("torch_geometric")
+    written: dict[str, Any] = runpy.run_path(str(FOLDER / "docs" / "pyg.py"))
+    assert (FOLDER / "docs" / "pyg.md").read_text(encoding="utf-8") == written["page"](), "run python docs/pyg.py"
+
+
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'trisect[docs]'")
     pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed: pip install 'trisect[docs]'")

@@ -10,6 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+import trisect
+from trisect.nn import GCNLayer, HeteroLayer, Model, SAGELayer
 
 Case = dict[str, Any]
 
@@ -108,3 +112,25 @@ def test_timelines_of_relations_equal_one_process(world: int, tmp_path: Path, ra
     for case, results in zip(cases, ranks.run_forks(world, cases, tmp_path), strict=True):
         assert worst(results, "gradient") < 1e-10, case
         assert results[0]["bytes"] == results[0]["formula"], case
+
+
+def test_layers_by_relation_read_history() -> None:
+    """Stages over chunks do what one process does with the same chunks; without history it is something else."""
+    graph = trisect.Graph.generate("community", vertices=120, features=5, classes=3, seed=3)
+    row, column = graph.adjacency.coordinates()
+    named: dict[str, Any] = {"relation": (row * 7 + column) % 3, "relations": ["cites", "writes", "likes"]}
+    related = trisect.Graph.from_edges(column, row, x=graph.x, y=graph.y, splits=graph.splits, **named)
+    losses = []
+    for layout in ("chunks=3", "layer=2,chunks=3", ""):
+        torch.manual_seed(0)
+        forms: Any = {"cites": "symmetric", "writes": "row"}
+        layers = [
+            HeteroLayer(
+                {"cites": GCNLayer(a, b), "writes": SAGELayer(a, b)}, normalisation=forms, self_loops={"cites": True}
+            )
+            for a, b in ((5, 6), (6, 3))
+        ]
+        run = trisect.fit(Model(layers), related, layout=layout, epochs=4, precision="float64", progress=False)
+        losses.append(run.summary["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-10)
+    assert losses[2] != pytest.approx(losses[0], rel=1e-4)

@@ -23,6 +23,12 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gatv2", {"layers": 3, "hidden": 6, "heads": 2, "attention_dropout": 0.4}),
     ("gine", {"layers": 3, "hidden": 6, "train_eps": True}),
 ]
+NORMS: list[tuple[str, dict[str, Any]]] = [
+    ("gcn", {"layers": 4, "hidden": 6, "dropout": 0.3, "norm": "batch", "root_weight": True}),
+    ("gin", {"layers": 3, "hidden": 6, "norm": "batch", "mlp_norm": "batch", "activation": "elu"}),
+    # the linear layer behind reads what biases add, which norms would take away: gradients of them that are not 0
+    ("resgcn+", {"layers": 3, "hidden": 6, "dropout": 0.3, "norm": "batch", "final_norm": False}),
+]
 # the models whose layers do no more with what they read than sum it up
 COLLECTS = ("gcn", "gcnii", "sage", "resgcn+", "gin")
 # edges of `community` and `isolated` go one way, so that halo gradients are added up where they arrive
@@ -48,6 +54,7 @@ def exact(case: dict[str, Any], results: list[dict[str, Any]]) -> bool:
     assert worst(results, "gradient") < 1e-10, case
     assert worst(results, "loss") < 1e-12, case
     assert worst(results, "outputs") < 1e-10, case
+    assert worst(results, "running") < 1e-10, case
     assert worst(results, "hidden") < 1e-10, case
     assert results[0]["bytes"] == results[0]["formula"], case
     return True
@@ -68,7 +75,9 @@ def test_exact_cuts_equal_one_process(world: int, tmp_path: Path, ranks: ModuleT
         {"run": "gradients", "layout": layout, "model": model, "options": options, "graph": graph}
         for layout in EXACT[world]
         for graph in graphs
-        for model, options in (MODELS if graph in GRAPHS[:2] else [MODELS[0], MODELS[3], MODELS[4]])
+        for model, options in (
+            [*MODELS, *NORMS] if graph in GRAPHS[:2] else [MODELS[0], MODELS[3], MODELS[4], NORMS[0]]
+        )
     ]
     for case, results in zip(cases, ranks.run_forks(world, cases, tmp_path), strict=True):
         assert exact(case, results)
@@ -225,7 +234,7 @@ def test_columns_and_recomputation_equal_one_process(world: int, tmp_path: Path,
         for form in forms
         if "vertex" in layout or "spatial" not in form
         for graph in GRAPHS[:2]
-        for model, options in MODELS
+        for model, options in (*MODELS, *NORMS)
         if "spatial" not in form or model in COLLECTS
     ]
     wrong = [{**case, "break": "swap"} for case in cases if "vertex" in case["layout"]][:: len(COLLECTS)]
@@ -268,7 +277,7 @@ def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path, ranks:
     cases = [
         {"run": "stale", "layout": {**layout, "history": history}, "model": model, "options": options}
         for layout in STALE[world]
-        for model, options in MODELS
+        for model, options in (*MODELS, *NORMS)
         for history in (recipe(), recipe(scale=2.0, period=3), recipe(scale=2.0, blend=0.8))
     ]
     both = [case for case in cases if "vertex" in case["layout"] and case["model"] in ("gcn", "gcnii")]
@@ -278,5 +287,6 @@ def test_the_stale_pipeline_is_its_definition(world: int, tmp_path: Path, ranks:
     for case, results in zip(cases, right, strict=True):
         assert worst(results, "gradient") < 1e-10, case
         assert worst(results, "loss") < 1e-12, case
+        assert worst(results, "running") < 1e-10, case
         assert worst(results, "stale epochs") == 3
     assert worst(broken, "gradient") > 1e-3

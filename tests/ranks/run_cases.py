@@ -21,6 +21,7 @@ import torch
 from limits import library_limits
 from torch import Tensor, nn
 
+from plain_norm import with_plain_norms
 from trisect.comm import wire
 from trisect.comm.ledger import Ledger
 from trisect.comm.mesh import Mesh, connect
@@ -142,6 +143,7 @@ class RankOfCase:
         if self.decoder is not None:
             self.modules["decoder"] = self.decoder
         self.modules.to(job.options.dtype)
+        with_plain_norms(self.modules)
 
     def epoch(self, number: int = EPOCH) -> float:
         """Run one epoch of the program; the gradients are in the rank's modules. Give the loss of all ranks."""
@@ -171,6 +173,13 @@ class RankOfCase:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             errors[name] = (float((gradient - wanted[name]).abs().max()), float(wanted[name].abs().max()))
         return errors
+
+    def running(self) -> float:
+        """Give the largest difference of a buffer of this rank's modules to one process."""
+        wanted = dict(self.modules.named_buffers())
+        own = self.setup.modules.named_buffers()
+        pairs = [(value, wanted[name]) for name, value in own if not name.endswith("num_batches_tracked")]
+        return max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
 
     def worst(self, wanted: dict[str, Tensor]) -> float:
         """Give the largest relative error of a gradient of this rank's modules."""

@@ -278,6 +278,7 @@ def gradients(case: Case, folder: Path) -> dict[str, Any]:
         "gradient": rank.worst(wanted),
         "errors": rank.errors(wanted),
         "compared": rank.own_parameters(),
+        "running": rank.running(),
         "parameters": sorted(wanted),
         "loss": relative(total, loss),
         "bytes": rank.sent(),
@@ -326,7 +327,7 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
     # what is summed up once reads no history
     kept = rank.features if rank.program.plan.aggregated else None
     history: dict[Hashable, Tensor] = {}
-    worst, worst_loss, stale_epochs = 0.0, 0.0, 0
+    worst, worst_loss, running, stale_epochs = 0.0, 0.0, 0.0, 0
     for epoch in range(1, 5):
         exact = recipe.is_exact(epoch)
         sequence = [0] if exact else recipe.order(layout.chunks, SEED, epoch)
@@ -348,13 +349,13 @@ def stale(case: Case, folder: Path) -> dict[str, Any]:
             history = {k: fresh[k] if keep == 0.0 else torch.lerp(history[k], fresh[k], 1 - keep) for k in fresh}
         wanted = rank.taken_gradients(loss)
         worst_loss = max(worst_loss, relative(rank.epoch(epoch), loss))
-        worst = max(worst, rank.worst(wanted))
+        worst, running = max(worst, rank.worst(wanted)), max(running, rank.running())
         stale_epochs += not exact
         with torch.no_grad():
             for modules in (rank.modules, rank.setup.modules):
                 for name, parameter in modules.named_parameters():
                     parameter -= 0.1 * wanted[name]
-    return {"gradient": worst, "loss": worst_loss, "stale epochs": stale_epochs}
+    return {"gradient": worst, "loss": worst_loss, "running": running, "stale epochs": stale_epochs}
 
 
 def steps(case: Case, folder: Path) -> dict[str, Any]:

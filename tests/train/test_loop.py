@@ -40,7 +40,8 @@ def gcn(
     name, task, extra = "gcn", "node-classification", {"dropout": 0.5}
     if isinstance(data, Timeline):
         name, task, extra = "cd-gcn", "link-prediction", {"dropout": 0.2}
-    maker = model_maker(name, {"hidden": 8, "layers": 2, **extra}, options.get("seed", 0))
+    norm = options.pop("norm", "none")
+    maker = model_maker(name, {"hidden": 8, "layers": 2, "norm": norm, **extra}, options.get("seed", 0))
     chosen = TrainOptions(**options)
     trainer = Trainer(Setup.of(maker, data, task, chosen), chosen, recorder or NoRecorder(), say=say)
     if resume is not None:
@@ -70,6 +71,7 @@ def test_a_run_is_reproduced_to_the_bit(data: Graph | Timeline) -> None:
     "options",
     [
         {},
+        {"norm": "batch"},
         {"optimiser": "sgd", "lr_schedule": "plateau"},
         {"eval_every": 2, "clip": 0.1},
         {"optimizer": "AdamW", "scheduler": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 9}},

@@ -57,6 +57,9 @@ LAYERS: dict[str, Callable[[], Layer]] = {
     "gcn, widening": lambda: layers.GCNLayer(WIDTH, 9, activation="relu", dropout=0.4),
     "gcn, norm": lambda: layers.GCNLayer(WIDTH, WIDTH, norm="layer", activation="relu", dropout=0.4, residual=True),
     "gcn, norm and elu": lambda: layers.GCNLayer(WIDTH, 4, norm="layer", activation="elu", dropout=0.4, bias=False),
+    "gcn, batch norm": lambda: layers.GCNLayer(
+        WIDTH, WIDTH, norm="batch", activation="relu", dropout=0.4, residual=True, root_weight=True
+    ),
     "gcn, rrelu": lambda: layers.GCNLayer(WIDTH, WIDTH, activation="rrelu", dropout=0.4, residual=True),
     "sage": lambda: layers.SAGELayer(WIDTH, 4, activation="relu", dropout=0.4),
     "sage, widening": lambda: layers.SAGELayer(WIDTH, 9, activation="relu", dropout=0.4),
@@ -297,20 +300,24 @@ def model_of(name: str, **options: Any) -> Any:
 STATIC: dict[str, tuple[str, dict[str, Any]]] = {
     "gcn": ("gcn", {"hidden": 8, "layers": 3, "residual": True, "input_dropout": 0.2}),
     "sage": ("sage", {"hidden": 8, "norm": "layer"}),
+    "sage, batch norm": ("sage", {"hidden": 8, "norm": "batch"}),
     "gcnii": ("gcnii", {"hidden": 8, "layers": 4, "input_dropout": 0.2}),
     "resgcn+": ("resgcn+", {"hidden": 8, "layers": 3}),
+    "resgcn+, batch norm": ("resgcn+", {"hidden": 8, "layers": 2, "norm": "batch"}),
     "resgcn+, plain": ("resgcn+", {"hidden": 8, "layers": 2, "final_norm": False}),
     "gat": ("gat", {"hidden": 8, "heads": 2, "attention_dropout": 0.3}),
     "gatv2": ("gatv2", {"hidden": 8, "heads": 2, "out_heads": 2}),
     "gin": ("gin", {"hidden": 8, "train_eps": True, "activation": "rrelu"}),
+    "gin, batch norm": ("gin", {"hidden": 8, "norm": "batch", "mlp_norm": "batch", "activation": "tanh"}),
     "gine": ("gine", {"hidden": 8}),
     "rgcn": ("rgcn", {"hidden": 8, "bases": 2}),
 }
 DYNAMIC: dict[str, tuple[str, dict[str, Any]]] = {
-    "cd-gcn": ("cd-gcn", {"dropout": 0.3}),
+    "cd-gcn": ("cd-gcn", {"dropout": 0.3, "norm": "batch"}),
     "wd-gcn": ("wd-gcn", {"dropout": 0.3, "head": False}),
     "tm-gcn": ("tm-gcn", {"window": 2}),
     "evolvegcn-o": ("evolvegcn-o", {"hidden": 4}),
+    "evolvegcn-o, batch norm": ("evolvegcn-o", {"hidden": 4, "norm": "batch", "dropout": 0.3}),
     "evolvegcn-o, wide": ("evolvegcn-o", {"hidden": 8, "dropout": 0.3, "activation": "tanh"}),
     "evolvegcn-h": ("evolvegcn-h", {"hidden": 4, "activation": "rrelu", "dropout": 0.3}),
     "evolvegcn-h, wide": ("evolvegcn-h", {"hidden": 8, "activation": "relu", "head": False}),

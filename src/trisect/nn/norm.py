@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from trisect.ops.batch_norm import Halves, moments, standardise
 
 if TYPE_CHECKING:
     from trisect.views.view import View
+
+Norm = Literal["none", "layer", "batch"]
 
 
 class BatchNorm(Layer):
@@ -95,16 +97,16 @@ class BatchNorm(Layer):
 
     def _of_rows(self, x: Tensor, g: View, halves: Halves) -> tuple[Tensor, Tensor]:
         """Return mean and variance of all rows of each step, float64 [steps, 1, channels]."""
-        if g.total_rows < 2:
-            raise ConfigError(
-                f"{self} has one row in training, of which there is no variance; give it at least two, or use a layer"
-                " norm."
-            )
         shift = None
         if self.running_mean is not None and not g.stale:
             shift = self.running_mean.detach().to(torch.float64, copy=True)
         total = g.frames(g.sum(x, partial(moments, shift=shift, halves=halves)))
         count = total[..., -1:]
+        if count.numel() and float(count.detach().min()) < 2.0:
+            raise ConfigError(
+                f"{self} has one row in training, of which there is no variance; give it at least two, or use a layer"
+                " norm."
+            )
         mean, square = (total[..., :-1] / count).chunk(2, -1)
         variance = (square - mean.square()).clamp(min=0.0)
         mean = mean if shift is None else mean + shift
@@ -141,3 +143,19 @@ class BatchNorm(Layer):
         usual = {"eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True}
         other = (f", {name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value)
         return f"BatchNorm({self.in_channels}{''.join(other)})"
+
+
+def norm_of(kind: Norm, channels: int) -> nn.LayerNorm | BatchNorm | None:
+    """Return a norm by name; None for "none"."""
+    return None if kind == "none" else nn.LayerNorm(channels) if kind == "layer" else BatchNorm(channels)
+
+
+def normalised(
+    x: Tensor, norm: nn.LayerNorm | BatchNorm | None, g: View, *, relu: bool = False, p: float = 0.0
+) -> Tensor:
+    """Return dropout(relu(norm(x))) of x [..., rows, channels]."""
+    if isinstance(norm, BatchNorm):
+        return norm(x, g, relu=relu, p=p)  # type: ignore[no-any-return]
+    if norm is None:
+        return g.dropout(torch.relu(x) if relu else x, p)
+    return g.normalise(x, norm, relu=relu, p=p)

@@ -9,15 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trisect.ops._finish import Finish
+from trisect.native.library import INT, INT64, POINTER, Kernel, threads
+from trisect.ops._finish import FINISH_TYPES, KINDS, Finish, rows_contiguous, usable
 from trisect.ops.dropout import dropout
 from trisect.ops.memory import empty
+
+_ROWS, _AFFINE = (POINTER, INT64), (POINTER, POINTER, POINTER)
+_MOMENTS, _MADE, _SUMS, _GRADIENT = (
+    {dtype: Kernel(f"trisect_{name}_{kind}", *types, INT, returns=returns) for dtype, kind in KINDS.items()}
+    for name, types, returns in (
+        ("moments", (*_ROWS, POINTER, POINTER, INT64, INT64), INT),
+        ("standardise", (*_ROWS, *_AFFINE, POINTER, INT64, INT64, *FINISH_TYPES), None),
+        ("standardise_sums", (*_ROWS, *_AFFINE, *_ROWS, POINTER, INT64, INT64, *FINISH_TYPES), INT),
+        (
+            "standardise_gradient",
+            (*_ROWS, *_AFFINE, *_ROWS, POINTER, POINTER, POINTER, INT64, INT64, *FINISH_TYPES),
+            INT,
+        ),
+    )
+)
+
+
+class Later(NamedTuple):
+    """What the second half's backward leaves: (x - centre) · factor + bias was made of x, and then finished."""
+
+    gradient: Tensor
+    centre: Tensor
+    factor: Tensor
+    bias: Tensor
+    finishes: Sequence[Finish]
 
 
 @dataclass(eq=False)
@@ -26,12 +52,11 @@ class Halves:
 
     Attributes:
         rows: of which moments were taken so far.
-        later: the second half's share of the gradient of the input, as (gradient of the result before relu and
-            dropout, factor), once its backward has been.
+        later: of the second half, once its backward has been; None: none of its rows has a gradient.
     """
 
     rows: int = 0
-    later: tuple[Tensor, Tensor] | None = None
+    later: Later | None = None
 
 
 def moments(x: Tensor, shift: Tensor | None, halves: Halves) -> Tensor:
@@ -73,9 +98,7 @@ class _Moments(torch.autograd.Function):
         steps, rows, channels = x.shape
         out = torch.empty(steps, 1, 2 * channels + 1, dtype=torch.float64, device=x.device)
         for step in range(steps):
-            wide = _shifted(x[step], shift)
-            out[step, 0, :channels] = wide.sum(0)
-            out[step, 0, channels:-1] = wide.square().sum(0)
+            _moments_into(out[step, 0], x[step], shift)
         out[..., -1] = rows
         return out
 
@@ -83,15 +106,13 @@ class _Moments(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, shift = ctx.saved_tensors
-        steps, rows, channels = x.shape
-        later, low = ctx.halves.later, ctx.first
+        channels, low, later = x.shape[2], ctx.first, ctx.halves.later
+        slope = 2.0 * gradient[..., channels:-1]
+        rest = gradient[..., :channels]
+        rest = rest if shift is None else rest - slope * shift
         out = empty(x.shape, x.dtype, x.device)
-        for step in range(steps):
-            wide = _shifted(x[step], shift)
-            found = wide * (2.0 * gradient[step, :, channels:-1]) + gradient[step, :, :channels]
-            if later is not None:
-                found += later[0][step, low : low + rows].double() * later[1][step]
-            out[step] = found
+        for step in range(len(x)):
+            _gradient_into(out[step], x[step], slope[step], rest[step], later, step, low)
         return None, None, None, out
 
 
@@ -108,9 +129,16 @@ class _Standardise(torch.autograd.Function):
     ) -> Tensor:
         ctx.halves, ctx.finishes = halves, finishes
         ctx.save_for_backward(x, centre, factor, bias)
+        centre, factor, bias = _columns(x, centre, factor, bias)
         out = empty(x.shape, x.dtype, x.device)
         for step, finish in enumerate(finishes):
-            y = _made(x[step], centre[step], factor[step], bias[step])
+            rows, affine = x[step], (centre[step], factor[step], bias[step])
+            if usable(rows, *affine):
+                rows = rows_contiguous(rows)
+                pointers = rows.data_ptr(), rows.stride(0), *(part.data_ptr() for part in affine)
+                _MADE[x.dtype](*pointers, out[step].data_ptr(), *rows.shape, *finish.arguments(), threads())
+                continue
+            y = _made(rows, *affine)
             out[step] = dropout(torch.relu(y) if finish.relu else y, finish.p, finish.noise)
         return out
 
@@ -118,26 +146,91 @@ class _Standardise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, centre, factor, bias = ctx.saved_tensors
-        before = empty(x.shape, x.dtype, x.device)
-        g_factor, g_bias = torch.empty_like(factor), torch.empty_like(bias)
-        for step, finish in enumerate(ctx.finishes):
-            g = dropout(gradient[step], finish.p, finish.noise)
-            if finish.relu:
-                g = torch.where(_made(x[step], centre[step], factor[step], bias[step]) > 0, g, 0)
-            before[step] = g
-            wide = g.double()
-            g_factor[step] = (wide * (x[step] - centre[step]).double()).sum(0, keepdim=True)
-            g_bias[step] = wide.sum(0, keepdim=True)
+        centre, factor, bias = _columns(x, centre, factor, bias)
+        later = Later(gradient, centre, factor, bias, ctx.finishes)
+        sums = torch.empty(len(x), 2, x.shape[2], dtype=torch.float64, device=x.device)
+        for step in range(len(x)):
+            _sums_into(sums[step], x[step], later, step)
+        own = None
         if ctx.halves is not None:
-            ctx.halves.later = before, factor
-            return None, None, None, None, g_factor, g_bias
-        own = before.mul_(factor.to(x.dtype)) if ctx.needs_input_grad[2] else None
-        return None, None, own, None, g_factor, g_bias
+            ctx.halves.later = later
+        elif ctx.needs_input_grad[2]:
+            own, none = empty(x.shape, x.dtype, x.device), torch.zeros_like(factor)
+            for step in range(len(x)):
+                _gradient_into(own[step], x[step], none[step], none[step], later, step, 0)
+        return None, None, own, None, sums[:, :1], sums[:, 1:]
 
 
-def _shifted(x: Tensor, shift: Tensor | None) -> Tensor:
-    return x.double() if shift is None else x.double() - shift
+def _columns(x: Tensor, *vectors: Tensor) -> list[Tensor]:
+    """Return vectors [steps, 1, channels] in the type of x."""
+    return [vector.to(x.dtype).contiguous() for vector in vectors]
 
 
 def _made(x: Tensor, centre: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
-    return (x - centre) * factor.to(x.dtype) + bias.to(x.dtype)
+    return (x - centre) * factor + bias
+
+
+def _moments_into(out: Tensor, x: Tensor, shift: Tensor | None) -> None:
+    """Write the sums over the rows of a step, [2 · channels + 1]; the last is left."""
+    rows, channels = x.shape
+    if not usable(x):
+        wide = x.double() if shift is None else x.double() - shift
+        out[:channels], out[channels:-1] = wide.sum(0), wide.square().sum(0)
+        return
+    x, pointer = rows_contiguous(x), None if shift is None else shift.data_ptr()
+    if _MOMENTS[x.dtype](x.data_ptr(), x.stride(0), pointer, out.data_ptr(), rows, channels, threads()):
+        raise MemoryError("There is no memory for the sums of a batch norm; use fewer threads.")
+
+
+def _sums_into(out: Tensor, x: Tensor, later: Later, step: int) -> None:
+    """Write the sums of b · (x - centre) and of b over the rows of a step, [2, channels]; b as in `_gradient_into`."""
+    g, affine, finish = later.gradient[step], [part[step] for part in later[1:4]], later.finishes[step]
+    if not usable(x, g, *affine):
+        wide = _before(x, g, affine, finish).double()
+        out[0], out[1] = (wide * (x - affine[0]).double()).sum(0), wide.sum(0)
+        return
+    x, g = rows_contiguous(x), rows_contiguous(g)
+    pointers = x.data_ptr(), x.stride(0), *(part.data_ptr() for part in affine), g.data_ptr(), g.stride(0)
+    if _SUMS[x.dtype](*pointers, out.data_ptr(), *x.shape, *finish.arguments(), threads()):
+        raise MemoryError("There is no memory for the gradient of a batch norm; use fewer threads.")
+
+
+def _gradient_into(
+    out: Tensor, x: Tensor, slope: Tensor, rest: Tensor, later: Later | None, step: int, low: int
+) -> None:
+    """Write b · factor + x · slope + rest for some rows of a step from the row `low` on; b is the gradient before relu
+    and dropout, 0 without `later`.
+    """
+    if later is None:
+        zero = torch.zeros_like(slope).to(x.dtype)
+        g, affine, finish = None, [zero, zero, zero], Finish.NONE
+    else:
+        g, finish = later.gradient[step, low : low + len(x)], later.finishes[step]
+        affine = [part[step] for part in later[1:4]]
+        finish = finish if finish.noise is None or len(g) == later.gradient.shape[1] else _of_rows(finish, low, len(g))
+    centre = affine[0]
+    rest = rest + slope * centre.double()
+    slope, rest = (part.to(x.dtype).contiguous() for part in (slope, rest))
+    if not usable(x, g, out, slope, *affine):
+        found = (x - centre) * slope + rest
+        out.copy_(found if g is None else found + _before(x, g, affine, finish) * affine[1])
+        return
+    x, g = rows_contiguous(x), None if g is None else rows_contiguous(g)
+    pointers = x.data_ptr(), x.stride(0), *(part.data_ptr() for part in affine)
+    more = (None, 0) if g is None else (g.data_ptr(), g.stride(0))
+    vectors = slope.data_ptr(), rest.data_ptr(), out.data_ptr()
+    if _GRADIENT[x.dtype](*pointers, *more, *vectors, *x.shape, *finish.arguments(), threads()):
+        raise MemoryError("There is no memory for the gradient of a batch norm; use fewer threads.")
+
+
+def _before(x: Tensor, g: Tensor, affine: Sequence[Tensor], finish: Finish) -> Tensor:
+    """Return the gradient before relu and dropout."""
+    g = dropout(g, finish.p, finish.noise)
+    return torch.where(_made(x, *affine) > 0, g, 0) if finish.relu else g
+
+
+def _of_rows(finish: Finish, low: int, rows: int) -> Finish:
+    """Return the finish of some rows."""
+    if finish.noise is None:
+        return finish
+    return Finish.of(finish.relu, finish.p, finish.noise.rows(low, low + rows), rows)

@@ -86,23 +86,28 @@ class Rank:
     def _make_boards(self, history: History | None, drift: DriftMeter | None, *, steps: bool) -> Boards | None:
         plan = self.plan
         # a board for each sum over neighbours, in the order in which layers ask
-        widths = [call.width for number in plan.numbers(self.mesh.stage_index) for call in plan.reads(number)]
-        if plan.timeline or not plan.stale or not widths:
+        numbers = plan.numbers(self.mesh.stage_index)
+        widths = [call.width for number in numbers for call in plan.reads(number)]
+        totals = [call.width for number in numbers for call in plan.calls(number) if call.verb == "sum"]
+        if plan.timeline or not plan.stale or not (widths or totals):
             return None
-        graph = self.shard.part_graph(0)
+        graph, apart = self.shard.part_graph(0), history is not None and history.apart and not steps
         rows = HistoryRows(
             widths,
             graph.adjacency.columns,
             plan.dtype,
             self.mesh.device,
-            apart=history is not None and history.apart and not steps,
+            apart=apart,
             drift=drift,
             own_rows=self.shard.rows,
         )
+        chunks, device = len(graph.chunk_rows) - 1, self.mesh.device
+        sums = HistoryRows(totals, chunks, torch.float64, device, apart=apart, name="sums")
         interior = self.shard.interior() if plan.parts > 1 else None
         return Boards(
             graph,
             rows,
+            sums,
             self.door,
             interior=interior,
             column_ids=self.shard.column_ids(0),
@@ -200,7 +205,8 @@ class Run:
         self._running: Running | None = None
         self._batch = batch
         if self._trains and noise is not None:
-            self._running = self._sight.running = Running(plan.all_steps, chunked=chunked)
+            steps = plan.all_steps if batch is None or batch.block is None else plan.steps(batch.block)
+            self._running = self._sight.running = Running(steps, chunked=chunked)
         door = rank.door
         door.noise, door.block = noise, 0
         door.rare = plan.stale and not plan.timeline and not chunked
@@ -282,6 +288,7 @@ class Run:
         """Let the next `run` do another block, after the one before has stepped."""
         if self._running is not None:
             self._running.settle()
+            self._running.steps = self.plan.steps(batch.block or 0)
         self._batch = batch
 
     def run(self, observer: Observer | None = None, **fields: Any) -> None:

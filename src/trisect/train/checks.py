@@ -16,8 +16,10 @@ from trisect.graph.relations import find_relation
 from trisect.graph.timeline.timeline import Timeline
 from trisect.layout import Layout
 from trisect.layout.steps import require_steps
+from trisect.nn.conv.frompyg import FromPyG
 from trisect.nn.conv.hetero_linear import HeteroLinearLayer
 from trisect.nn.models.source import AnyModel
+from trisect.nn.pyg.native import Form
 from trisect.nn.temporal.dynamic import DynamicModel
 from trisect.plan.plan import check_asked, check_history
 from trisect.plan.stages import layer_costs, stage_bounds
@@ -26,6 +28,7 @@ from trisect.tasks import SPLITS, BoundTask
 from trisect.tasks.decoders import Decoder
 from trisect.train.assemble import feature_width, name_modules, relations_of
 from trisect.train.optimizer import kept_of_each
+from trisect.views.replayed import require_cuttable
 from trisect.views.trace import reads_all_relations, trace_of
 from trisect.views.verbs import layer_name
 
@@ -77,6 +80,7 @@ def check_fit(model: AnyModel, data: Graph | Timeline, task: BoundTask) -> None:
     if head is not None and trace_of(head, timeline=True).spatial:
         raise ConfigError(f"head {head} reads neighbours; use one that reads none, or put it among the layers.")
     _check_edges(model, data)
+    _check_pyg(model, timeline=isinstance(data, Timeline))
     decoded = task.decoder_outline(model.out_channels) is not None
     if not decoded and task.channels is not None and model.out_channels != task.channels:
         raise ConfigError(f"the model gives {model.out_channels} outputs, and the task needs {task.channels}.")
@@ -98,6 +102,20 @@ def _check_types(model: AnyModel, data: Graph | Timeline) -> None:
             f" weight; use rgcn with types: '{types_text(types)}', or begin with HeteroLinearLayer({widths}, …).",
             stacklevel=4,
         )
+
+
+def _check_pyg(model: AnyModel, *, timeline: bool) -> None:
+    """Raise where a convolution of PyG cannot be cut, or reads another matrix than the model prepares."""
+    for layer in model.modules():
+        if not isinstance(layer, FromPyG) or layer.bipartite:
+            continue
+        if not timeline:
+            require_cuttable(layer)
+        elif layer.form is not None and layer.form != Form(model.normalisation, model.self_loops):
+            raise ConfigError(
+                f"{layer} reads a symmetric normalisation with self-loops on a timeline, and the model's normalisation"
+                f" is {model.normalisation}, self_loops {model.self_loops}; make them symmetric and true."
+            )
 
 
 def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
@@ -188,8 +206,6 @@ def require_fit(
         check_asked(reading, "spatial", layout.spatial, "vertex")
         if training is None and layout.recipe is not None:
             check_history(layout.spatial)
-    if training is None and layout.recipe is not None and not steps:
-        _check_sums(model)
     layers = len(model.stack)
     if layout.layer > layers:
         raise LayoutError(f"layout.layer is {layout.layer}, and the model has {layers} layers; use fewer stages.")

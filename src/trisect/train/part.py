@@ -24,6 +24,7 @@ from trisect.layout import Layout
 from trisect.layout.steps import Batch
 from trisect.nn import Model, Normalisation
 from trisect.nn.base import Wrapped
+from trisect.nn.pyg.wrapped import is_pyg
 from trisect.noise import Noise
 from trisect.pipeline.sight import Sight
 from trisect.pipeline.stage import Stage
@@ -36,6 +37,7 @@ from trisect.train.fit import ModelLike, as_data, layout_of, model_maker
 from trisect.train.optimizer import clip_gradients
 from trisect.train.processes.folders import temporary_folder
 from trisect.train.processes.joined import joined
+from trisect.train.pyg_model import pyg_model
 from trisect.train.ranks import cut_data
 from trisect.train.setup import Setup
 from trisect.views.running import Running
@@ -66,11 +68,12 @@ def parallelize(
 
     Args:
         model: any module called as module(x, g) with g a `trisect.View`, which can be cut by vertex, time and chunks;
-            or a model of `trisect.nn`, a list of its layers or a name, which can be cut by layer too.
+            or a model of PyG as it stands, called as module(x, edge_index, …), which can be cut by vertex; or a model
+            of `trisect.nn`, a list of its layers or a name, which can be cut by layer too.
         graph: what `trisect.fit` takes.
         layout: such as `"vertex=2,layer=2"`.
         seed: of everything random.
-        normalisation: how the matrix is prepared for a module of your own; a model of `trisect.nn` says so itself.
+        normalisation: how the matrix is prepared for a module(x, g); a model of `trisect.nn` says so itself.
         self_loops: whether it has a loop for each vertex, likewise.
         options: of training that matter here: `device`, `precision`, `threads`, `timeout`, `order`.
 
@@ -89,9 +92,12 @@ def parallelize(
                 f"the layout is {chosen}, and {type(model).__name__} is one module, which can be cut by vertex and"
                 " time; to cut it by layer, give a list of layers."
             )
-        wrapped = Wrapped(model, feature_width(data))
-        wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
-        maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
+        if is_pyg(model):
+            maker, data = pyg_model(model, data, chosen, graph)
+        else:
+            wrapped = Wrapped(model, feature_width(data))
+            wrapped.out_channels = trace_of(wrapped, timeline=isinstance(data, Timeline)).out_channels
+            maker = Model([wrapped], normalisation=normalisation, self_loops=self_loops)
     else:
         maker = model_maker(model, {}, seed, data)
     if not is_cut(chosen):

@@ -422,7 +422,7 @@ class Program:
         boards = self.engine.boards
         if self.history is None or boards is None:
             return {}
-        return {self._prefix() + name: value for name, value in boards.rows.history().items()}
+        return {self._prefix() + name: value for name, value in boards.state().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Put history back. That of another layout or cut is of no use: then it starts anew with the next epoch."""
@@ -431,7 +431,7 @@ class Program:
         prefix = self._prefix()
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         if self.engine.boards is not None:
-            self.engine.boards.rows.restore(own)
+            self.engine.boards.restore(own)
         # a stage that sends no messages has no history of its own, and goes on with those that have
         ours = any(name.startswith(self._history_name) for name in tensors)
         self._first_epoch = 1 if ours else None

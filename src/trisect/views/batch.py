@@ -284,7 +284,7 @@ class Batch(Spatial):
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
         """Return the sum over all rows of the batch."""
-        return sum_over_parts(self._door, call, sums, back=False) if self.moves else sums
+        return sum_over_parts(self._door, call, sums[:, 0], back=False) if self.moves else sums[:, 0]
 
     def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
         """Return the sum of what all parts want of the total."""

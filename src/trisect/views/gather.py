@@ -25,8 +25,14 @@ def gather_rows(
     return columns, token
 
 
+def scatter_rows(spatial: Spatial, call: Hashable, token: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each own row the sum of what all parts made for it, [rows, channels], and the next token."""
+    both: tuple[Tensor, Tensor] = _Scatter.apply(spatial, call, token, near)  # type: ignore[no-untyped-call]
+    return both
+
+
 def total_rows(spatial: Spatial, call: Hashable, token: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum over all ranks of sums over own rows, [steps, 1, channels], and the next token."""
+    """Return the sum over all ranks of sums over own rows, [steps, pieces, channels], and the next token."""
     both: tuple[Tensor, Tensor] = _Total.apply(spatial, call, token, x)  # type: ignore[no-untyped-call]
     return both
 
@@ -132,14 +138,30 @@ class _Gather(torch.autograd.Function):
         return None, None, token, gx, gw
 
 
+class _Scatter(torch.autograd.Function):
+    """The transpose of `_Gather`: what the one does forward, the other does backward."""
+
+    @staticmethod
+    def forward(ctx: Any, spatial: Spatial, call: Hashable, token: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.spatial, ctx.call = spatial, call
+        return spatial.gather_gradient(call, [near])[0], torch.zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, token: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.needs_input_grad[3]:
+            return None, None, token, None
+        return None, None, token, ctx.spatial.gather(ctx.call, gradient[None].contiguous())[0]
+
+
 class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, spatial: Spatial, call: Hashable, token: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.spatial, ctx.call = spatial, call
-        return spatial.total(call, x[:, 0]), torch.zeros(())
+        ctx.spatial, ctx.call, ctx.pieces = spatial, call, x.shape[1]
+        return spatial.total(call, x), torch.zeros(())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, token: Tensor) -> tuple[Tensor | None, ...]:
         own = ctx.spatial.total_gradient(ctx.call, gradient)
-        return None, None, token, own[:, None]
+        return None, None, token, own[:, None].expand(-1, ctx.pieces, -1)

@@ -5,13 +5,16 @@ Each call of a layer has a board of all columns of the part. A chunk writes its 
 what other parts read of them, and sums up over the whole board. Backward goes over the chunks in reverse. A row's
 gradient is complete when its chunk's turn comes: chunks that read it as history give none. The one inexact exchange;
 no byte more crosses than a halo moves.
+
+Sums over all rows have a board of the sums of chunks, in all parts alike: each as fresh, or as old, as its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +33,7 @@ from trisect.views.ending import Ending
 from trisect.views.history_rows import HistoryRows
 from trisect.views.rows import same_rows
 from trisect.views.spatial import Spatial
+from trisect.views.total import sum_over_parts
 
 
 class Boards:
@@ -38,6 +42,7 @@ class Boards:
     Args:
         graph: the part's block with its halo lists by chunk.
         rows: what readers see, and history; it outlives passes.
+        sums: the same of the chunks' sums over rows, [chunks, width] in float64.
         interior: of each chunk, the own row from which on no row takes part in the exchange.
         column_ids: the user's ids of the columns.
         scale: by how much the gradient of rows read fresh by other chunks is multiplied.
@@ -47,16 +52,19 @@ class Boards:
         self,
         graph: PartGraph,
         rows: HistoryRows,
+        sums: HistoryRows,
         door: Door,
         *,
         interior: Sequence[int] | None = None,
         column_ids: Tensor | None = None,
         scale: float = 1.0,
     ) -> None:
-        self.graph, self.rows, self.door, self.scale = graph, rows, door, scale
+        self.graph, self.rows, self.sums, self.door, self.scale = graph, rows, sums, door, scale
         self.interior, self.column_ids = interior, column_ids
         self.parts = door.mesh.layout.vertex
         self._slots: dict[Hashable, int] = {}
+        self._sum_slots: dict[Hashable, int] = {}
+        self._later: dict[Hashable, Tensor] = {}
         self._chunks: dict[int | None, History] = {}
         self._whole = True
         self._chunk: int | None = None
@@ -68,6 +76,7 @@ class Boards:
     def begin(self, *, chunked: bool, keep: float | None) -> None:
         """Begin a pass chunk by chunk, or over all rows at once; see `HistoryRows.begin` for `keep`."""
         self.rows.begin(chunked=chunked, keep=keep)
+        self.sums.begin(chunked=chunked, keep=keep)
         self._whole = not chunked
         columns, device = self.graph.adjacency.columns, self.graph.adjacency.device
         self._waiting = torch.full((columns,), chunked, dtype=torch.bool, device=device)
@@ -75,6 +84,7 @@ class Boards:
     def turn(self) -> None:
         """All chunks have gone forward: history is complete, and nothing is read any more."""
         self.rows.turn()
+        self.sums.turn()
 
     def back_to(self, chunk: int | None) -> None:
         """Backward comes to a chunk: rows of those before it in backward were history to it."""
@@ -90,8 +100,10 @@ class Boards:
         self._stores.clear()
         self._collectors.clear()
         self._narrowed.clear()
+        self._later.clear()
         self._chunk = None
         self.rows.end()
+        self.sums.end()
 
     def chunk(self, number: int | None) -> History:
         """Return the view of a chunk; None: of all rows."""
@@ -102,6 +114,37 @@ class Boards:
     def slot(self, call: Hashable) -> int:
         """Return the number of a call's board; calls come in the same order in every pass."""
         return self._slots.setdefault(call, len(self._slots))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that a resumed run needs, by name."""
+        return {**self.rows.history(), **self.sums.history()}
+
+    def restore(self, named: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave."""
+        for rows in (self.rows, self.sums):
+            rows.restore({name: value for name, value in named.items() if name.startswith(f"{rows.name}.")})
+
+    # Sums over all rows
+
+    def total(self, call: Hashable, chunk: int | None, own: Tensor) -> Tensor:
+        """Put sums of a chunk on the board, or of all chunks; return the sum over all rows, fresh and old: [1, width].
+
+        Args:
+            own: of the rows of all parts, [1, width], or [chunks, width].
+        """
+        slot = self._sum_slots.setdefault(call, len(self._sum_slots))
+        low, high = (0, len(self.graph.chunk_rows) - 1) if chunk is None else (chunk, chunk + 1)
+        self.sums.write(slot, low, high, own.to(self.sums.dtype))
+        board = own if chunk is None else self.sums.rows(slot)
+        return board.sum(0, keepdim=True).to(own.dtype)
+
+    def total_gradient(self, call: Hashable, chunk: int | None, gradient: Tensor) -> Tensor:
+        """Return the gradient of a chunk's own sums, from all chunks that read them fresh, [1, width]."""
+        if chunk is None:
+            return gradient
+        later = self._later.get(call)
+        self._later[call] = gradient if later is None else later + gradient
+        return gradient if later is None else gradient + self.scale * later
 
     @property
     def pulls(self) -> bool:
@@ -201,6 +244,8 @@ class History(Spatial):
         bounds = [(graph.rows + owner[chunks[0]][0], graph.rows + owner[chunks[-1]][1]) for owner in graph.receive]
         self._halo = [slice(first, last) for first, last in bounds]
         self._near: tuple[Adjacency, Tensor | None] | None = None
+        if chunk is None:
+            self.pieces = [high - low for low, high in pairwise(graph.chunk_rows)]
 
     @property
     def blocks(self) -> Sequence[Adjacency]:
@@ -388,8 +433,18 @@ class History(Spatial):
         return total[self._span][None]
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Refuse: a chunk does not know the sums of others."""
-        raise RuntimeError("internal error: sums over all rows do not go through chunks")
+        """Return the sum over fresh and old rows of all parts."""
+        boards, (own,) = self._boards, sums
+        if self.moves:
+            own = sum_over_parts(boards.door, call, own, back=False)
+        return boards.total(call, self._chunk, own)
+
+    def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
+        """Return the gradient of own rows, from those of all parts and chunks that read their sum fresh."""
+        boards = self._boards
+        if self.moves:
+            gradient = sum_over_parts(boards.door, call, gradient, back=True)
+        return boards.total_gradient(call, self._chunk, gradient)
 
 
 def entries_in(block: Adjacency, columns: Tensor) -> Adjacency:

@@ -27,6 +27,7 @@ class HistoryRows:
         widths: of each slot's message.
         columns, dtype, device: of the tensors, [columns, width].
         apart: whether history is kept apart from the rows of the epoch.
+        name: with which the names of its tensors in a checkpoint begin.
         drift: measures how far history was from the fresh rows, on some of the first `own_rows`; None: nobody asks.
     """
 
@@ -40,8 +41,9 @@ class HistoryRows:
         apart: bool,
         drift: DriftMeter | None = None,
         own_rows: int = 0,
+        name: str = "history",
     ) -> None:
-        self._drift, self._own_rows = drift, own_rows
+        self._drift, self._own_rows, self.name = drift, own_rows, name
         self._widths, self._columns, self._device = list(widths), columns, device
         self.dtype, self._apart = dtype, apart
         none: list[Tensor | None] = [None] * len(widths)
@@ -126,7 +128,7 @@ class HistoryRows:
 
     def history(self) -> dict[str, Tensor]:
         """All that a resumed run needs, by name."""
-        return {f"history.{slot}": rows for slot, rows in enumerate(self._history) if rows is not None}
+        return {f"{self.name}.{slot}": rows for slot, rows in enumerate(self._history) if rows is not None}
 
     def restore(self, named: Mapping[str, Tensor]) -> None:
         """Put back what `history` gave, as a resumed run does."""

@@ -125,7 +125,7 @@ class Local(Spatial):
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
         """Return the sum over all parts."""
-        return sums if self.door is None else sum_over_parts(self.door, call, sums, back=False)
+        return sums[:, 0] if self.door is None else sum_over_parts(self.door, call, sums[:, 0], back=False)
 
     def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
         """Return the sum of what all parts want of the total."""

@@ -164,7 +164,7 @@ class RedistributeRows(Spatial):
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
         """Return the sum over all parts."""
-        return sum_over_parts(self.door, call, sums, back=False)
+        return sum_over_parts(self.door, call, sums[:, 0], back=False)
 
     def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
         """Return the sum of what all parts want of the total."""

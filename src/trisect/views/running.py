@@ -27,15 +27,15 @@ class Running:
     """The statistics of a pass, by which running ones are updated when it has ended.
 
     Args:
-        steps: of all ranks together.
         chunked: whether cells are chunks of rows, of which the last has the statistics of all.
 
     Attributes:
+        steps: of all ranks together.
         cell: the one at work.
     """
 
     def __init__(self, steps: range = range(1), *, chunked: bool = False) -> None:
-        self._steps, self._chunked = steps, chunked
+        self.steps, self._chunked = steps, chunked
         self._found: dict[Tracking, dict[Hashable, dict[int, tuple[range, Tensor]]]] = {}
         self._totals: list[Tensor] | None = None
         self.cell = 0
@@ -55,11 +55,11 @@ class Running:
         return self._totals
 
     def _total(self, norm: Tracking, calls: Sequence[dict[int, tuple[range, Tensor]]]) -> Tensor:
-        _, weights = norm.weights(len(self._steps) * len(calls))
+        _, weights = norm.weights(len(self.steps) * len(calls))
         parts = []
         for number, cells in enumerate(calls):
             for steps, found in list(cells.values())[-1 if self._chunked else 0 :]:
-                at = [(step - self._steps.start) * len(calls) + number for step in steps]
+                at = [(step - self.steps.start) * len(calls) + number for step in steps]
                 parts.append((weights[at].to(found.device)[:, None, None] * found).sum(0))
         return torch.stack(parts).sum(0)
 
@@ -71,7 +71,7 @@ class Running:
     def settle(self) -> None:
         """Update running statistics by the totals, once."""
         for (norm, calls), total in zip(self._found.items(), self.totals(), strict=True):
-            norm.update(total, len(self._steps) * len(calls))
+            norm.update(total, len(self.steps) * len(calls))
         self._found.clear()
         self._totals = None
 

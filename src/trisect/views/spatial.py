@@ -27,6 +27,7 @@ class Spatial(Exchange, ABC):
         blocks: the matrix of each step, [rows, columns]; its columns are in the order of `gather`.
         moves: whether rows cross ranks.
         stale: whether some of the rows that are read are of an earlier pass.
+        pieces: the sizes of consecutive pieces of own rows whose sums are kept apart; empty: there is one piece.
         door, part_rows: where rows cross ranks, the way to other parts, and the rows of each part.
         heed: is called in every verb, forward and backward; None where a request to stop cannot come.
     """
@@ -35,6 +36,7 @@ class Spatial(Exchange, ABC):
     steps: int
     moves: bool = False
     stale: bool = False
+    pieces: Sequence[int] = ()
     door: Door | None = None
     part_rows: Sequence[int] = ()
     heed: Callable[[], None] | None = None
@@ -98,8 +100,12 @@ class Spatial(Exchange, ABC):
         """Return the gradients of own rows, [steps, rows, channels], from those of all columns."""
 
     def total(self, call: Hashable, sums: Tensor) -> Tensor:
-        """Return the sum over all rows of each step, from that over own rows: [steps, channels]."""
-        return sums
+        """Return the sum over all rows of each step, [steps, channels], from those of own pieces of rows.
+
+        Args:
+            sums: [steps, pieces, channels].
+        """
+        return sums[:, 0]
 
     def total_gradient(self, call: Hashable, gradient: Tensor) -> Tensor:
         """Return the gradient that every own row gets, from that of the total."""

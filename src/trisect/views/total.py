@@ -30,9 +30,12 @@ class Total(Exchange):
 
     @classmethod
     def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:
-        """Every part gives its sums to all others."""
-        itemsize = 8 if action.call is not None and action.call.double else at.plan.dtype.itemsize
-        return "total", total_bytes(at.plan.parts, len(at.steps), action.width, itemsize)
+        """Every part gives its sums to all others; of a pass that becomes history those of each chunk."""
+        plan, rows = at.plan, len(at.steps)
+        if plan.stale and not plan.timeline and plan.layout.chunks == 1 and not action.back:
+            rows = len(plan.chunk_rows[0]) - 1
+        itemsize = 8 if action.call is not None and action.call.double else plan.dtype.itemsize
+        return "total", total_bytes(plan.parts, rows, action.width, itemsize)
 
 
 def sum_over_parts(door: Door, call: Hashable, own: Tensor, *, back: bool) -> Tensor:

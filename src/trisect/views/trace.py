@@ -171,7 +171,8 @@ def key_of(layer: nn.Module) -> tuple[object, ...]:
         for key, value in vars(module).items()
         if isinstance(value, (bool, int, float, str, tuple))
     )
-    return type(layer), repr(layer), settings, shapes, getattr(layer, "reads", ()), getattr(layer, "writes", None)
+    kinds = tuple(type(module) for module in layer.modules())
+    return kinds, repr(layer), settings, shapes, getattr(layer, "reads", ()), getattr(layer, "writes", None)
 
 
 def on_cpu(layer: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -274,9 +275,10 @@ def _asked(layer: Any, *, timeline: bool, keeps: bool, trains: bool = True) -> t
         with torch.enable_grad():
             out = layer(x, view)
     except Exception as error:
+        called = getattr(layer, "called", "module(x, g), g a trisect.View")
         raise ConfigError(
             f"{name} failed on {_ROWS} rows of {layer.in_channels} channels ({type(error).__name__}: {error}); a module"
-            " is called as module(x, g), g a trisect.View."
+            f" is called as {called}."
         ) from error
     if not isinstance(out, Tensor) or out.shape[:-1] != x.shape[:-1]:
         shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -363,6 +365,11 @@ class Recorder(View):
         if self.block.features is None:
             self.spatial = View.whole([ring(_ROWS, 3, self.block.dtype, 1)] * len(self.spatial.blocks)).spatial
         return Relation(0, normalisation, self_loops)
+
+    def scatter(self, near: Tensor) -> Tensor:
+        """Note rows that go the other way, which crosses as much; see `View.scatter`."""
+        self.calls.append(Call("gather", near.shape[-1], near.requires_grad))
+        return near
 
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Note a sum over all rows; see `View.sum`."""

@@ -15,8 +15,8 @@ from torch import nn
 
 from trisect.comm.calls import plain_words
 
-AGGREGATE, GATHER, SUM, TOP, FETCH, RECUR = range(1, 7)
-_VERBS = ("", "aggregate", "gather", "sum", "top", "fetch", "recur")
+AGGREGATE, GATHER, SUM, TOP, FETCH, RECUR, SCATTER = range(1, 8)
+_VERBS = ("", "aggregate", "gather", "sum", "top", "fetch", "recur", "scatter")
 _LONGEST = 60  # characters of a layer's repr that a sentence has room for
 
 

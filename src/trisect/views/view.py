@@ -28,7 +28,7 @@ from trisect.views.alone import Alone
 from trisect.views.along import Along, BlockEndedError
 from trisect.views.ending import Ending
 from trisect.views.fetch import Lists, fetch_rows
-from trisect.views.gather import Flight, arrive, depart, gather_rows, total_rows
+from trisect.views.gather import Flight, arrive, depart, gather_rows, scatter_rows, total_rows
 from trisect.views.halo import Halo
 from trisect.views.local import Local
 from trisect.views.rows import each_frame, no_rows, required, stacked
@@ -38,7 +38,7 @@ from trisect.views.spatial import Spatial
 from trisect.views.token import new_token, tie
 from trisect.views.top import top_rows
 from trisect.views.turn import State
-from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SUM, TOP
+from trisect.views.verbs import AGGREGATE, FETCH, GATHER, RECUR, SCATTER, SUM, TOP
 
 if TYPE_CHECKING:
     from trisect.views.relations import Relation
@@ -393,6 +393,21 @@ class View:
         read = read_rows(self, x, relations)
         return [RelationView.of(self, relation, read) for relation in relations]
 
+    def scatter(self, near: Tensor) -> Tensor:
+        """Return for each own row the sum of what all parts made for it, of a static graph: the transpose of `gather`.
+
+        Args:
+            near: [columns, channels], in the order of the rows that `gather` gives.
+
+        Returns: [rows, channels].
+        """
+        call = self._call(SCATTER)
+        if not self.spatial.moves and not self.spatial.stale:
+            return near
+        own, token = scatter_rows(self.spatial, call, self._next_token(), near)
+        self._take(token)
+        return own
+
     def sum(self, x: Tensor, partial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Return the sum of x over all rows of each step, those of other parts included: [..., 1, channels].
 
@@ -401,13 +416,16 @@ class View:
             partial: makes of some rows, [steps, rows, channels], what is summed, float64 [steps, 1, sums]; None: their
                 sum. It crosses in float64.
         """
-        frames, call = self.frames(x), self._call(SUM)
-        sums = frames.sum(1, keepdim=True) if partial is None else partial(frames)
-        if self.spatial.moves or self.spatial.stale:
-            total, token = total_rows(self.spatial, call, self._next_token(), sums)
-            self._take(token)
-            sums = total[:, None]
-        return self._back(sums, x)
+        frames, call, pieces = self.frames(x), self._call(SUM), self.spatial.pieces
+        sums = [
+            some.sum(1, keepdim=True) if partial is None else partial(some)
+            for some in (torch.split(frames, list(pieces), 1) if len(pieces) > 1 else (frames,))
+        ]
+        if not self.spatial.moves and not self.spatial.stale:
+            return self._back(sums[0], x)
+        total, token = total_rows(self.spatial, call, self._next_token(), torch.cat(sums, 1))
+        self._take(token)
+        return self._back(total[:, None], x)
 
     def update(self, norm: Tracking, found: Tensor) -> None:
         """Let running statistics of a norm take in those of the own steps, [steps, 2, channels], once in a pass."""
@@ -460,6 +478,14 @@ class View:
     def edge_index(self) -> Tensor:
         """The entries of a static graph's matrix, int64 [2, entries]: rows of what `gather` gives, and own rows."""
         return self.block.edge_index()
+
+    @property
+    def column_vertices(self) -> Tensor:
+        """The user's ids of the rows that `gather` gives on a static graph, int64 [columns]."""
+        ids = self.spatial.column_ids(0)
+        if ids is None and self.noise is not None:
+            ids = self.noise.vertices
+        return torch.arange(self.block.columns, device=self.block.device) if ids is None else ids
 
     @property
     def edge_weight(self) -> Tensor | None:

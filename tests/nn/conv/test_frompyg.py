@@ -91,23 +91,10 @@ def test_in_a_model_and_seeded(graph):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FromPyG(pyg.GCNConv(5, 4)), r"a block needs; use trisect\.nn\.GCNLayer, .* with its default options"),
-        (
-            lambda: FromPyG(type("Own", (pyg.GCNConv,), {})(5, 4)),
-            r"a block needs; use trisect\.nn\.GCNLayer, .* GCNConv",
-        ),
-        (lambda: FromPyG(pyg.GCN2Conv(5, 0.1), in_channels=5), r"bipartite.*use trisect\.nn\.GCN2Layer,"),
-        (lambda: FromPyG(pyg.GATConv(5, 4)), "add_self_loops=False"),
-        (lambda: FromPyG(pyg.GATConv(5, 4, add_self_loops=False, dropout=0.01)), "dropout"),
+        (lambda: FromPyG(pyg.GCN2Conv(5, 0.1), in_channels=5), r"fails as conv\(x, edge_index\)"),
         (lambda: FromPyG(gin()), "in_channels"),
         (lambda: FromPyG(pyg.SAGEConv(-1, 4)), "in_channels"),
         (lambda: FromPyG(pyg.SAGEConv(5, 4), out_channels=3), "gives 4"),
-        (
-            lambda: FromPyG(
-                pyg.GINConv(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))), in_channels=5
-            ),
-            "batch norm",
-        ),
         (lambda: FromPyG(pyg.SAGEConv(5, 4, aggr="lstm")), "its neighbours stand in another order"),
         (lambda: FromPyG(pyg.SAGEConv(64, 4, aggr="lstm")), "its neighbours stand in another order"),
     ],
@@ -116,6 +103,59 @@ def test_convolutions_that_a_cut_would_change_are_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+WHOLE = {
+    "GCN": lambda: pyg.GCNConv(5, 4),
+    "own class": lambda: type("Own", (pyg.GCNConv,), {})(5, 4),
+    "GAT": lambda: pyg.GATConv(5, 4),
+    "Cheb": lambda: pyg.ChebConv(5, 4, 3),
+    "TAG": lambda: pyg.TAGConv(5, 4),
+    "APPNP": lambda: pyg.APPNP(3, 0.1),
+    "batch norm": lambda: pyg.GINConv(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))),
+}
+
+
+@pytest.mark.parametrize("name", list(WHOLE))
+def test_convolutions_that_ask_for_more_than_neighbours(name, graph, close, gradients):
+    """They are called as they are; in training, with statistics of all rows."""
+    torch.manual_seed(0)
+    conv = WHOLE[name]().double()
+    layer = FromPyG(conv, in_channels=5)
+    assert not layer.bipartite
+    adjacency = graph.adjacency("none", False)
+    x = graph.x.requires_grad_()
+    inputs, expected = [x, *layer.parameters()], conv(x, adjacency.edge_index())
+    wanted = gradients(expected, inputs)
+    found = layer(x, View.whole(adjacency, Noise(1)))
+    close(found, expected)
+    for got, want in zip(gradients(found, inputs), wanted, strict=True):
+        close(got, want)
+
+
+def test_dropout_inside_is_by_place(graph, close):
+    layer = FromPyG(pyg.GATConv(5, 4, dropout=0.4)).double()
+    adjacency = graph.adjacency("none", False)
+    one, other = (layer(graph.x, View.whole(adjacency, Noise(seed))) for seed in (1, 2))
+    close(one, layer(graph.x, View.whole(adjacency, Noise(1))))
+    with pytest.raises(AssertionError, match="differs"):
+        close(one, other)
+    layer.eval()
+    close(layer(graph.x, View.whole(adjacency)), layer.conv(graph.x, adjacency.edge_index()))
+
+
+def test_gcn_on_a_timeline_reads_the_models_matrix(graph, close):
+    conv = pyg.GCNConv(5, 4).double()
+    adjacency = graph.adjacency("symmetric", True)
+    frames = torch.stack([graph.x, 2 * graph.x])
+    found = FromPyG(conv)(frames, View.whole([adjacency, adjacency]))
+    close(found[1], conv(2 * graph.x, graph.edge_index))
+    with pytest.raises(ConfigError, match="a step of a timeline"):
+        FromPyG(pyg.ChebConv(5, 4, 2)).double()(frames, View.whole([adjacency, adjacency]))
+    numbers = trisect.Timeline.generate("evolving", vertices=20, steps=4, features=5, communities=2)
+    rows = Model([FromPyG(pyg.GCNConv(5, 2))], normalisation="row")
+    with pytest.raises(ConfigError, match="make them symmetric and true"):
+        trisect.fit(rows, numbers, "node-classification", epochs=1)
 
 
 EDGED = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -11,11 +11,10 @@ from trisect import ops
 from trisect.nn.activation import Activation, activate_rows
 from trisect.nn.base import Layer
 from trisect.nn.initial import fan_in_
+from trisect.nn.norm import Norm, norm_of, normalised
 
 if TYPE_CHECKING:
     from trisect.views.view import View
-
-Norm = Literal["none", "layer"]
 
 
 class Convolution(Layer):
@@ -29,9 +28,9 @@ class Convolution(Layer):
         in_channels, out_channels: widths.
         activation: a name; `none` for a last layer.
         dropout: probability.
-        norm: `none` or `layer`. (Statistics over vertices, as in a batch norm, would differ between cuts.)
+        norm: `none`, `layer` or `batch`.
         residual: add the input, where both widths are equal.
-        bias: whether the layer has one.
+        bias: whether the layer has one; none before a batch norm, which takes it away again.
     """
 
     bias: nn.Parameter | None
@@ -53,8 +52,8 @@ class Convolution(Layer):
         self.activation: Activation = activation
         self.dropout = dropout
         self.residual = residual and in_channels == out_channels
-        self.norm = nn.LayerNorm(out_channels) if norm == "layer" else None
-        self.bias = self.drawn("bias", out_channels, start=nn.init.zeros_) if bias else None
+        self.norm = norm_of(norm, out_channels)
+        self.bias = self.drawn("bias", out_channels, start=nn.init.zeros_) if bias and norm != "batch" else None
 
     @property
     def _fuses(self) -> bool:
@@ -83,8 +82,8 @@ class Convolution(Layer):
     def _ended(self, y: Tensor, g: View) -> Tensor:
         """Norm, activation and dropout."""
         if self.norm is not None and self.activation in ("relu", "none"):
-            return g.normalise(y, self.norm, relu=self.activation == "relu", p=self.dropout)
-        y = y if self.norm is None else g.normalise(y, self.norm)
+            return normalised(y, self.norm, g, relu=self.activation == "relu", p=self.dropout)
+        y = normalised(y, self.norm, g)
         return activate_rows(y, self.activation, self.dropout, g)
 
     def _repr_options(self) -> str:
@@ -109,7 +108,8 @@ class LinearLayer(Convolution):
     ) -> None:
         super().__init__(in_channels, out_channels, activation=activation, dropout=dropout, norm=norm)
         self.weight = self.drawn("weight", out_channels, in_channels)
-        self.bias = self.drawn("bias", out_channels, start=partial(fan_in_, fan_in=in_channels))
+        if self.bias is not None:
+            self.bias = self.drawn("bias", out_channels, start=partial(fan_in_, fan_in=in_channels))
         self.writes = writes
 
     def forward(self, x: Tensor, g: View) -> Tensor:

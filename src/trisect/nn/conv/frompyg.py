@@ -12,31 +12,28 @@ from trisect.errors import ConfigError
 from trisect.graph.adjacency import Adjacency
 from trisect.nn.activation import Activation, activate_rows
 from trisect.nn.base import Layer
+from trisect.nn.pyg.asking import Asking
+from trisect.nn.pyg.native import Form, form_of
+from trisect.nn.pyg.twin import as_trained, twin_of
 
 if TYPE_CHECKING:
     from trisect.views.view import Neighbours, View
 
-# convolutions of PyG that, with its default options, are layers here
-_OWN_LAYERS = {
-    "GATConv": "GATLayer",
-    "GATv2Conv": "GATv2Layer",
-    "GCN2Conv": "GCN2Layer",
-    "GCNConv": "GCNLayer",
-    "GINConv": "GINLayer",
-    "GINEConv": "GINELayer",
-    "SAGEConv": "SAGELayer",
-}
+GCN = Form("symmetric", True)
 
 
 class FromPyG(Layer):
     """out = dropout(activation(conv((x, x_own), edge_index))).
 
-    A block has other columns than rows, so that the convolution must take bipartite input and give each row the same
-    result whatever other rows are computed with it, and in whatever order its neighbours stand (`aggr="lstm"` does
-    not). That is tried out on a graph of three vertices at construction.
+    A convolution that takes bipartite input and gives each row the same result whatever other rows are computed with it
+    is called so for some rows at a time, as conv((x [columns, in], x_own [rows, in]), edge_index). Any other, such as
+    GCNConv, is called as it is, conv(x, edge_index), and what it wants of other rows is asked of the view (see
+    `trisect.nn.pyg`): degrees are those of the whole graph, hops and statistics go over all rows. On a timeline that
+    is for `GCNConv` alone, by the model's matrix. One that depends on the order of neighbours (`aggr="lstm"`) is
+    refused. All that is tried out on a graph of three vertices at construction.
 
     Args:
-        conv: the convolution, called as conv((x [columns, in], x_own [rows, in]), edge_index).
+        conv: the convolution.
         activation: follows it.
         dropout: the probability of the dropout that follows.
         in_channels: the width of the inputs; read from `conv` where it has it.
@@ -66,7 +63,7 @@ class FromPyG(Layer):
         self.edge_weight = edge_weight
         self.in_channels = _width(conv, "in_channels", in_channels)
         self.edge_channels = _edge_width(conv, self.in_channels, edge_channels)
-        tried = self._try_out()
+        self.bipartite, tried = self._try_out()
         if out_channels is not None and out_channels != tried:
             raise ConfigError(f"out_channels is {out_channels}, but {conv} gives {tried} channels; leave it out.")
         self.out_channels = tried
@@ -83,19 +80,39 @@ class FromPyG(Layer):
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
 
         def convolved(near: Tensor, own: Tensor, at: Neighbours) -> Tensor:
-            return self._convolved(near, own, at.block)
+            return self._called(self.conv, (near, own), at.block.edge_index(), at.block)
 
-        y = g.gather(x, then=convolved, width=self.out_channels)
+        if self.bipartite:
+            y = g.gather(x, then=convolved, width=self.out_channels)
+        elif x.dim() == 2:
+            conv = twin_of(self.conv)
+            with as_trained(conv, trains=g.trains), Asking(g) as ask:
+                y = self._called(conv, x, ask.edge_index, g.block)
+        elif self.form == GCN:
+            y = g.aggregate(x, self.conv.lin.weight, bias=self.conv.bias)  # type: ignore[union-attr,arg-type]
+        else:
+            raise ConfigError(
+                f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a step of a timeline"
+                " needs, or adds self-loops, drops or normalises itself; use one that does not"
+                " (add_self_loops=False), or a layer of trisect.nn."
+            )
         return activate_rows(y, self.activation, self.dropout, g)
 
-    def _convolved(self, near: Tensor, x: Tensor, adjacency: Adjacency) -> Tensor:
-        """Run the convolution: near [columns, in_channels], x [rows, in_channels] → [rows, out_channels]."""
+    @property
+    def form(self) -> Form | None:
+        """The form of the matrix that it reads on a timeline; None: none is prepared for it."""
+        form = None if self.bipartite else form_of(self.conv)
+        return form if form == GCN else None
+
+    def _called(self, conv: nn.Module, x: Any, edge_index: Tensor, adjacency: Adjacency) -> Tensor:
+        """Return conv(x, edge_index, …) with the matrix's values and features where they are asked for."""
         weights: dict[str, Any] = {}
+        like = x if isinstance(x, Tensor) else x[0]
         if self.edge_weight is not None:
             values = adjacency.edge_weight()
             if values is None:
-                values = near.new_ones(adjacency.entries)
-            weights[self.edge_weight] = values.to(near.dtype)
+                values = like.new_ones(adjacency.entries)
+            weights[self.edge_weight] = values.to(like.dtype)
         if self.edge_channels:
             features = adjacency.edge_attributes()
             if features is None:
@@ -103,14 +120,16 @@ class FromPyG(Layer):
                     f"{self.conv} reads {self.edge_channels} features of each edge, and the edges have none; give the "
                     "data edge_x."
                 )
-            weights["edge_attr"] = features.to(near.dtype)
-        result: Tensor = self.conv((near, x), adjacency.edge_index(), **weights)
+            weights["edge_attr"] = features.to(like.dtype)
+        result: Tensor = conv(x, edge_index, **weights)
         return result
 
     @torch.no_grad()
-    def _try_out(self) -> int:
-        """Run on a graph of three vertices, on a block of the last two, and on all in reverse order; where the results
-        differ, the convolution is refused.
+    def _try_out(self) -> tuple[bool, int]:
+        """Run on a graph of three vertices, on a block of the last two, and on all in reverse order.
+
+        Returns:
+            whether the block gives the same, and how wide the result is.
         """
         like = next(self.conv.parameters(), torch.empty(0))
         x = torch.linspace(-1.0, 1.0, 3 * self.in_channels).view(3, self.in_channels).to(like)
@@ -123,54 +142,53 @@ class FromPyG(Layer):
         if self.edge_channels:
             features = torch.linspace(0.0, 1.0, 6 * self.edge_channels).view(6, self.edge_channels).to(like)
             graph, reverse = graph.with_features(features), reverse.with_features(features.flip(0))
-        block = graph.rows_between(1, 3)
-        buffers = {name: value.clone() for name, value in self.conv.named_buffers()}
-        try:
-            with torch.random.fork_rng(device_type="cuda"):
-                all_rows = self._convolved(x, x, graph)
-                two_rows = self._convolved(x, x[1:], block)
-                reversed_rows = self._convolved(x.flip(0), x.flip(0), reverse).flip(0)
-        except Exception as error:
-            if self.edge_channels == 0 and "edge_attr" in inspect.signature(self.conv.forward).parameters:
-                raise ConfigError(
-                    f"{self.conv} fails without features of edges ({type(error).__name__}: {error}); where it reads "
-                    "them, say how many: FromPyG(conv, edge_channels=…)."
-                ) from error
-            own = _own_layer(self.conv)
-            # PyG's text would name other layers than ours
-            remedy = (
-                f" ({type(error).__name__}: {error}); use one that does, such as SAGEConv, or a layer of trisect.nn."
-                if own is None
-                else f"; use trisect.nn.{_OWN_LAYERS[own]}, which does and is PyG's {own} with its default options."
-            )
-            raise ConfigError(
-                f"{self.conv} does not take the bipartite input ((x, x_own), edge_index) that a block needs{remedy}"
-            ) from error
-        for name, value in self.conv.named_buffers():
-            value.copy_(buffers[name])
-        if (
-            _drops(self.conv)
-            or all_rows.shape[:1] != (3,)
-            or not torch.allclose(all_rows[1:], two_rows, rtol=1e-3, atol=1e-4)
-        ):
-            raise ConfigError(
-                f"{self.conv} gives a row another result when other rows are computed with it, so that a cut would "
-                "change it; switch off its own self-loops (add_self_loops=False), dropout and batch norm."
-            )
+
+        conv = twin_of(self.conv)
+        buffers = [buffer.clone() for buffer in conv.buffers()]
+        with torch.random.fork_rng(device_type="cuda"):
+            try:
+                with as_trained(conv, trains=False):
+                    all_rows = self._called(conv, x, graph.edge_index(), graph)
+                    reversed_rows = self._called(conv, x.flip(0), reverse.edge_index(), reverse).flip(0)
+            except Exception as error:
+                raise ConfigError(self._failed(error)) from error
+            bipartite = self._same_in_blocks(conv, x, graph)
+        for buffer, value in zip(conv.buffers(), buffers, strict=True):
+            buffer.copy_(value)
         if not torch.allclose(all_rows, reversed_rows, rtol=1e-4, atol=1e-6):
             raise ConfigError(
                 f"{self.conv} gives a row another result when its neighbours stand in another order, so that a cut "
                 "would change it; use an aggregation without an order, such as mean, sum or max."
             )
-        return int(all_rows.shape[1])
+        return bipartite, int(all_rows.shape[1])
+
+    def _same_in_blocks(self, conv: nn.Module, x: Tensor, graph: Adjacency) -> bool:
+        """Whether a convolution takes bipartite input, and gives some rows of three what it gives them among all."""
+        if _drops(conv):
+            return False
+        block = graph.rows_between(1, 3)
+        try:
+            some = self._called(conv, (x, x[1:]), block.edge_index(), block)
+            rows = self._called(conv, x, graph.edge_index(), graph)[1:]
+        except Exception:
+            return False
+        return some.shape == rows.shape and torch.allclose(rows, some, rtol=1e-3, atol=1e-4)
+
+    def _failed(self, error: Exception) -> str:
+        """Return the sentence for a convolution that cannot be called."""
+        why = f"({type(error).__name__}: {error})"
+        if self.edge_channels == 0 and "edge_attr" in inspect.signature(self.conv.forward).parameters:
+            return (
+                f"{self.conv} fails without features of edges {why}; where it reads them, say how many: FromPyG(conv,"
+                " edge_channels=…)."
+            )
+        return (
+            f"{self.conv} fails as conv(x, edge_index) {why}; use one that is called so, or parallelize a module that"
+            " calls it (docs/loop.md)."
+        )
 
     def __repr__(self) -> str:
         return f"FromPyG({self.conv})"
-
-
-def _own_layer(conv: nn.Module) -> str | None:
-    """Return the name of PyG's convolution that `conv` is or derives from, where it is a layer here."""
-    return next((kind.__name__ for kind in type(conv).__mro__ if kind.__name__ in _OWN_LAYERS), None)
 
 
 def _width(conv: nn.Module, name: str, asked: int | None) -> int:
@@ -192,7 +210,7 @@ def _edge_width(conv: nn.Module, in_channels: int, asked: int | None) -> int:
             raise ConfigError(f"edge_channels is {asked}, but {conv} takes no edge_attr; leave edge_channels out.")
         return asked
     width = getattr(conv, "edge_dim", None)
-    if argument is not None and width is None and _own_layer(conv) == "GINEConv":
+    if argument is not None and width is None and any(kind.__name__ == "GINEConv" for kind in type(conv).__mro__):
         width = in_channels if getattr(conv, "lin", None) is None else getattr(conv.lin, "in_channels", None)
     if isinstance(width, int) and width > 0 and argument is not None:
         return width

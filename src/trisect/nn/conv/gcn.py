@@ -17,24 +17,26 @@ if TYPE_CHECKING:
 
 
 class GCNLayer(Convolution):
-    """out = Â·x·Wᵀ + b, then norm, activation, dropout, residual.
+    """out = Â·x·Wᵀ [+ x·W_rootᵀ] + b, then norm, activation, dropout, residual.
 
     The adjacency is taken as it is: normalise it once, outside (symmetric, with self-loops).
 
     Args:
         in_channels, out_channels: widths.
+        root_weight: whether a vertex has a weight for itself: a residual before the norm, of any width.
         **options: of `Convolution`.
 
-    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight [out_channels, in_channels].
+    Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight, weight_root [out_channels, in_channels].
     """
 
-    def __init__(self, in_channels: int, out_channels: int, **options: Any) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, root_weight: bool = False, **options: Any) -> None:
         super().__init__(in_channels, out_channels, **options)
         self.weight = self.drawn("weight", out_channels, in_channels, start=glorot_)
+        self.weight_root = self.drawn("weight_root", out_channels, in_channels) if root_weight else None
 
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [..., rows, in_channels] → [..., rows, out_channels]."""
-        return self.after_fused(g.aggregate(x, self.weight, **self.fused), x, g)
+        return self.after_fused(g.aggregate(x, self.weight, root=self.weight_root, **self.fused), x, g)
 
 
 class GCN2Layer(Convolution):

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from trisect import ops
-from trisect.nn.conv.convolution import Convolution, Norm
+from trisect.nn.conv.convolution import Convolution
 from trisect.nn.initial import fan_in_
+from trisect.nn.norm import Norm, norm_of, normalised
 from trisect.ops.edges import relu_edges
 
 if TYPE_CHECKING:
@@ -22,15 +23,14 @@ if TYPE_CHECKING:
 class GINLayer(Convolution):
     """out = MLP((1+ε)·x_i + Σ_j x_j), then norm, activation, dropout, residual; MLP(s) = W2·relu(norm(W1·s + b1)) + b2.
 
-    The paper puts a batch norm into the MLP. Its statistics run over all vertices, so that a cut would change them:
-    here it is a layer norm or none. W1 is linear, so that it may go before the sum where it narrows.
+    The paper's norm inside the MLP is a batch norm. W1 is linear, so that it may go before the sum where it narrows.
 
     Args:
         in_channels, out_channels: widths.
         hidden_channels: between W1 and W2; out_channels where None.
         eps: ε, or its initial value.
         train_eps: whether ε is trained.
-        mlp_norm: `none` or `layer`, inside the MLP.
+        mlp_norm: `none`, `layer` or `batch`, inside the MLP.
         **options: of `Convolution`.
 
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight1 [hidden, in], weight2 [out, hidden].
@@ -56,8 +56,10 @@ class GINLayer(Convolution):
         else:
             self.register_buffer("eps", torch.full((1,), eps))
         self.weight1 = self.drawn("weight1", self.hidden_channels, in_channels)
-        self.bias1 = self.drawn("bias1", self.hidden_channels, start=partial(fan_in_, fan_in=in_channels))
-        self.mlp_norm = nn.LayerNorm(self.hidden_channels) if mlp_norm == "layer" else None
+        self.bias1 = None
+        if mlp_norm != "batch":  # which takes a bias away again
+            self.bias1 = self.drawn("bias1", self.hidden_channels, start=partial(fan_in_, fan_in=in_channels))
+        self.mlp_norm = norm_of(mlp_norm, self.hidden_channels)
         self.weight2 = self.drawn("weight2", out_channels, self.hidden_channels)
         if self.bias is not None:
             self.bias = self.drawn("bias", out_channels, start=partial(fan_in_, fan_in=self.hidden_channels))
@@ -77,7 +79,7 @@ class GINLayer(Convolution):
 
     def _second(self, hidden: Tensor, x: Tensor, g: View) -> Tensor:
         if self.mlp_norm is not None:
-            hidden = g.normalise(hidden, self.mlp_norm, relu=True)
+            hidden = normalised(hidden, self.mlp_norm, g, relu=True)
         return self.after_fused(g.dense(hidden, self.weight2, **self.fused), x, g)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast, get_args
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation
 from trisect.nn.base import Layer, Normalisation
-from trisect.nn.conv.convolution import LinearLayer, Norm
+from trisect.nn.conv.convolution import LinearLayer
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
@@ -22,6 +22,7 @@ from trisect.nn.conv.rgcn import RGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import DynamicRecipe
 from trisect.nn.models.static_models import require_edges, require_relations, split_heads
+from trisect.nn.norm import Norm
 from trisect.nn.temporal.dynamic import SpatialTemporal
 from trisect.nn.temporal.evolving import Evolving
 from trisect.nn.temporal.mproduct import Kind, MProduct
@@ -94,6 +95,7 @@ def cd_gcn(
     hidden: int = 6,
     dropout: float = 0.0,
     activation: Activation = "relu",
+    norm: Norm = "none",
     head: bool = True,
 ) -> DynamicRecipe:
     """CD-GCN: an LSTM per vertex reads [relu(Â·X·W) ‖ X] (Manessi et al., 1704.06199)."""
@@ -106,6 +108,7 @@ def cd_gcn(
         hidden=hidden,
         dropout=dropout,
         activation=activation,
+        norm=norm,
         head=head,
     )
 
@@ -118,6 +121,7 @@ def wd_gcn(
     hidden: int = 6,
     dropout: float = 0.0,
     activation: Activation = "relu",
+    norm: Norm = "none",
     head: bool = True,
 ) -> DynamicRecipe:
     """WD-GCN: an LSTM per vertex reads relu(Â·X·W) (Manessi et al., 1704.06199)."""
@@ -129,6 +133,7 @@ def wd_gcn(
         hidden=hidden,
         dropout=dropout,
         activation=activation,
+        norm=norm,
         head=head,
     )
 
@@ -141,6 +146,7 @@ def tm_gcn(
     hidden: int = 6,
     dropout: float = 0.0,
     activation: Activation = "relu",
+    norm: Norm = "none",
     window: int = 5,
     kind: Kind = "mean",
     head: bool = True,
@@ -154,6 +160,7 @@ def tm_gcn(
         hidden=hidden,
         dropout=dropout,
         activation=activation,
+        norm=norm,
         window=window,
         head=head,
     )
@@ -167,10 +174,11 @@ def evolvegcn_o(
     hidden: int = 32,
     dropout: float = 0.0,
     activation: Activation = "leaky",
+    norm: Norm = "none",
     head: bool = True,
 ) -> DynamicRecipe:
     """EvolveGCN-O: the weights evolve by themselves (Pareja et al., 1902.10191)."""
-    return _evolving("O", in_channels, out_channels, layers, hidden, dropout, activation, head)
+    return _evolving("O", in_channels, out_channels, layers, hidden, dropout, activation, norm, head)
 
 
 def evolvegcn_h(
@@ -181,10 +189,11 @@ def evolvegcn_h(
     hidden: int = 32,
     dropout: float = 0.0,
     activation: Activation = "leaky",
+    norm: Norm = "none",
     head: bool = True,
 ) -> DynamicRecipe:
     """EvolveGCN-H: the weights evolve with a summary of each snapshot's features (Pareja et al., 1902.10191)."""
-    return _evolving("H", in_channels, out_channels, layers, hidden, dropout, activation, head)
+    return _evolving("H", in_channels, out_channels, layers, hidden, dropout, activation, norm, head)
 
 
 def _evolving(
@@ -195,10 +204,11 @@ def _evolving(
     hidden: int,
     dropout: float,
     activation: Activation,
+    norm: Norm,
     head: bool,
 ) -> DynamicRecipe:
     makers = tuple(
-        partial(Evolving, width_in, width_out, variant=variant, activation=activation, dropout=dropout)
+        partial(Evolving, width_in, width_out, variant=variant, activation=activation, dropout=dropout, norm=norm)
         for width_in, width_out in _widths(in_channels, out_channels, layers, hidden, head)
     )
     return DynamicRecipe(makers, _head(hidden, out_channels, head))

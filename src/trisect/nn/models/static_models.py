@@ -15,7 +15,7 @@ from typing import Any
 from trisect.errors import ConfigError
 from trisect.nn.activation import Activation
 from trisect.nn.base import Layer, Normalisation
-from trisect.nn.conv.convolution import DropoutLayer, LinearLayer, Norm
+from trisect.nn.conv.convolution import DropoutLayer, LinearLayer
 from trisect.nn.conv.gat import GATLayer, GATv2Layer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINELayer, GINLayer
@@ -24,6 +24,7 @@ from trisect.nn.conv.resgcn import ReadoutLayer, ResGCNLayer
 from trisect.nn.conv.rgcn import RGCNLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.models.recipe import Recipe
+from trisect.nn.norm import Norm
 
 Maker = Callable[[], Layer]
 
@@ -39,10 +40,14 @@ def gcn(
     activation: Activation = "relu",
     norm: Norm = "none",
     residual: bool = False,
+    root_weight: bool = False,
 ) -> Recipe:
-    """GCN: Kipf & Welling's graph convolutions, one after the other."""
+    """GCN: Kipf & Welling's graph convolutions, one after the other.
+
+    `residual` adds a layer's input to its output; `root_weight` gives a vertex a weight for itself, before the norm.
+    """
     return _stack(
-        GCNLayer,
+        partial(GCNLayer, root_weight=root_weight),
         in_channels,
         out_channels,
         layers,
@@ -119,15 +124,16 @@ def resgcn(
     hidden: int = 64,
     dropout: float = 0.5,
     input_dropout: float = 0.0,
+    norm: Norm = "layer",
     final_norm: bool = True,
 ) -> Recipe:
     """ResGCN+: a linear layer in, pre-activated residual blocks, and a linear layer out.
 
-    `final_norm` puts LayerNorm, ReLU and dropout before the last linear layer, as pre-activated networks have it.
+    `final_norm` puts the norm, ReLU and dropout before the last linear layer, as pre-activated networks have it.
     """
     makers: list[Maker] = [partial(LinearLayer, in_channels, hidden)]
-    makers += [partial(ResGCNLayer, hidden, dropout=dropout) for _ in range(layers)]
-    last = partial(ReadoutLayer, dropout=dropout) if final_norm else LinearLayer
+    makers += [partial(ResGCNLayer, hidden, dropout=dropout, norm=norm) for _ in range(layers)]
+    last = partial(ReadoutLayer, dropout=dropout, norm=norm) if final_norm else LinearLayer
     makers.append(partial(last, hidden, out_channels))
     return Recipe(_with_input_dropout(makers, in_channels, input_dropout))
 
@@ -216,7 +222,7 @@ def gin(
     eps: float = 0.0,
     train_eps: bool = False,
 ) -> Recipe:
-    """GIN: the sum of the neighbours, then an MLP with a layer norm (a batch norm would differ between cuts)."""
+    """GIN: the sum of the neighbours, then an MLP with a norm inside (the paper's is a batch norm)."""
     make = partial(GINLayer, hidden_channels=hidden, eps=eps, train_eps=train_eps, mlp_norm=mlp_norm)
     return _stack(
         make,

@@ -13,6 +13,7 @@ from trisect import ops
 from trisect.nn.activation import Activation, activate_rows, slope_of
 from trisect.nn.base import State
 from trisect.nn.initial import Drawn
+from trisect.nn.norm import Norm, norm_of, normalised
 from trisect.nn.temporal.dynamic import DynamicLayer
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _highest(score: Tensor, k: int) -> Tensor:
 
 
 class Evolving(DynamicLayer):
-    """H_t = dropout(σ(Â_t·X_t·W_t)) with W_t = GRU(x_t, W_{t-1}); W evolves before it is used, from a trainable W_0.
+    """H_t = dropout(σ(norm(Â_t·X_t·W_t))), W_t = GRU(x_t, W_{t-1}); W evolves before it is used, from a trainable W_0.
 
     The state is (W_t,), alone. Variant O: the GRU's input is W_{t-1} itself. Variant H: a top-k summary of X_t, k =
     out_channels (all vertices compete; the authors' mask of absent vertices is not applied).
@@ -102,6 +103,7 @@ class Evolving(DynamicLayer):
         variant: `"O"` or `"H"`.
         activation: the authors use `rrelu`; `leaky` is its mean and draws nothing.
         dropout: probability.
+        norm: `none`, `layer` or `batch`.
 
     Shapes: x [..., rows, in_channels] → [..., rows, out_channels]; weight (W_0) [in_channels, out_channels].
     """
@@ -116,6 +118,7 @@ class Evolving(DynamicLayer):
         variant: str = "O",
         activation: Activation = "leaky",
         dropout: float = 0.0,
+        norm: Norm = "none",
     ) -> None:
         super().__init__()
         self.in_channels = in_channels
@@ -123,6 +126,7 @@ class Evolving(DynamicLayer):
         self.variant = variant
         self.activation: Activation = activation
         self.dropout = dropout
+        self.norm = norm_of(norm, out_channels)
         self.weight = self.drawn("weight", in_channels, out_channels)
         self.gru = MatrixGRU(in_channels, out_channels)
         self.summary = TopSummary(in_channels, out_channels) if variant == "H" else None
@@ -130,11 +134,12 @@ class Evolving(DynamicLayer):
     def forward(self, x: Tensor, g: View) -> Tensor:
         """x [steps, rows, in_channels] → [steps, rows, out_channels]."""
         weights = g.recur(Evolution(self), self.read(x, g))
-        slope = slope_of(self.activation, training=g.training)
+        slope = None if self.norm is not None else slope_of(self.activation, training=g.training)
         if self.out_channels <= self.in_channels and not g.keeps(x):
             y = g.aggregate(ops.product_steps(x, weights), slope=slope)
         else:
             y = ops.product_steps(g.aggregate(x), weights, slope=slope)
+        y = normalised(y, self.norm, g)
         # the activation is done where it is a leaky relu
         return activate_rows(y, self.activation if slope is None else "none", self.dropout, g)
 

@@ -16,6 +16,7 @@ from trisect.nn.conv.gat import GATLayer
 from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINLayer
 from trisect.nn.conv.sage import SAGELayer
+from trisect.nn.norm import BatchNorm
 
 
 class PyGModel(nn.Module):
@@ -51,7 +52,7 @@ class PyGBlock(nn.Module):
         super().__init__()
         self.conv, self.kind, self.writes = conv, kind, layer.writes is not None
         own = layer if isinstance(layer, Convolution) else None
-        self.norm = None if own is None or own.norm is None else _copied(nn.LayerNorm(own.out_channels), own.norm)
+        self.norm = None if own is None or own.norm is None else _norm_of(own.norm)
         self.activation: Activation = "none" if own is None else own.activation
         self.dropout = nn.Dropout(0.0 if own is None else own.dropout)
         self.residual = own is not None and own.residual
@@ -100,7 +101,7 @@ def _convolution(layer: Layer, model: Model, pyg: Any) -> tuple[nn.Module, str] 
     if isinstance(layer, DropoutLayer):
         return nn.Dropout(layer.p), "dropout"
     conv: nn.Module
-    if isinstance(layer, GCNLayer) and adjacency == ("symmetric", True):
+    if isinstance(layer, GCNLayer) and adjacency == ("symmetric", True) and layer.weight_root is None:
         conv = pyg.GCNConv(layer.in_channels, layer.out_channels, bias=layer.bias is not None)
         return _filled(conv, {"lin.weight": layer.weight, "bias": layer.bias}), "weighted"
     if isinstance(layer, GCN2Layer) and adjacency == ("symmetric", True):
@@ -135,17 +136,23 @@ def _convolution(layer: Layer, model: Model, pyg: Any) -> tuple[nn.Module, str] 
 
 
 def _gin(layer: GINLayer, pyg: Any) -> nn.Module:
-    inner = nn.Linear(layer.in_channels, layer.hidden_channels)
+    inner = nn.Linear(layer.in_channels, layer.hidden_channels, bias=layer.bias1 is not None)
     outer = nn.Linear(layer.hidden_channels, layer.out_channels, bias=layer.bias is not None)
-    norm = nn.Identity() if layer.mlp_norm is None else nn.LayerNorm(layer.hidden_channels)
+    norm = nn.Identity() if layer.mlp_norm is None else _norm_of(layer.mlp_norm)
     mlp = nn.Sequential(inner, norm, nn.ReLU(), outer)
     conv: nn.Module = pyg.GINConv(mlp, train_eps=isinstance(layer.eps, nn.Parameter))
     # only now, since GINConv draws the parameters of what it is given anew
     _filled(inner, {"weight": layer.weight1, "bias": layer.bias1})
     _filled(outer, {"weight": layer.weight2, "bias": layer.bias})
     if layer.mlp_norm is not None:
-        _copied(norm, layer.mlp_norm)
+        _copied(norm, layer.mlp_norm)  # drawn anew, too
     return _filled(conv, {"eps": layer.eps})
+
+
+def _norm_of(norm: nn.LayerNorm | BatchNorm) -> nn.Module:
+    """Return torch's norm with the parameters and running statistics of ours."""
+    made = nn.BatchNorm1d(norm.out_channels) if isinstance(norm, BatchNorm) else nn.LayerNorm(norm.normalized_shape)
+    return _copied(made, norm)
 
 
 def _copied(module: nn.Module, like: nn.Module) -> nn.Module:
