@@ -107,6 +107,28 @@ def test_what_does_not_fit_is_refused(graph: Graph, options: dict[str, Any], sen
         trisect.parallelize(Net(8, 3), graph, **options)
 
 
+def test_a_run_ends_at_its_target(graph: Graph) -> None:
+    options: dict[str, Any] = {"hidden": 8, "step": "chunk", "batches": 3, "rules": False, "epochs": 30}
+    run = fit("sage", graph, target={"val.accuracy": 0.5}, **options)
+    assert len(run.summary["loss"]) < 30
+    assert run.metrics["val"]["accuracy"] >= 0.5
+    with pytest.raises(ConfigError, match=r"train\.target is 'val\.accuracies'"):
+        fit("sage", graph, target={"val.accuracies": 0.5}, **options)
+    with pytest.raises(ConfigError, match=r"train\.target is 3"):
+        fit("sage", graph, target=3, **options)
+
+
+def test_a_schedule_spans_all_steps(graph: Graph) -> None:
+    options: dict[str, Any] = {
+        "hidden": 8,
+        "rules": False,
+        "epochs": 4,
+        "scheduler": {"name": "OneCycleLR", "max_lr": 0.1},
+    }
+    run = fit("sage", graph, step="chunk", batches=3, **options)
+    assert len(run.summary["loss"]) == 4
+
+
 def test_the_layout_has_the_chunks_of_the_steps() -> None:
     assert Steps("chunk", 6).laid_out(Layout()).chunks == 6
     assert Steps("chunk", 6).laid_out(Layout(chunks=12)).chunks == 12

@@ -43,6 +43,13 @@ def _weight_decay(value: Any) -> Any:
     return value
 
 
+def _target(value: Any) -> Any:
+    numbers = value.values() if isinstance(value, Mapping) else [None]
+    if value is not None and (not value or not all(isinstance(one, (int, float)) for one in numbers)):
+        raise ValueError(f"is {value!r}, but must be a mapping of measures to numbers, such as {{val.accuracy: 0.9}}")
+    return value
+
+
 TRACKERS = {"wandb": "wandb", "mlflow": "mlflow"}
 """Trackers that may be named, and the package that each needs."""
 
@@ -93,6 +100,7 @@ class TrainOptions:
         order: whether vertices are reordered inside for locality: `auto` where it pays, or `none`. Never seen from
             outside.
         eval_every: an evaluation after every so many epochs (and of the best parameters at the end).
+        target: measures and the values at which the run ends, such as {val.accuracy: 0.9}; None: it goes on.
         patience: stop after so many evaluations without a better `monitor`, or None.
         monitor: the measure that decides which epoch is the best, such as `val.accuracy`; None: the task's own.
         monitor_mode: whether `max` or `min` of it is best; `auto`: the least loss and error, the most of all others.
@@ -132,6 +140,7 @@ class TrainOptions:
     guard: Flag = True
     order: Literal["auto", "none"] = "auto"
     eval_every: Positive = 1
+    target: Annotated[SkipValidation[Mapping[str, float] | None], AfterValidator(_target)] = None
     patience: Positive | None = None
     monitor: Text | None = None
     monitor_mode: Literal["auto", "max", "min"] = "auto"

@@ -210,7 +210,7 @@ class CostModel:
         size = self.plan.stage_bytes[action.stage]
         layers = self.plan.bounds[action.stage + 1] - self.plan.bounds[action.stage]
         seconds = _STEP_ACCESSES * size / self.cluster.device.elementwise / self._share
-        return seconds, layers * self.cluster.device.half
+        return seconds * self.plan.updates, layers * self.cluster.device.half * self.plan.updates
 
     # Bytes and links
 

@@ -157,7 +157,8 @@ class _Rank:
         self.fetched = max(self.work.fetched_rows(plan.layout)) // plan.parts if plan.fetches else 0
         dealers = [k for k in self.numbers if plan.layout.time > 1 and plan.layers[k].along == "redistribute"]
         self.dealt = {number: self._dealt(number) for number in dealers}
-        self.shares = [1.0 / plan.chunks] * plan.chunks
+        # steps let go of their activations one after the other
+        self.shares = [1.0 / plan.updates] if plan.updates > 1 else [1.0 / plan.chunks] * plan.chunks
 
     def memory(self) -> Memory:
         """Give it by what takes it."""
@@ -173,7 +174,7 @@ class _Rank:
             adjacency = self._adjacency()
         by_layer = self._kept_by_layer()
         activations, gradients = self._activations(by_layer), self._passing(by_layer)
-        halo = 0.0 if plan.stale else self._boards()
+        halo = 0.0 if plan.stale or plan.updates > 1 else self._boards()
         pairs = self._pairs() if self.last else 0.0
         remembered = work.remembered(plan.layout.time) if self.last else 0  # in training and in evaluation
         # what a pass of training takes has been given back when an exact one begins, and is not there yet before it
@@ -362,7 +363,8 @@ class _Rank:
         if not self.plan.stale or self.plan.timeline:
             return 0.0
         recipe = self.plan.layout.recipe
-        return (2.0 if recipe is not None and recipe.apart else 1.0) * sum(self._columns_of_readers(1))
+        apart = recipe is not None and recipe.apart and self.plan.batches == 1
+        return (2.0 if apart else 1.0) * sum(self._columns_of_readers(1))
 
     def _columns_of_readers(self, steps: int) -> list[float]:
         """The bytes of the rows that each layer reads, own ones among them."""

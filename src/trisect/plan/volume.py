@@ -37,6 +37,6 @@ def post_bytes(plan: Plan, rank: int, action: Action, fetched: Sequence[int]) ->
 
 
 def reduce_bytes(plan: Plan, stage: int) -> int:
-    """Return what a rank sends when a stage adds up gradients in a ring: its bucket twice but for its share."""
+    """Return what a rank sends in an epoch to add up gradients: in a ring twice its bucket but for its share."""
     ranks = plan.layout.time * plan.layout.vertex
-    return 2 * (plan.stage_bytes[stage] + plan.statistics_bytes(stage)) * (ranks - 1) // ranks
+    return 2 * (plan.stage_bytes[stage] + plan.statistics_bytes(stage)) * (ranks - 1) // ranks * plan.updates

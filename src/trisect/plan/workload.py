@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trisect.layout import Layout
+from trisect.layout.steps import Steps
 from trisect.nn.base import Layer
 from trisect.partition.timeline import deal
 from trisect.plan.parts import Parts, equal_rows
@@ -45,6 +46,7 @@ class Workload:
         judged: the largest share of a step's rows that evaluation measures at once, of a task on single vertices.
         copies: how many numbers the optimiser keeps for each that is trained.
         described: whether the data are described and not there.
+        step: how often an epoch steps.
     """
 
     layers: tuple[nn.Module, ...]
@@ -73,6 +75,7 @@ class Workload:
     copies: int = 2
     described: bool = False
     dtype: torch.dtype = torch.float32
+    step: Steps = field(default_factory=Steps)
     _parts: dict[int, Parts] = field(default_factory=dict, repr=False)
     _runs: dict[tuple[int, int], Runs] = field(default_factory=dict, repr=False)
 
@@ -106,6 +109,8 @@ class Workload:
 
     def plan(self, layout: Layout) -> Plan:
         """Give the plan of the model under a layout, as ranks would make them."""
+        in_chunks = self.step.kind == "chunk" and not self.timeline
+        layout = self.step.laid_out(layout) if in_chunks else layout
         parts = self.parts(1 if layout.spatial == "redistribute" else layout.vertex)
         rows = equal_rows(self.vertices, layout.vertex) if layout.spatial == "redistribute" else parts.rows
         plan = make_plan(
@@ -123,6 +128,7 @@ class Workload:
             fetches=self.fetches and layout.vertex > 1,
             symmetric=self.symmetric,
             stale=layout.recipe is not None and not self.timeline,
+            batches=self.step.batches if in_chunks else 1,
             extra=self.extra,
             dtype=self.dtype,
         )

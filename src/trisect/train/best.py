@@ -27,6 +27,19 @@ def improves(monitor: str, value: float | None, best: float | None, mode: Mode =
     return value < best if lower_is_better(monitor, mode) else value > best
 
 
+def reaches(target: Mapping[str, float] | None, measured: Mapping[str, Mapping[str, Any]], mode: Mode = "auto") -> bool:
+    """Whether all measures are as good as `train.target` says; without one, they never are."""
+
+    def reached(name: str, wanted: float) -> bool:
+        split, _, measure = name.partition(".")
+        value = measured.get(split, {}).get(measure)
+        if value is None:
+            return False
+        return bool(value <= wanted) if lower_is_better(name, mode) else bool(value >= wanted)
+
+    return bool(target) and all(reached(name, wanted) for name, wanted in (target or {}).items())
+
+
 class Best:
     """The best epoch: its number, what was monitored, and its parameters.
 

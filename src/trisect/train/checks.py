@@ -152,7 +152,8 @@ def _check_edges(model: AnyModel, data: Graph | Timeline) -> None:
 def check_monitor(
     task: BoundTask, options: TrainOptions, channels: int, vertices: int, device: torch.device | str = "cpu"
 ) -> None:
-    """Raise a ConfigError where `train.monitor` names nothing that is measured, or `train.metrics` what the task does.
+    """Raise a ConfigError where `train.monitor` or `train.target` names nothing that is measured, or `train.metrics`
+    what the task measures.
 
     Args:
         task: bound to all vertices.
@@ -160,14 +161,28 @@ def check_monitor(
         device: where the task's labels are.
     """
     monitor = options.monitor or (f"val.{next(iter(options.metrics))}" if options.metrics else None)
-    if monitor is None:
-        return
+    if monitor is not None:
+        _check_measure("train.monitor", monitor, task, options, channels, vertices, device)
+    for name in options.target or ():
+        _check_measure("train.target", name, task, options, channels, vertices, device)
+
+
+def _check_measure(
+    field: str,
+    monitor: str,
+    task: BoundTask,
+    options: TrainOptions,
+    channels: int,
+    vertices: int,
+    device: torch.device | str,
+) -> None:
+    """Raise a ConfigError where a field names nothing that is measured."""
     split = monitor.partition(".")[0]
     if split not in SPLITS:
-        raise ConfigError(f"train.monitor is {monitor!r}, but must look like {task.monitor}.")
+        raise ConfigError(f"{field} is {monitor!r}, but must look like {task.monitor}.")
     steps = task.steps(split)
     if not steps:
-        raise ConfigError(f"train.monitor is {monitor!r}, but there are no steps of {split}; use another split.")
+        raise ConfigError(f"{field} is {monitor!r}, but there are no steps of {split}; use another split.")
     # what a decoder reads may be narrow: the names of measures do not depend on it, and its weights may not fit
     channels = channels if task.decoder_outline(channels) is None else 1
     decoder = task.decoder(channels)
@@ -184,7 +199,7 @@ def check_monitor(
     names = [f"{split}.{key}" for key, value in measured.items() if isinstance(value, float)]
     names += [f"{split}.{name}" for name in options.metrics]
     if measured and monitor not in names:
-        raise ConfigError(unknown_value("train.monitor", monitor, names))
+        raise ConfigError(unknown_value(field, monitor, names))
 
 
 def require_fit(
@@ -235,12 +250,12 @@ def _require_batches(layout: Layout, model: AnyModel, task: BoundTask, options: 
 
 
 def _check_sums(model: AnyModel) -> None:
-    """Raise a LayoutError where a layer asks for sums over all rows, of which a chunk knows its own alone."""
+    """Raise a LayoutError where a layer asks for sums over the rows of a batch that stages do chunk by chunk."""
     for number, layer in enumerate(model.stack):
         if any(call.verb == "sum" for call in trace_of(layer, timeline=False).calls):
             raise LayoutError(
-                f"layer {number}, {layer}, sums over all rows (g.sum), which chunks that read history cannot; set"
-                " layout.chunks to 1 or layout.history to exact."
+                f"layer {number}, {layer}, sums over all rows (g.sum), and under layout.layer a batch of several chunks"
+                " goes chunk by chunk; set train.batches to layout.chunks, or train.step to epoch."
             )
 
 

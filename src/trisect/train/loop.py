@@ -15,7 +15,7 @@ from trisect.config import TrainOptions
 from trisect.errors import CheckpointError, RunError, StoppedError
 from trisect.schedule.action import Action, Verb
 from trisect.tasks.base import Split
-from trisect.train.best import Best, lower_is_better
+from trisect.train.best import Best, lower_is_better, reaches
 from trisect.train.callbacks import Callbacks
 from trisect.train.evaluation import Evaluation
 from trisect.train.guard import Guard
@@ -98,6 +98,7 @@ class Trainer:
             dict(self.modules.named_parameters()),
             set(setup.conv_parameters),
             lower=lower_is_better(self.monitor, options.monitor_mode),
+            steps=self.program.steps_per_epoch,
         )
         self.evaluation = Evaluation(setup, options.metrics, recorder, say)
         self.callbacks = Callbacks(options.callbacks, self.program)
@@ -106,7 +107,7 @@ class Trainer:
         self.done = 0
         self.loss: list[float] = []
         self._current, self._lr = math.nan, self.optimizer.lr
-        self._ended = False
+        self._ended = self._at_target = False
 
     def run(self) -> Result:
         """Train until the last epoch, or until patience ends."""
@@ -149,6 +150,7 @@ class Trainer:
                 measured, improved = self._evaluate(epoch)
                 evaluating += time.perf_counter() - begin
                 record.update(measured)
+                self._at_target = reaches(options.target, measured, options.monitor_mode)
                 self._tell("on_evaluate", measured, best=improved)
             self.recorder.epoch(record)
             self._tell("on_epoch_end", measured, best=improved)
@@ -327,6 +329,8 @@ class Trainer:
         return measured, improved
 
     def _out_of_patience(self) -> bool:
+        if self._at_target:
+            return True
         return self.options.patience is not None and self.best.stale >= self.options.patience
 
     def _take_best(self) -> None:

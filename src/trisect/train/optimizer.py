@@ -27,6 +27,7 @@ class Optimizer:
         parameters: name → parameter; the names are those of the state. A tied parameter has one name.
         conv: names of the parameters of spatial layers (the group `conv`; all others are `dense`).
         lower: whether the monitored measure is better the lower it is.
+        steps: of an epoch.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Optimizer:
         conv: Collection[str] = (),
         *,
         lower: bool = False,
+        steps: int = 1,
     ) -> None:
         self.parameters, self._options = dict(parameters), options
         # half-precision parameters have a float32 copy that takes the small steps
@@ -50,7 +52,9 @@ class Optimizer:
         if not self.parameters:  # a stage without any steps nothing, and its scheduler goes on all the same
             groups["dense"] = [nn.Parameter(torch.zeros(0))]
         self.torch = make_optimizer(options, groups)
-        self.scheduler: LRScheduler | None = make_scheduler(options, self.torch, lower=lower)
+        self.scheduler: LRScheduler | None = make_scheduler(
+            options, self.torch, lower=lower, steps=options.epochs * steps
+        )
         self._average: dict[str, Tensor] = {}
         self._step = step_of(self.torch)
 

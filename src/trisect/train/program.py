@@ -162,6 +162,11 @@ class Program:
         return [None]
 
     @property
+    def steps_per_epoch(self) -> int:
+        """How often an epoch steps."""
+        return self.plan.blocks if self.in_blocks else self.plan.updates
+
+    @property
     def in_blocks(self) -> bool:
         """Whether each step is a block of snapshots."""
         return self.steps.kind == "block" and self.plan.timeline and self.plan.blocks > 1
@@ -299,8 +304,7 @@ class Program:
         """Return the bytes of an epoch by axis and kind: rows cross once, gradients of weights with each step."""
         moved = volume(plan, self._schedule(plan, Pass.TRAIN), fetched)
         if not self.in_blocks:
-            steps = min(self.steps.batches, plan.layout.chunks) if self.in_chunks else 1
-            return {key: size * steps if key[0] == "weights" else size for key, size in moved.items()}
+            return moved
         inside: Counter[tuple[str, str]] = Counter()
         for runs in plan.runs:
             block = replace(plan, runs=(runs,))

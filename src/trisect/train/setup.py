@@ -138,6 +138,7 @@ class Setup:
             fetches=bound.reads_pairs and mesh.layout.vertex > 1,
             extra=0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad),
             dtype=options.dtype,
+            batches=options.batches if options.step == "chunk" and mesh.layout.chunks > 1 else 1,
             **sizes,
         )
         order = labels.order

@@ -98,15 +98,16 @@ def _checked(setting: str, made: type, options: Mapping[str, Any]) -> dict[str, 
     return chosen
 
 
-def make_scheduler(options: TrainOptions, optimizer: Optimizer, *, lower: bool) -> LRScheduler | None:
+def make_scheduler(options: TrainOptions, optimizer: Optimizer, *, lower: bool, steps: int) -> LRScheduler | None:
     """Return the scheduler of `train.scheduler` or `train.lr_schedule`, or None.
 
     Args:
         lower: whether the monitored measure is better the lower it is.
+        steps: of all epochs.
     """
     if options.scheduler is None:
         if options.lr_schedule == "cosine":
-            return LambdaLR(optimizer, partial(_cosine, options.epochs))
+            return LambdaLR(optimizer, partial(_cosine, steps))
         if options.lr_schedule == "plateau":
             mode = "min" if lower else "max"
             return ReduceLROnPlateau(optimizer, mode, factor=0.5, patience=PLATEAU, threshold=0.0)  # type: ignore[arg-type]
@@ -117,7 +118,7 @@ def make_scheduler(options: TrainOptions, optimizer: Optimizer, *, lower: bool) 
         scheduler = _called(setting, made, optimizer)
     else:
         scheduler = _called(
-            setting, made, optimizer, **_checked(setting, made, {**_spans(made, given, options.epochs, lower), **given})
+            setting, made, optimizer, **_checked(setting, made, {**_spans(made, given, steps, lower), **given})
         )
     if not isinstance(scheduler, LRScheduler):
         raise ConfigError(
@@ -126,18 +127,18 @@ def make_scheduler(options: TrainOptions, optimizer: Optimizer, *, lower: bool) 
     return scheduler
 
 
-def _spans(made: type, given: Mapping[str, Any], epochs: int, lower: bool) -> dict[str, Any]:
-    """Return the options of a scheduler that follow from the number of epochs and from what is monitored."""
+def _spans(made: type, given: Mapping[str, Any], steps: int, lower: bool) -> dict[str, Any]:
+    """Return the options of a scheduler that follow from the number of steps and from what is monitored."""
     takes = inspect.signature(made).parameters
     if made is ReduceLROnPlateau:
         return {"mode": "min" if lower else "max"}
     if "total_steps" in takes and "epochs" not in given:
-        return {"total_steps": epochs}
-    return {"T_max": epochs} if "T_max" in takes else {}
+        return {"total_steps": steps}
+    return {"T_max": steps} if "T_max" in takes else {}
 
 
-def _cosine(epochs: int, done: int) -> float:
-    return 0.5 * (1.0 + math.cos(math.pi * done / epochs))
+def _cosine(steps: int, done: int) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * done / steps))
 
 
 def _chosen(choice: Any, module: Any, kind: str) -> tuple[Callable[..., Any], dict[str, Any]]:

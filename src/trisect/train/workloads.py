@@ -55,6 +55,7 @@ def common(model: AnyModel, bound: BoundTask, options: TrainOptions) -> dict[str
         "extra": 0 if decoder is None else sum(p.numel() for p in decoder.parameters() if p.requires_grad),
         "copies": numbers_kept(options),
         "dtype": options.dtype,
+        "step": options.steps,
         "fetches": bound.reads_pairs,
         "judged": _judged_share(bound),
         **_pairs_of(bound, decoder, model.out_channels),

@@ -76,7 +76,7 @@ class Halo(Spatial):
     @staticmethod
     def overlaps(plan: Plan) -> bool:
         """Whether interior rows are summed while rows are on their way."""
-        return min(plan.rows) // max(1, len(plan.chunk_rows[0]) - 1) >= OVERLAP_ROWS
+        return plan.batches == 1 and min(plan.rows) // max(1, len(plan.chunk_rows[0]) - 1) >= OVERLAP_ROWS
 
     @classmethod
     def bytes_of(cls, at: Place, action: Action, fetched: Sequence[int]) -> tuple[str, float]:

@@ -35,6 +35,7 @@ class Plan:
         fetches: whether the loss reads output rows of other parts.
         symmetric: whether every matrix is its own transpose: then gradients are pulled.
         stale: whether chunks read history.
+        batches: how many steps of chunks an epoch has; 1: each epoch is a step.
         recompute: whether layers are computed again group by group.
         stop: how many layers, the head included, a pass goes through; None: all.
         dtype: of rows.
@@ -57,6 +58,7 @@ class Plan:
     fetches: bool = False
     symmetric: bool = False
     stale: bool = False
+    batches: int = 1
     recompute: bool = False
     stop: int | None = None
     dtype: torch.dtype = torch.float32
@@ -78,8 +80,13 @@ class Plan:
 
     @property
     def chunks(self) -> int:
-        """How many chunks a pass goes through one by one: all of those that read history, else one."""
-        return self.layout.chunks if self.stale and not self.timeline else 1
+        """How many chunks a pass goes through one by one: all of those that read history or are steps, else one."""
+        return self.layout.chunks if (self.stale or self.batches > 1) and not self.timeline else 1
+
+    @property
+    def updates(self) -> int:
+        """How many steps of chunks an epoch has."""
+        return min(self.batches, self.layout.chunks)
 
     @property
     def all_steps(self) -> range:
