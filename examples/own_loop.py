@@ -1,4 +1,4 @@
-"""A model, a loss and a loop of your own: focal loss, AdamW, one cycle of the learning rate, clipping.
+"""A model of PyG as it stands in a loop of your own: focal loss, AdamW, one cycle of the learning rate, clipping.
 
     python examples/own_loop.py
     torchrun --nproc-per-node 2 examples/own_loop.py
@@ -10,24 +10,10 @@ import os
 
 import torch
 import trisect
-from torch import nn
 from torch.nn import functional
+from torch_geometric.nn import GCN
 
 EPOCHS = 40
-
-
-class Net(nn.Module):
-    """Sums over neighbours where `g` is asked, and plain torch between."""
-
-    def __init__(self, features: int, hidden: int, classes: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(features, hidden), nn.Linear(hidden, hidden)
-        self.norm, self.out = nn.LayerNorm(hidden), nn.Linear(2 * hidden, classes)
-
-    def forward(self, x, g):
-        h = torch.relu(self.norm(g.aggregate(self.first(x))))
-        z = torch.relu(g.aggregate(self.second(g.dropout(h, 0.3))))
-        return self.out(torch.cat([h, z], -1))
 
 
 def focal_loss(out, rows, gamma=2.0):
@@ -43,7 +29,7 @@ def right(out, rows):
 
 torch.manual_seed(0)
 graph = trisect.Graph.generate("community", vertices=2000, features=16, classes=4, degree=8, within=0.8)
-model = Net(16, 32, 4)
+model = GCN(16, 32, num_layers=2, out_channels=4, dropout=0.5)  # or any module called as module(x, g)
 part = trisect.parallelize(model, graph, layout=f"vertex={os.environ.get('WORLD_SIZE', '1')}")
 optimizer = torch.optim.AdamW(part.parameters(), lr=0.01, weight_decay=0.01)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.03, total_steps=EPOCHS)

@@ -41,7 +41,7 @@ def descend(optimizer: Optimizer, steps: int) -> None:
     for _ in range(steps):
         backward(optimizer.parameters)
         optimizer.step()
-        optimizer.end_epoch()
+        optimizer.advance_schedule()
 
 
 def reference(
@@ -355,7 +355,7 @@ def test_groups_are_checked() -> None:
 def test_a_model_without_parameters_is_fine() -> None:
     optimizer = Optimizer(TrainOptions(scheduler={"name": "StepLR", "step_size": 1}, ema=0.9), {})
     optimizer.step()
-    optimizer.end_epoch()
+    optimizer.advance_schedule()
     assert optimizer.state() == {}
     assert optimizer.lr == pytest.approx(0.001)
 
@@ -377,7 +377,7 @@ for options in ({}, {"optimizer": "adamw", "scheduler": {"name": "OneCycleLR", "
     optimizer = Optimizer(TrainOptions(lr=0.1, **options), {"w": weight})
     weight.sum().backward()
     optimizer.step()
-    optimizer.end_epoch()
+    optimizer.advance_schedule()
     print(bool((weight < 1).all()), "torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -80,8 +80,8 @@ class TrainOptions:
         nesterov: `SGD` by name looks ahead along its momentum, where it has any.
         weight_decay: one number, or one for spatial layers (`conv`) and one for all others (`dense`).
         scheduler: one of `torch.optim.lr_scheduler` by name, such as `OneCycleLR`, or {name: …, options}; in Python
-            also a class, a class and its options, or a function of the optimizer. It steps behind every epoch,
-            `ReduceLROnPlateau` behind every evaluation.
+            also a class, a class and its options, or a function of the optimizer. It steps behind every step of the
+            optimizer, `ReduceLROnPlateau` behind every evaluation.
         lr_schedule: `cosine` falls to zero over the epochs, `plateau` halves after 10 evaluations without a best.
         clip: the largest norm of all gradients together, or None.
         ema: the decay of an exponential average of the parameters, such as 0.999, which is what evaluates and predicts.

@@ -206,7 +206,6 @@ class Trainer:
         self._current = self.program.finish(asked_to_stop=self._stop is not None and self._stop.asked)
         if math.isfinite(self._current):
             self._step()
-            self.optimizer.end_epoch()
         name = Action(Verb.STEP, self.program.mesh.stage_index).text
         self.recorder.event(name, start, time.perf_counter() - clock, epoch=epoch)
         return self._current
@@ -215,6 +214,7 @@ class Trainer:
         """Step the optimizer by the gradients of all ranks; nothing else changes parameters."""
         self._lr = self.optimizer.lr
         self.optimizer.step(self.program.total_square)
+        self.optimizer.advance_schedule()
 
     def _tell(self, method: str, metrics: Mapping[str, Mapping[str, Any]], *, best: bool) -> None:
         """Tell callbacks of the epoch that has ended."""

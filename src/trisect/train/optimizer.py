@@ -90,8 +90,8 @@ class Optimizer:
         if self._options.ema is not None:
             self._take_into_average(self._options.ema)
 
-    def end_epoch(self) -> None:
-        """Go on in a schedule of epochs, behind the last step of each."""
+    def advance_schedule(self) -> None:
+        """Go on in a schedule of steps, behind each of them."""
         if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             self._schedule()
 
@@ -292,7 +292,7 @@ def kept_of_each(options: TrainOptions, parameters: Mapping[str, Tensor]) -> dic
     for parameter in like.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    optimizer.end_epoch()
+    optimizer.advance_schedule()
     optimizer.plain()
     kept: dict[str, dict[str, Tensor]] = {name: {} for name in like}
     for name, value in optimizer.state(copied=False).items():
