@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import own_timeline
 
 import trisect
-from trisect.errors import ConfigError, LayoutError
+from trisect.errors import ConfigError
 from trisect.nn.temporal.recurrent import recurrent
 
 
@@ -63,29 +63,3 @@ def test_a_spoilt_rank_is_seen() -> None:
 def test_modules_that_cannot_be_cut_are_refused(module: nn.Module, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         recurrent(module)
-
-
-class Sums(nn.Module):
-    def forward(self, x: Tensor, g: trisect.View) -> Tensor:
-        return x - g.sum(x) / g.total_rows
-
-
-def test_sums_do_not_go_through_chunks() -> None:
-    graph = trisect.Graph.generate("community", vertices=60, features=4, classes=2)
-    with pytest.raises(LayoutError, match=r"g\.sum"):
-        trisect.fit(
-            trisect.nn.Model([trisect.nn.GCNLayer(4, 2), _Sums(2)]),
-            graph,
-            layout={"chunks": 3},
-            epochs=1,
-            progress=False,
-        )
-
-
-class _Sums(trisect.nn.Layer):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.in_channels = self.out_channels = channels
-
-    def forward(self, x: Tensor, g: trisect.View) -> Tensor:
-        return x - g.sum(x) / g.total_rows

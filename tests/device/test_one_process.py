@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +26,11 @@ TASKS = {"community": "node-classification", "timeline": "link-prediction"}
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
 def case(request: pytest.FixtureRequest) -> tuple[str, Graph | Timeline, str]:
     name, kind = request.param
-    return name, request.getfixturevalue(kind), TASKS[kind]
+    data = request.getfixturevalue(kind)
+    if name == "rgcn":
+        merge = {"merge": "relations"} if kind == "timeline" else {}
+        data = replace(data, edge_x=data.edge_x.abs(), relations=("cites", "likes", "writes"), **merge)
+    return name, data, TASKS[kind]
 
 
 @dataclass

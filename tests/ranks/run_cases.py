@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import torch
 from limits import library_limits
 from torch import Tensor, nn
