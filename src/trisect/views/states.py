@@ -141,7 +141,9 @@ class States:
         if turn.trained:
             # where backward begins, and not the tensors: a state may be a view of the frames of all steps
             roots = [_root(tensor) for tensor in after]
-            turn.pieces.append(Piece(chunk, roots, _root(result), len(inputs), found, buffers))
+            turn.pieces.append(
+                Piece(chunk, roots, _root(result), len(inputs), found, buffers, state if known else None)
+            )
         return result.detach() if out is None else out
 
     def backward(self, turn: Turn, d_out: Tensor, into: Sequence[Tensor | None] | None = None) -> list[Tensor | None]:
@@ -162,9 +164,10 @@ class States:
         roots += [(root, gradient) for root, gradient in zip(piece.after, wanted, strict=False) if root is not None]
         if roots:
             run_backward(roots)
-        state, gradients = self.before.pop((turn.block, piece.chunk), None), piece.gradients
-        if state is not None:
-            pairs = [(tensor, gradients.get(("state", k))) for k, tensor in enumerate(state)]
+        self.before.pop((turn.block, piece.chunk), None)
+        gradients = piece.gradients
+        if piece.state is not None:
+            pairs = [(tensor, gradients.get(("state", k))) for k, tensor in enumerate(piece.state)]
             self.wanted[piece.chunk] = tuple(torch.zeros_like(own) if g is None else g for own, g in pairs)
         found = [gradients.get(k) for k in range(piece.frames)]
         if into is None:

@@ -26,6 +26,7 @@ class Piece:
         frames: how many were read.
         gradients: of the state before the block and of some frames, once backward has found them, where `buffers` have
             no room for these.
+        state: before the block, where it is an earlier one's; None: the initial one.
     """
 
     chunk: int
@@ -34,6 +35,7 @@ class Piece:
     frames: int
     gradients: dict[Any, Tensor]
     buffers: OutputBuffers | None
+    state: State | None
 
 
 @dataclass(eq=False)
