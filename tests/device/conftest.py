@@ -6,10 +6,11 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,19 @@ def community(community: Graph) -> Graph:
 def timeline(timeline: Timeline) -> Timeline:
     """With features of events."""
     return replace(timeline, edge_x=torch.randn(timeline.src.numel(), 3, generator=_generator()))
+
+
+@pytest.fixture(scope="session")
+def for_model() -> Callable[[str, Any], Any]:
+    """for_model(name, data): the data as a model reads them; of rgcn, weights in three relations on each edge."""
+
+    def prepared(name: str, data: Any) -> Any:
+        if name != "rgcn":
+            return data
+        merge = {"merge": "relations"} if isinstance(data, Timeline) else {}
+        return replace(data, edge_x=data.edge_x.abs(), relations=("cites", "likes", "writes"), **merge)
+
+    return prepared
 
 
 def _generator() -> torch.Generator:

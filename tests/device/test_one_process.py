@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -24,12 +25,9 @@ TASKS = {"community": "node-classification", "timeline": "link-prediction"}
 
 
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
-def case(request: pytest.FixtureRequest) -> tuple[str, Graph | Timeline, str]:
+def case(request: pytest.FixtureRequest, for_model: Callable[[str, Any], Any]) -> tuple[str, Graph | Timeline, str]:
     name, kind = request.param
-    data = request.getfixturevalue(kind)
-    if name == "rgcn":
-        merge = {"merge": "relations"} if kind == "timeline" else {}
-        data = replace(data, edge_x=data.edge_x.abs(), relations=("cites", "likes", "writes"), **merge)
+    data = for_model(name, request.getfixturevalue(kind))
     return name, data, TASKS[kind]
 
 

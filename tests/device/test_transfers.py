@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +33,10 @@ def prepared(name: str, data: Graph | Timeline, task: str, **options: Any) -> Se
 
 
 @pytest.mark.parametrize("name", STATIC)
-def test_an_epoch_on_a_graph_copies_the_loss_alone(name: str, community: Graph, pretend: ModuleType) -> None:
-    setup = prepared(name, community, "node-classification", layers=3, hidden=8)
+def test_an_epoch_on_a_graph_copies_the_loss_alone(
+    name: str, community: Graph, pretend: ModuleType, for_model: Callable[[str, Any], Any]
+) -> None:
+    setup = prepared(name, for_model(name, community), "node-classification", layers=3, hidden=8)
     with pretend.counted() as transfers:
         setup.program.begin(2)
         setup.program.run()
@@ -44,8 +47,12 @@ def test_an_epoch_on_a_graph_copies_the_loss_alone(name: str, community: Graph, 
 
 
 @pytest.mark.parametrize("name", [*STATIC, *DYNAMIC])
-def test_an_epoch_on_a_timeline_copies_no_rows(name: str, timeline: Timeline, pretend: ModuleType) -> None:
-    setup = prepared(name, timeline, "node-classification", **({"layers": 2, "hidden": 8} if name in STATIC else {}))
+def test_an_epoch_on_a_timeline_copies_no_rows(
+    name: str, timeline: Timeline, pretend: ModuleType, for_model: Callable[[str, Any], Any]
+) -> None:
+    setup = prepared(
+        name, for_model(name, timeline), "node-classification", **({"layers": 2, "hidden": 8} if name in STATIC else {})
+    )
     with pretend.counted() as transfers:
         setup.program.begin(2)
         setup.program.run()
