@@ -38,6 +38,14 @@ PRESET = "2x4-a5000"
 CONSTANTS = {"gather": 2.8284, "flops": 0.25, "half": 1.2968}
 
 
+class _FirstGCN(GCNLayer):
+    """A graph convolution that sums up in every epoch, also where it reads the data's features."""
+
+    def forward(self, x: Tensor, g: View) -> Tensor:
+        """Return the layer's output, [rows, out_channels]."""
+        return super().forward(x.view_as(x), g)
+
+
 class _LastGCN(GCNLayer):
     """A graph convolution that sums up first, however narrow its output is."""
 
@@ -60,10 +68,10 @@ def model_of(name: str, features: int, classes: int, layers: int, hidden: int) -
     if name in ("gcnii", "resgcn+"):
         dropout = {"input_dropout": 0.5} if name == "gcnii" else {}
         return NamedModel(name, {"layers": layers, "hidden": hidden, **dropout}, 0)
-    kind, last = (GCNLayer, _LastGCN) if name == "gcn" else (SAGELayer, _LastSAGE)
+    first, kind, last = (_FirstGCN, GCNLayer, _LastGCN) if name == "gcn" else (SAGELayer, SAGELayer, _LastSAGE)
     inner: dict[str, Any] = {"activation": "relu", "dropout": 0.5}
     with torch.device("meta"):
-        stack: list[Layer] = [kind(features, hidden, **inner)]
+        stack: list[Layer] = [first(features, hidden, **inner)]
         stack += [kind(hidden, hidden, **inner) for _ in range(layers - 2)]
         stack.append(last(hidden, classes))
         if name == "sage":

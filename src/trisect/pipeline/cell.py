@@ -116,7 +116,7 @@ class Cell:
         self._inputs.pop(group, None)  # autograd holds what backward needs
         hooks = None if self._packed is None else self._packed.hooks(self.rows)
         saving: AbstractContextManager[object] = nullcontext() if hooks is None else hooks
-        trained = [] if group == 0 and self._from_features else sorted(values)
+        trained = sorted(values) if not self._from_features or self.stage.trains_before(group) else []
         with torch.enable_grad(), saving:
             view = self._view(values, group)
             entered = {**values, **leaves_of({name: values[name] for name in trained}, self._found)}

@@ -48,6 +48,11 @@ class Stage:
                 view.shared[writes] = x
         return {"x": x, **{name: view.shared[name] for name in self._read_after(group) if name in view.shared}}
 
+    def trains_before(self, group: int) -> bool:
+        """Whether parameters of earlier groups are trained, so that a gradient of what enters the group is wanted."""
+        before = [self.layers[number] for numbers in self.groups[:group] for number in numbers]
+        return any(parameter.requires_grad for layer in before for parameter in layer.parameters())
+
     def _read_after(self, group: int) -> set[str]:
         """Return the names of shared values that are read behind a group."""
         later = [number for numbers in self.groups[group + 1 :] for number in numbers]

@@ -91,7 +91,7 @@ def test_outline_takes_no_memory(name):
         ("gcn", {"layers": 2.5}, "whole number"),
         ("gcn", {"dropout": 1.0}, "dropout of model gcn is 1.0"),
         ("gcn", {"dropout": "much"}, "give a number"),
-        ("gcn", {"norm": "batch"}, "allowed: none, layer"),
+        ("gcn", {"norm": "instance"}, "allowed: none, layer, batch"),
         ("gcn", {"residual": 1}, "true or false"),
         ("gat", {"hidden": 10, "heads": 4}, "multiple of heads"),
         ("tm-gcn", {"kind": "median"}, "allowed: mean, harmonic, ones"),
@@ -112,7 +112,7 @@ def test_bad_widths_are_refused():
 def test_options_can_be_read():
     known = options("gcnii")
     assert known["alpha"].default == 0.1
-    assert known["norm"].allowed == ("none", "layer")
+    assert known["norm"].allowed == ("none", "layer", "batch")
     assert known["layers"].kind is int
     assert known["dropout"].kind is float
 
