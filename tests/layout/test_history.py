@@ -32,7 +32,7 @@ def test_recipes_by_name_and_by_parts() -> None:
 @pytest.mark.parametrize(
     ("history", "said"),
     [
-        ("gnnpip", "layout.history is 'gnnpip', but must be one of default, exact, gnnpipe, steps; did you mean 'gnnpipe'"),
+        ("gnnpip", "must be one of default, exact, gnnpipe, steps; did you mean 'gnnpipe'"),
         ({"perod": 3}, "did you mean layout.history.period"),
         ({"preset": "exact", "period": 3}, "exact and has a period"),
     ],

@@ -32,6 +32,9 @@ from trisect.views.replayed import require_cuttable
 from trisect.views.trace import reads_all_relations, trace_of
 from trisect.views.verbs import layer_name
 
+# of each dim of the parameters over which an optimizer is tried
+_TRIED = 8
+
 
 def check_run(
     model: AnyModel,
@@ -61,10 +64,11 @@ def check_optimizer(model: AnyModel, task: BoundTask, options: TrainOptions) -> 
     """Raise where the optimizer or the scheduler cannot be made, or a checkpoint could not hold its state."""
     decoder = task.decoder_outline(model.out_channels)
     parameters = dict(name_modules(model, decoder).named_parameters())
+    # small ones of as many dims: it is stepped once, and weights may be larger than memory
+    shapes = {name: tuple(min(side, _TRIED) for side in p.shape) for name, p in parameters.items()}
     if not callable(options.optimizer) or isinstance(options.optimizer, type):
-        # a class knows parameters by their shapes alone
-        parameters = {str(tuple(p.shape)): p for p in parameters.values()}
-    sizes = {name: torch.empty(p.shape, dtype=options.dtype, device="meta") for name, p in parameters.items()}
+        shapes = {str(shape): shape for shape in shapes.values()}  # a class knows parameters by their shapes alone
+    sizes = {name: torch.empty(shape, dtype=options.dtype, device="meta") for name, shape in shapes.items()}
     kept_of_each(options, sizes)
 
 

@@ -17,6 +17,7 @@ from trisect.nn.conv.gcn import GCN2Layer, GCNLayer
 from trisect.nn.conv.gin import GINLayer
 from trisect.nn.conv.sage import SAGELayer
 from trisect.nn.norm import BatchNorm
+from trisect.nn.temporal.dynamic import DynamicModel
 
 
 class PyGModel(nn.Module):
@@ -73,7 +74,7 @@ class PyGBlock(nn.Module):
 
 def to_pyg(model: Any) -> PyGModel:
     """Give the module, in evaluation; a model with layers that PyG has no counterpart of is refused."""
-    if not isinstance(model, Model):
+    if isinstance(model, DynamicModel):
         raise ConfigError("the model has a part along time, which PyG's convolutions have not; export its state_dict.")
     try:
         from torch_geometric import nn as pyg
