@@ -141,8 +141,8 @@ def static_cases(world: int) -> list[Case]:
 
 # of a cut by vertex alone, and of two ranks
 BOUNDARY = {"views.boundary.AHEAD", "views.boundary.UNREAD"}
-NO_BOUNDARY = BOUNDARY | {"plan.build.AHEAD"}
-HANDED_ON = {"views.carry.AHEAD", "views.recur._BLOCKS"}
+NO_BOUNDARY = BOUNDARY | {"plan.build.AHEAD", "views.door.AHEAD"}
+HANDED_ON = {"views.recur._BLOCKS"}
 TWO_RANKS = {"comm.sums._SHORT"}
 # of timelines, and of graphs
 OF_TIMELINES = {"shards.timeline_part._WORTH_IT"}

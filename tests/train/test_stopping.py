@@ -54,11 +54,11 @@ def stopped(graph: Graph, grace: float, history: History | None = None) -> tuple
     trainer = Trainer(setup, options, kept, stop=request, offer=offer)
     honest = setup.program.begin
 
-    def begin(epoch: int) -> None:
+    def begin(epoch: int, batch: Any = None) -> None:
         if epoch == 3:
             kept.states[2] = (trainer.state_tensors(), trainer.state_meta())
             request.asked = True
-        honest(epoch)
+        honest(epoch, batch)
         setup.program.history = history
 
     setup.program.begin = begin  # type: ignore[method-assign]
