@@ -194,4 +194,7 @@ class RelationView:
     def _stacked(self, x: Tensor, results: Sequence[Tensor], width: int) -> Tensor:
         if x.dim() == 2:
             return results[0]
-        return stacked(results) if results else x.new_empty(0, self._g.rows, width)
+        if results:
+            return stacked(results)
+        # with a gradient, as where there are rows: other ranks meet this one in backward
+        return x.new_empty(0, self._g.rows, width).requires_grad_(torch.is_grad_enabled())
