@@ -21,12 +21,12 @@ OPTIMIZERS = (
     "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
     "SGD",
 )  # fmt: skip
-"""Those of torch.optim that step without a closure, on dense gradients."""
+"""Optimizers of torch.optim that step without a closure, on dense gradients."""
 SCHEDULERS = (
     "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LinearLR",
     "MultiStepLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "StepLR",
 )  # fmt: skip
-"""Those of torch.optim.lr_scheduler whose options are plain values."""
+"""Schedulers of torch.optim.lr_scheduler whose options are plain values."""
 LOSSES = ("cross_entropy", "focal", "mse", "l1", "huber", "bce")
 """Losses of a row, by name; `tasks/row_loss.py` has them."""
 CALLBACKS = ("on_epoch_end", "on_evaluate", "on_checkpoint")

@@ -152,7 +152,7 @@ class _Joining:
             self._say(line)
 
     def _relation(self, base: Record) -> Array | None:
-        """Give the relations of the rows in the numbers of the trained ones."""
+        """Return the relations of the rows in the numbers of the trained ones."""
         if base.relation is None:
             return None
         numbers, names = self._columns.relations()

@@ -101,7 +101,7 @@ def from_arrays(arrays: Mapping[str, Array], options: Options, source: str = "ar
 
 
 def _relation(arrays: Mapping[str, Array], name: str, source: str) -> Array:
-    """Give the relation of each edge, from 0."""
+    """Return the relation of each edge, from 0."""
     if name not in arrays:
         raise DataError(f"data.relation is {name!r}, and {source} holds {', '.join(sorted(arrays))}; name one of them.")
     relation = arrays[name]

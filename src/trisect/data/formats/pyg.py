@@ -172,7 +172,7 @@ def _float(value: Any, name: str) -> Array | None:
 
 
 def target_of(value: Any) -> Array | None:
-    """Give y as classes (int64) or as numbers (float32)."""
+    """Return y as classes (int64) or as numbers (float32)."""
     array = dense(value)
     if array is None:
         return None
@@ -188,7 +188,7 @@ def _small(ids: Array) -> Array:
 
 
 def edges_of(data: Any) -> tuple[Array, Array, Array | None]:
-    """Give sources, targets and weights of all edges."""
+    """Return sources, targets and weights of all edges."""
     if hasattr(data, "edge_types") and hasattr(data, "node_types"):
         raise DataError(
             f"the object is a {type(data).__name__} with {len(data.edge_types)} types of edges, and one of a list; a"

@@ -339,7 +339,7 @@ class EdgeColumns:
         return [f"Not used of {self._source.title}: {listed(names)}."] if names else []
 
     def relations(self) -> tuple[Array | None, list[str]]:
-        """Give the relation of each edge as a number (None: no column has them), and what numbers are called."""
+        """Return the relation of each edge as a number (None: no column has them), and what numbers are called."""
         if self._related is None:
             return None, []
         numbers, names = classes(self._related.finish(), "relation", targets=False)
@@ -359,7 +359,7 @@ class EdgeColumns:
 
 
 def _without_value(texts: Any) -> Array:
-    """Give the rows of a column of categories that have none."""
+    """Return the rows of a column of categories that have none."""
     if isinstance(texts, np.ndarray):
         return np.zeros(len(texts), bool)
     empty: Array = np.array([text is None or is_absent(text) for text in texts.to_pylist()], bool)
