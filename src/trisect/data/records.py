@@ -63,7 +63,7 @@ class VertexType(NamedTuple):
 
 
 def types_text(types: Sequence[VertexType]) -> str:
-    """Give types with their widths as the option `types` of a model has them: `author:334,paper:4231`."""
+    """Return types with their widths as the option `types` of a model has them: `author:334,paper:4231`."""
     return ",".join(f"{kind.name}:{kind.features}" for kind in types)
 
 
@@ -101,7 +101,7 @@ class StaticRecord:
 
     @property
     def vertex_types(self) -> tuple[VertexType, ...]:
-        """Give the types of vertices, one after the other in their numbering; () where there is one."""
+        """Return the types of vertices, one after the other in their numbering; () where there is one."""
         types = self.meta.get("vertex_types")
         if not isinstance(types, list) or len(types) < 2:
             return ()
@@ -110,7 +110,7 @@ class StaticRecord:
 
     @property
     def relations(self) -> list[str] | None:
-        """Give what relation k of edges is called; None where edges are of one kind, or relations are numbers."""
+        """Return the names of the relations of edges; None where edges are of one kind, or relations are numbers."""
         return _named(self.relation, self.meta.get("relations"))
 
     @property
@@ -154,7 +154,7 @@ class TimelineRecord:
 
     @property
     def relations(self) -> list[str] | None:
-        """Give what relation k of events is called; None where events are of one kind, or relations are numbers."""
+        """Return the names of the relations of events; None where events are of one kind, or relations are numbers."""
         return _named(self.relation, self.meta.get("relations"))
 
     @property

@@ -21,7 +21,7 @@ Start = Callable[[Tensor], object]
 
 @contextmanager
 def seeded(seed: int, index: int) -> Iterator[None]:
-    """Let torch's generator draw the parameters of one layer; behind it, the generator is as it was before."""
+    """Seed torch's generator for the parameters of one layer, and restore it afterwards."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices):
         torch.manual_seed(mix64(mix64(seed & ((1 << 64) - 1)) ^ (index + 1)) >> 1)

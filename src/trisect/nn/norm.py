@@ -126,7 +126,7 @@ class BatchNorm(Layer):
 
     @torch.no_grad()
     def update(self, total: Tensor, steps: int) -> None:
-        """Let running statistics take in steps.
+        """Update running statistics by steps.
 
         Args:
             total: sum of their means and variances, [2, channels], each step with its weight of `weights`.

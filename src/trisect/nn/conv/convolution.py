@@ -1,4 +1,4 @@
-"""What follows a sum over neighbours (bias, norm, activation, dropout and residual), and layers that read none."""
+"""The work behind a sum over neighbours (bias, norm, activation, dropout and residual), and layers that read none."""
 
 from __future__ import annotations
 

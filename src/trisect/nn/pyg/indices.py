@@ -8,7 +8,7 @@ SOURCES, TARGETS = 0, 1
 
 
 class Indices:
-    """What is known of integer tensors while a module runs.
+    """Facts about integer tensors while a module runs.
 
     Every `edge_index` is taken apart into its rows: from there on, copies, pieces and concatenations of a row number
     sources or targets as the row does.
